@@ -1,0 +1,127 @@
+"""``fairlead VERB``: finds the verb, loads only its module, and turns findings into exit codes.
+
+Verbs of this package are listed in :data:`VERBS`; others (the image builder's, which ``fairlead``
+never imports) come by the entry point group ``fairlead.verbs``. A verb module defines a click
+command of the verb's name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from typing import Any
+
+import click
+
+from fairlead import __version__
+from fairlead.findings import ExitCode, FairleadError
+
+# name -> (module:command, section, one line). The line is repeated here, so that `--help` loads
+# nothing; a test keeps it equal to the command's own.
+VERBS: dict[str, tuple[str, str, str]] = {
+    "recipe": ("", "Images", "Recipes: list, show, check, lock."),
+    "build": ("", "Images", "Build an image from a recipe's lock."),
+    "inspect": ("fairlead.cli.inspect:inspect", "Images", "What is inside an image."),
+    "site": ("fairlead.cli.site:site", "Sites", "Site profiles: list, show, detect."),
+    "doctor": ("fairlead.cli.doctor:doctor", "Sites", "What is wrong with this machine, and the remedy."),
+    "preflight": ("fairlead.cli.preflight:preflight", "Running", "Will this image run here on the host's MPI?"),
+    "explain": ("fairlead.cli.explain:explain", "Running", "Why this MPI, each bind, each variable."),
+    "run": ("fairlead.cli.run:run", "Running", "Launch a command in an image on the host's MPI, proved."),
+    "train": ("fairlead.cli.train:train", "Running", "Train a bundled model data-parallel, and report."),
+}  # fmt: skip
+
+EPILOG = """\
+Exit codes: 0 done, 1 failed, 2 bad usage or input, 121 preflight refused, 122 proof failed,
+123 engine or launcher failed, 124 ended by the watchdog, 125 below reference. `run` returns the
+exit code of the first rank that failed.
+"""
+
+
+class Verbs(click.Group):
+    """A click group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        target = VERBS[name][0] if name in VERBS else ""
+        if not target:
+            from importlib.metadata import entry_points
+
+            found = entry_points(group="fairlead.verbs", name=name)
+            if not found:
+                return None
+            target = next(iter(found)).value
+        module, _, attribute = target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from fairlead.suggest import suggest
+
+            raise click.UsageError(f"no verb `{args[0]}`. {suggest(args[0], VERBS)}", ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, (_, section, line) in VERBS.items():
+            sections.setdefault(section, []).append((name, line))
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.version_option(__version__, prog_name="fairlead")
+def main() -> None:
+    """Build an ML image once, run it on any supercomputer at native speed, and be shown that it
+    really did.
+
+    \b
+    fairlead build tensorflow            an image, from its lock
+    fairlead run -n 2 tensorflow -- python3 -m mpi4py.bench helloworld
+    fairlead explain tensorflow          which MPI replaces which, and why
+    """
+
+
+def entry(args: list[str] | None = None) -> None:
+    """The console script. Ends the process with one of :class:`ExitCode`, or a rank's own."""
+    argv = sys.argv[1:] if args is None else args
+    # SIGTERM unwinds like Ctrl-C, so that launches, mounts and partial files are cleaned up.
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        status = main.main(args=argv, prog_name="fairlead", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else ExitCode.DONE)
+    except click.exceptions.Exit as exc:
+        sys.exit(exc.exit_code)
+    except click.UsageError as exc:
+        from fairlead.cli.screen import print_usage_error
+
+        print_usage_error(exc, as_json="--json" in argv)
+        sys.exit(ExitCode.USAGE)
+    except FairleadError as exc:
+        from fairlead.cli.screen import print_findings_error
+
+        print_findings_error(exc, as_json="--json" in argv)
+        sys.exit(exc.code)
+    except (KeyboardInterrupt, click.Abort):
+        print("\ninterrupted; run the same command again to go on", file=sys.stderr)
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(ExitCode.DONE)
+
+
+def _terminated(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    entry()

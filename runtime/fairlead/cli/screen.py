@@ -1,0 +1,193 @@
+"""All that fairlead prints: answers on stdout; progress, warnings and errors on stderr.
+
+``--json`` prints one object with a schema name and version instead of the answer; errors are
+objects too. Colour and moving bars appear on a terminal only, and ``NO_COLOR`` is honoured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from fairlead.findings import FairleadError, Finding, Severity
+from fairlead.progress import Progress, Stage
+
+SCHEMA_VERSION = 1
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+
+
+def print_json(kind: str, payload: dict[str, Any]) -> None:
+    """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``."""
+    json.dump({"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def finding_lines(finding: Finding) -> str:
+    """The four lines of a finding: what, where, why, next."""
+    colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green"}
+    label = click.style(f"{finding.severity.value}:", fg=colour.get(finding.severity), bold=True)
+    lines = [f"{label} {finding.what}"]
+    for name, text in (("where:", finding.where), ("why:  ", finding.why), ("next: ", finding.remedy)):
+        if text:
+            first, *rest = text.splitlines()
+            lines += [f"{name} {first}", *(f"       {line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
+    """Findings, an empty line between them."""
+    click.echo("\n\n".join(finding_lines(f) for f in findings), err=err)
+
+
+def print_findings_error(exc: FairleadError, as_json: bool) -> None:
+    """The end of a failed verb."""
+    if as_json:
+        print_json("error", {"exit_code": int(exc.code), "findings": [f.to_json() for f in exc.findings]})
+    else:
+        print_findings(exc.findings)
+
+
+def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
+    """A command line that cannot be understood."""
+    path = exc.ctx.command_path if exc.ctx else "fairlead"
+    finding = Finding(
+        Severity.ERROR, exc.format_message().rstrip("."), f"the command line of `{path}`",
+        remedy=f"{path} --help", check="usage",
+    )  # fmt: skip
+    if as_json:
+        print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
+    else:
+        print_findings([finding])
+
+
+def table(rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str = "") -> str:
+    """Plain aligned columns, for people and for ``cut``."""
+    body = [[str(cell) for cell in row] for row in rows]
+    heads = [str(cell) for cell in head]
+    grid = ([heads] if heads else []) + body
+    if not grid:
+        return ""
+    widths = [max(len(row[i]) for row in grid if i < len(row)) for i in range(max(map(len, grid)))]
+    out = []
+    for number, row in enumerate(grid):
+        line = indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        out.append(click.style(line, bold=True) if heads and number == 0 else line)
+    return "\n".join(out)
+
+
+def human_bytes(amount: float) -> str:
+    """``1234567`` as ``1.2 MB``; powers of ten, as everywhere in fairlead."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(amount) < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def progress(as_json: bool = False) -> Progress:
+    """The right progress display: bars on a terminal, a line a stage elsewhere."""
+    return _Bars() if sys.stderr.isatty() and not as_json else _Lines()
+
+
+class _LineStage:
+    """One line when a stage ends; a sign of life every 15 s meanwhile."""
+
+    def __init__(self, title: str, total: float | None, unit: str):
+        self.title, self.whole, self.unit = title, total, unit
+        self.done, self.words, self.last = 0.0, "", time.monotonic()
+
+    def advance(self, amount: float) -> None:
+        self.done += amount
+        now = time.monotonic()
+        if now - self.last > 15:
+            self.last = now
+            click.echo(f"  ..    {self.title}: {_amount(self.done, self.whole, self.unit)}", err=True)
+
+    def total(self, amount: float) -> None:
+        self.whole = amount
+
+    def note(self, text: str) -> None: ...
+
+    def result(self, text: str) -> None:
+        self.words = text
+
+
+def _amount(done: float, whole: float | None, unit: str) -> str:
+    if unit == "B":
+        return human_bytes(done) + (f" of {human_bytes(whole)}" if whole else "")
+    return f"{done:.0f}" + (f" of {whole:.0f}" if whole else "") + (f" {unit}" if unit else "")
+
+
+class _Lines:
+    @contextmanager
+    def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
+        begun = time.monotonic()
+        stage = _LineStage(title, total, unit)
+        try:
+            yield stage
+        except BaseException:
+            click.echo(f"  FAIL  {title}", err=True)
+            raise
+        words = f": {stage.words}" if stage.words else ""
+        click.echo(f"  ok    {title}{words} ({time.monotonic() - begun:.1f} s)", err=True)
+
+
+class _BarStage:
+    def __init__(self, bars: Any, task: Any, title: str):
+        self.bars, self.task, self.title, self.words = bars, task, title, ""
+
+    def advance(self, amount: float) -> None:
+        self.bars.advance(self.task, amount)
+
+    def total(self, amount: float) -> None:
+        self.bars.update(self.task, total=amount)
+
+    def note(self, text: str) -> None:
+        self.bars.update(self.task, note=text)
+
+    def result(self, text: str) -> None:
+        self.words = text
+
+
+class _Bars:
+    @contextmanager
+    def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress as RichProgress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        console = Console(stderr=True)
+        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24)]
+        if unit == "B":
+            columns.append(DownloadColumn())
+        elif unit:
+            columns.append(MofNCompleteColumn())
+        columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}")]
+        begun = time.monotonic()
+        bars = RichProgress(*columns, console=console, transient=True)
+        task = bars.add_task(title, total=total, note="")
+        stage = _BarStage(bars, task, title)
+        try:
+            with bars:
+                yield stage
+        except BaseException:
+            click.echo(f"  {click.style('FAIL', fg='red', bold=True)}  {title}", err=True)
+            raise
+        words = f": {stage.words}" if stage.words else ""
+        mark = click.style("ok", fg="green", bold=True)
+        click.echo(f"  {mark}    {title}{words} ({time.monotonic() - begun:.1f} s)", err=True)

@@ -1,0 +1,108 @@
+"""What is known of images and hosts, as frozen values: the input of the plan.
+
+Everything here comes from ELF files, never from file names or distribution versions. ``scan.py``
+fills these for a folder, ``image.py`` for an image, ``hostmpi.py`` for a host's MPI.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+class AbiFamily(enum.StrEnum):
+    """Who can replace whom. No compiled C program crosses these lines."""
+
+    MPICH = "mpich"  # libmpi.so.12: MPICH, Intel MPI, Cray MPICH's ABI build, MVAPICH
+    OPENMPI = "openmpi"  # libmpi.so.40: Open MPI, Spectrum MPI
+    MPI5 = "mpi-abi"  # libmpi_abi.so.1: the MPI-5 standard's own ABI
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Elf:
+    """One ELF file's facts.
+
+    Attributes:
+        path: inside its root, absolute.
+        build_id: hex of the GNU build id, empty when it has none.
+        rpath: DT_RPATH entries: searched *before* LD_LIBRARY_PATH, unless there is a RUNPATH.
+        runpath: DT_RUNPATH entries: searched after LD_LIBRARY_PATH.
+        needs: highest symbol version needed, by prefix: ``{"GLIBC": "2.34", "GLIBCXX": "3.4.30"}``.
+        offers: highest symbol version defined, by prefix; filled for libraries.
+        mpi_imports: undefined strong ``MPI_*``/``PMPI_*``/``mpi_*_`` symbols.
+        mpi_exports: defined ones; a program with some is statically linked to an MPI.
+    """
+
+    path: str
+    machine: str
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
+    offers: Mapping[str, str] = field(default_factory=dict)
+    mpi_imports: tuple[str, ...] = ()
+    mpi_exports: tuple[str, ...] = ()
+    interpreter: str = ""
+    build_id: str = ""
+
+
+@dataclass(frozen=True)
+class MpiLibrary:
+    """An MPI library, identified from its file.
+
+    Attributes:
+        path: the real file, symlinks resolved, absolute in its root.
+        names: every name in its own folder that leads to it, sorted.
+        vendor: ``MPICH``, ``Intel MPI``, ``Cray MPICH``, ``MVAPICH``, ``Open MPI``, or ``unknown``.
+        version: as found in the file, empty when it cannot be told statically (Open MPI).
+        level: MPI standard reached, from exported symbols: ``3.1``, ``4.0``, ``5.0``.
+        python_prefix: the Python prefix whose ``lib`` it sits in, else empty. mpi4py loads such a
+            library before any other, so it can never be swapped by search path.
+    """
+
+    elf: Elf
+    family: AbiFamily
+    vendor: str
+    version: str
+    level: str
+    names: tuple[str, ...] = ()
+    python_prefix: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.elf.path
+
+    @property
+    def soname(self) -> str:
+        return self.elf.soname
+
+    @property
+    def title(self) -> str:
+        """``MPICH 3.4.3``; for messages."""
+        return f"{self.vendor} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What the plan must know of an image's tree.
+
+    Attributes:
+        glibc: version of the image's libc, e.g. ``2.36``.
+        libstdcxx: highest ``GLIBCXX_`` its libstdc++ defines, empty without one.
+        mpis: every MPI library in it.
+        consumers: every ELF file that needs an MPI or is statically linked to one.
+        glibc_floor: highest ``GLIBC_`` that any file of the image needs.
+    """
+
+    arch: str
+    glibc: str
+    libstdcxx: str
+    os: str
+    python: str
+    mpis: tuple[MpiLibrary, ...]
+    consumers: tuple[Elf, ...]
+    glibc_floor: str = ""
+    files: int = 0

@@ -1,0 +1,86 @@
+"""What fairlead says when something is wrong, and the exit codes it says it with.
+
+A :class:`Finding` is a fact with a remedy; a :class:`FairleadError` carries findings up to the one
+layer that prints them. Code below the command line raises or returns these, and never prints.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of every verb. A number never changes its meaning."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    PREFLIGHT_REFUSED = 121
+    PROOF_FAILED = 122
+    LAUNCH_FAILED = 123
+    WATCHDOG = 124
+    BELOW_REFERENCE = 125
+    INTERRUPTED = 130
+
+
+class Severity(enum.StrEnum):
+    """How much a finding matters. Only ``ERROR`` stops anything."""
+
+    OK = "ok"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about the world, and what to do about it.
+
+    Attributes:
+        severity: whether it stops the work.
+        what: the fact, one sentence without a full stop.
+        where: file and line, node, library, or recipe key.
+        why: the reason or the evidence.
+        remedy: the next command to type, or the edit to make.
+        check: stable identifier of the check that found it, e.g. ``abi-family``.
+    """
+
+    severity: Severity
+    what: str
+    where: str = ""
+    why: str = ""
+    remedy: str = ""
+    check: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {key: str(value) for key, value in asdict(self).items()}
+
+
+def error(what: str, *, where: str = "", why: str = "", remedy: str = "", check: str = "") -> Finding:
+    """An error finding: the work cannot go on until ``remedy`` is done."""
+    return Finding(Severity.ERROR, what, where, why, remedy, check)
+
+
+class FairleadError(Exception):
+    """One or more findings that stop the work, and the exit code they stop it with."""
+
+    def __init__(self, findings: Finding | Iterable[Finding], code: ExitCode = ExitCode.FAILED):
+        self.findings = (findings,) if isinstance(findings, Finding) else tuple(findings)
+        self.code = code
+        super().__init__("; ".join(f.what for f in self.findings))
+
+
+def fail(
+    what: str,
+    *,
+    where: str = "",
+    why: str = "",
+    remedy: str = "",
+    check: str = "",
+    code: ExitCode = ExitCode.FAILED,
+) -> FairleadError:
+    """A :class:`FairleadError` with a single finding: ``raise fail("...", remedy="...")``."""
+    return FairleadError(error(what, where=where, why=why, remedy=remedy, check=check), code)

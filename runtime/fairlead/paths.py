@@ -1,0 +1,75 @@
+"""Where fairlead keeps things: XDG folders, and the data that ships with it.
+
+``atomic_write`` is the only way a file gets its final name: written beside, synced, renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _xdg(variable: str, fallback: str, environ: Mapping[str, str]) -> Path:
+    value = environ.get(variable, "")
+    # The XDG specification says that relative values are to be ignored.
+    base = Path(value) if value.startswith("/") else Path(environ.get("HOME", "/")) / fallback
+    return base / "fairlead"
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Downloads, trees, images, facts: all of it can be deleted and comes back."""
+    return _xdg("XDG_CACHE_HOME", ".cache", environ)
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What fairlead installed for the user: a private Apptainer, a host MPI."""
+    return _xdg("XDG_DATA_HOME", ".local/share", environ)
+
+
+def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's own site profiles and settings."""
+    return _xdg("XDG_CONFIG_HOME", ".config", environ)
+
+
+def checkout() -> Path | None:
+    """The source checkout this package runs from, or None when it was installed as a wheel."""
+    root = _PACKAGE.parent.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "sitecfg").is_dir() else None
+
+
+def bundled(name: str) -> Path:
+    """The folder of bundled data called ``name``: ``recipes`` or ``sitecfg``.
+
+    A checkout's own folder wins, so that an edited recipe is seen at once.
+    """
+    root = checkout()
+    return root / name if root else _PACKAGE / "_data" / name
+
+
+@contextmanager
+def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[type-arg]
+    """Opens a file beside ``path`` and gives it that name only when the block ended well.
+
+    Raises:
+        OSError: as ``open``, ``fsync`` and ``rename`` do; nothing is left behind then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(fd, mode) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp's 0600 would hide the file from a group
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,84 @@
+"""Frozen values to JSON and back, by their own type hints: one rule for all that crosses rooms."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import types
+import typing
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses, enums, paths, tuples and mappings as plain JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return [to_json(v) for v in value]
+    return value
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def from_json(cls: type[T], data: Any) -> T:
+    """A ``cls`` from what :func:`to_json` made of one.
+
+    Raises:
+        ValueError: the data has another shape; the message names the field.
+    """
+    try:
+        return typing.cast(T, _build(cls, data))
+    except (TypeError, KeyError, ValueError) as exc:
+        raise ValueError(f"not a {getattr(cls, '__name__', cls)}: {exc}") from None
+
+
+def _build(hint: Any, data: Any) -> Any:
+    if hint is Any:
+        return data
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = typing.get_args(hint)
+        if data is None and type(None) in options:
+            return None
+        return _build(next(o for o in options if o is not type(None)), data)
+    if origin is tuple:
+        arguments = typing.get_args(hint)
+        if not isinstance(data, list | tuple):
+            raise ValueError(f"expected a list, found {type(data).__name__}")
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(_build(arguments[0], item) for item in data)
+        return tuple(_build(a, item) for a, item in zip(arguments, data, strict=True))
+    if origin is list:
+        return [_build(typing.get_args(hint)[0], item) for item in data]
+    if origin is not None and issubclass(origin, Mapping):
+        inner = typing.get_args(hint)[1]
+        return {key: _build(inner, item) for key, item in data.items()}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(data, dict):
+            raise ValueError(f"expected an object, found {type(data).__name__}")
+        hints = _hints(hint)
+        names = {f.name for f in dataclasses.fields(hint)}
+        if unknown := set(data) - names:
+            raise ValueError(f"unknown field {sorted(unknown)[0]}")
+        return hint(**{key: _build(hints[key], item) for key, item in data.items()})
+    if isinstance(hint, type) and issubclass(hint, enum.Enum | Path):
+        return hint(data)
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if isinstance(hint, type) and not isinstance(data, hint):
+        raise ValueError(f"expected {hint.__name__}, found {type(data).__name__}")
+    return data

@@ -1,0 +1,19 @@
+"""``Did you mean``: only for a near match; otherwise the valid names, sorted."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def suggest(given: str, known: Iterable[str]) -> str:
+    """A sentence that helps somebody who typed ``given``, one of ``known`` being right.
+
+    >>> suggest("verson", ["family", "version"])
+    'Did you mean `version`?'
+    >>> suggest("zzz", ["b", "a"])
+    'Known: a, b.'
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.7)
+    return f"Did you mean `{near[0]}`?" if near else f"Known: {', '.join(names) or 'none'}."
