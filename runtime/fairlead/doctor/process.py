@@ -1,0 +1,77 @@
+"""Other programs, run to their end: what they said, or a finding that quotes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.findings import fail
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that ended. ``returncode`` is 127 when there is no such program."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def said(self) -> str:
+        """The last lines of what it wrote, errors preferred."""
+        return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-6:])
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    timeout_s: float = 600.0,
+) -> Ran:
+    """Runs ``argv`` with nothing on its standard input, in the C locale, and waits for it."""
+    words = tuple(str(word) for word in argv)
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            env={**environ, "LC_ALL": "C"}, cwd=cwd, timeout=timeout_s, check=False,
+        )  # fmt: skip
+    except FileNotFoundError as exc:
+        return Ran(words, 127, stderr=str(exc))
+    except PermissionError as exc:
+        return Ran(words, 126, stderr=str(exc))
+    except subprocess.TimeoutExpired:
+        return Ran(words, 124, stderr=f"no end after {timeout_s:.0f} s")
+    return Ran(words, done.returncode, done.stdout, done.stderr)
+
+
+def run_checked(
+    argv: Sequence[str | Path],
+    what: str,
+    remedy: str,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> str:
+    """As :func:`run`, and returns its standard output.
+
+    Args:
+        what: the sentence for the case that it fails, e.g. ``cannot unpack apptainer``.
+        remedy: the next command to type then.
+    Raises:
+        FairleadError: it ended with another code than 0.
+    """
+    ran = run(argv, environ=environ, cwd=cwd)
+    if ran.returncode:
+        raise fail(
+            what,
+            where=" ".join(ran.argv),
+            why=ran.said or f"it ended with code {ran.returncode} and said nothing",
+            remedy=remedy,
+            check="command-failed",
+        )
+    return ran.stdout
