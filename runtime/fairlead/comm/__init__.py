@@ -1,0 +1,127 @@
+"""Data-parallel collectives over NumPy arrays: what a training script needs of MPI, and no more.
+
+    from fairlead import comm
+
+    comm.init()
+    comm.broadcast(weights, root=0, out=weights)   # every rank starts from rank 0's weights
+    for batch in batches_of(comm.rank(), comm.size()):
+        gradients = comm.aggregate(gradients_of(batch))    # mean over ranks, one fused buffer
+        apply(gradients)
+    assert comm.check_buffers_match(weights).matches
+    comm.finalize()
+
+The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds
+what they do, :mod:`fairlead.comm.backend` the MPI beneath. Only the standard library, NumPy and
+mpi4py are imported, mpi4py not before :func:`init`.
+
+The names and their meaning follow the Cray PE DL plugin (``init``, ``broadcast``, ``gradients``,
+``average``, ``check_buffers_match``, ``barrier``, ``finalize``), so that scripts carry over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairlead.comm.backend import connect
+from fairlead.comm.core import Array, BufferMatch, Comm, Timings
+from fairlead.findings import fail
+
+__all__ = [
+    "BufferMatch",
+    "Comm",
+    "Timings",
+    "aggregate",
+    "average",
+    "barrier",
+    "broadcast",
+    "check_buffers_match",
+    "finalize",
+    "gather",
+    "init",
+    "local_rank",
+    "rank",
+    "size",
+]
+
+_comm: Comm | None = None
+_finalized = False
+
+
+def init() -> Comm:
+    """Starts MPI if nobody has, and returns this process's communicator. Calling it again is free.
+
+    A process without a launcher and without an MPI library is rank 0 of 1. From here on an
+    uncaught exception on any rank ends all ranks (``MPI_Abort``), so that none waits for ever.
+
+    Raises:
+        FairleadError: the launcher started more ranks than MPI can see (launcher and MPI are of
+            different kinds), ranks were started but no MPI library can be loaded, or
+            :func:`finalize` was called before.
+    """
+    global _comm
+    if _comm is None:
+        if _finalized:
+            raise fail(
+                "fairlead.comm was started again after it was finalized", where="comm.init()",
+                why="MPI can be started once in a process",
+                remedy="call comm.finalize() once, at the end of the program",
+                check="comm-finalized",
+            )  # fmt: skip
+        _comm = Comm(connect())
+    return _comm
+
+
+def rank() -> int:
+    """This process, 0 to ``size() - 1``."""
+    return init().rank
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return init().size
+
+
+def local_rank() -> int:
+    """This process among those that share its node's memory, from 0."""
+    return init().local_rank
+
+
+def broadcast(
+    arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
+) -> list[Array]:
+    """See :meth:`Comm.broadcast`."""
+    return init().broadcast(arrays, root, out)
+
+
+def aggregate(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+    """See :meth:`Comm.aggregate`."""
+    return init().aggregate(arrays, out)
+
+
+def average(value: float) -> float:
+    """See :meth:`Comm.average`."""
+    return init().average(value)
+
+
+def gather(value: Any, root: int = 0) -> list[Any] | None:
+    """See :meth:`Comm.gather`."""
+    return init().gather(value, root)
+
+
+def barrier() -> None:
+    """See :meth:`Comm.barrier`."""
+    init().barrier()
+
+
+def check_buffers_match(arrays: Sequence[Array]) -> BufferMatch:
+    """See :meth:`Comm.check_buffers_match`."""
+    return init().check_buffers_match(arrays)
+
+
+def finalize() -> None:
+    """Ends MPI; every rank must call it. Calling it again, or before :func:`init`, does nothing."""
+    global _comm, _finalized
+    if _comm is not None:
+        _comm.close()
+        _comm, _finalized = None, True

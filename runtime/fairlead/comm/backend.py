@@ -1,0 +1,191 @@
+"""The MPI beneath :mod:`fairlead.comm`: mpi4py where there is an MPI, nothing for a lone process.
+
+A backend moves bytes and numbers; :mod:`fairlead.comm.core` decides which. :func:`connect` chooses
+one and refuses the silent failure of MPI launches: every rank believing that it is alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.findings import ExitCode, FairleadError, fail
+
+# What launchers tell each process of the number of ranks. The first that is set counts: hydra may
+# itself have been started by srun, and then only PMI_SIZE speaks of this launch.
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+# MPI before 4.0 counts elements in a C int.
+_MAX_COUNT = 1 << 30
+
+
+class Backend(Protocol):
+    """What :class:`fairlead.comm.core.Comm` needs. Every method is collective but ``abort``."""
+
+    name: str
+    rank: int
+    size: int
+    local_rank: int
+
+    def sum(self, buffer: npt.NDArray[Any]) -> None:
+        """Replaces ``buffer`` (1-D, contiguous, float) by its sum over ranks."""
+
+    def largest(self, buffer: npt.NDArray[np.int64]) -> None:
+        """Replaces ``buffer`` by its maximum over ranks, element by element."""
+
+    def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None:
+        """Replaces ``buffer`` by that of ``root``."""
+
+    def allgather(self, value: Any) -> list[Any]:
+        """The ``value`` (any small picklable object) of each rank, in rank order."""
+
+    def gather(self, value: Any, root: int) -> list[Any] | None:
+        """As ``allgather``, on ``root`` only; None elsewhere."""
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+
+    def abort(self, code: int) -> None:
+        """Ends every rank now, with exit code ``code``."""
+
+    def close(self) -> None:
+        """Ends MPI."""
+
+
+class Alone:
+    """One process, no MPI: every collective already has its result."""
+
+    name, rank, size, local_rank = "none (one process)", 0, 1, 0
+
+    def sum(self, buffer: npt.NDArray[Any]) -> None: ...
+    def largest(self, buffer: npt.NDArray[np.int64]) -> None: ...
+    def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None: ...
+    def barrier(self) -> None: ...
+    def close(self) -> None: ...
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def gather(self, value: Any, root: int) -> list[Any]:
+        return [value]
+
+    def abort(self, code: int) -> None:
+        os._exit(code)
+
+
+class Mpi4py:
+    """``MPI_COMM_WORLD`` by mpi4py, duplicated so that the program's own messages stay apart."""
+
+    def __init__(self, mpi: Any):
+        from mpi4py import __version__
+
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD.Dup()
+        node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
+        self.name = f"mpi4py {__version__}"
+        self.rank, self.size, self.local_rank = self._world.rank, self._world.size, node.rank
+        node.Free()
+
+    def sum(self, buffer: npt.NDArray[Any]) -> None:
+        for start in range(0, buffer.size, _MAX_COUNT):
+            part = buffer[start : start + _MAX_COUNT]
+            self._world.Allreduce(self._mpi.IN_PLACE, part, op=self._mpi.SUM)
+
+    def largest(self, buffer: npt.NDArray[np.int64]) -> None:
+        self._world.Allreduce(self._mpi.IN_PLACE, buffer, op=self._mpi.MAX)
+
+    def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None:
+        for start in range(0, buffer.size, _MAX_COUNT):
+            self._world.Bcast(buffer[start : start + _MAX_COUNT], root=root)
+
+    def allgather(self, value: Any) -> list[Any]:
+        result: list[Any] = self._world.allgather(value)
+        return result
+
+    def gather(self, value: Any, root: int) -> list[Any] | None:
+        result: list[Any] | None = self._world.gather(value, root=root)
+        return result
+
+    def barrier(self) -> None:
+        self._world.Barrier()
+
+    def abort(self, code: int) -> None:
+        self._mpi.COMM_WORLD.Abort(code)
+
+    def close(self) -> None:
+        self._world.Free()
+        if not self._mpi.Is_finalized():
+            self._mpi.Finalize()
+
+
+def ranks_promised(environ: Mapping[str, str]) -> tuple[int, str]:
+    """How many ranks the launcher says it started, and the variable that says so.
+
+    >>> ranks_promised({"PMI_SIZE": "4", "PMI_RANK": "0"})
+    (4, 'PMI_SIZE')
+    >>> ranks_promised({})
+    (1, '')
+    """
+    for variable in _SIZE_VARIABLES:
+        if environ.get(variable, "").isdecimal():
+            return int(environ[variable]), variable
+    return 1, ""
+
+
+def connect(environ: Mapping[str, str] = os.environ) -> Backend:
+    """The backend of this process; with more than one rank, an uncaught exception ends them all.
+
+    Raises:
+        FairleadError: see :func:`fairlead.comm.init`.
+    """
+    promised, variable = ranks_promised(environ)
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as exc:  # mpi4py raises RuntimeError without a libmpi
+        if promised > 1:
+            raise fail(
+                f"{promised} ranks were started, but none can load an MPI library",
+                where=f"{variable}={promised}; {sys.executable}", why=str(exc),
+                remedy="install mpi4py and an MPI of the launcher's family, or start the program"
+                " with `fairlead run`",
+                check="comm-no-mpi", code=ExitCode.PROOF_FAILED,
+            ) from exc  # fmt: skip
+        return Alone()
+    backend = Mpi4py(MPI)
+    if promised != backend.size:
+        seen = "itself alone" if backend.size == 1 else f"{backend.size} ranks"
+        library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
+        raise fail(
+            f"the launcher started {promised} ranks, but this one sees {seen}",
+            where=f"{variable}={promised}; {library}",
+            why="launcher and MPI library are of different kinds, so ranks cannot find each other",
+            remedy="start it with the mpiexec of that library, or with `fairlead run`",
+            check="comm-world-size", code=ExitCode.PROOF_FAILED,
+        )  # fmt: skip
+    if backend.size > 1:
+        _abort_on_exception(backend)
+    return backend
+
+
+def _abort_on_exception(backend: Backend) -> None:
+    """Makes an uncaught exception end every rank; the others would wait for this one for ever."""
+    report = sys.excepthook
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        report(kind, value, trace)
+        if isinstance(value, FairleadError):
+            for finding in value.findings:
+                sys.stderr.write(f"where: {finding.where}\nwhy:   {finding.why}\n")
+                sys.stderr.write(f"next:  {finding.remedy}\n")
+        sys.stderr.write(f"rank {backend.rank} of {backend.size} failed; ending the others\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        backend.abort(int(ExitCode.FAILED))
+
+    sys.excepthook = hook

@@ -1,0 +1,317 @@
+"""The collectives: fuse arrays into one buffer, agree on what is being done, move it, unpack it.
+
+Every collective begins with an agreement: two integers reduced over all ranks, which show whether
+every rank called the same function with the same arrays. A mismatch becomes a message that names
+the rank and the array; without it, MPI hangs or mixes up gradients. The agreement's time is also a
+measurement: it is how long this rank waited for the slowest one.
+
+:mod:`fairlead.comm` is the interface to use; :mod:`fairlead.comm.backend` is the MPI beneath.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.comm.backend import Backend
+from fairlead.findings import FairleadError, fail
+
+Array = npt.NDArray[Any]
+Signature = tuple[tuple[str, tuple[int, ...]], ...]
+
+_AVERAGED = ("float32", "float64", "complex64", "complex128")
+
+
+@dataclass(frozen=True)
+class Timings:
+    """What this rank spent in collectives since :func:`fairlead.comm.init`.
+
+    Attributes:
+        calls: collectives called.
+        bytes: bytes of arrays handed over (not what went over the wire).
+        wait_s: seconds until every rank had arrived, the agreement itself included.
+        move_s: seconds of moving and reducing.
+        pack_s: seconds of packing and unpacking.
+    """
+
+    calls: int = 0
+    bytes: int = 0
+    wait_s: float = 0.0
+    move_s: float = 0.0
+    pack_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class BufferMatch:
+    """Whether every rank holds the same bytes.
+
+    Attributes:
+        digests: sha256 (hex) over all arrays, one a rank, in rank order.
+        first: index of the first array that differs, None when all match.
+        ranks: the ranks whose array ``first`` is not what most ranks hold (on a tie: rank 0).
+    """
+
+    digests: tuple[str, ...]
+    first: int | None = None
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def matches(self) -> bool:
+        return self.first is None
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where each array lies in the fused buffers.
+
+    Attributes:
+        mark: number that two ranks share only if they do the same thing to the same shapes.
+        places: for each array: its dtype, start and end (elements) in that dtype's buffer, shape.
+        lengths: elements of each dtype's buffer.
+    """
+
+    mark: int
+    places: tuple[tuple[str, int, int, tuple[int, ...]], ...]
+    lengths: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=256)
+def _layout(call: str, signature: Signature) -> _Layout:
+    digest = hashlib.sha256(repr((call, signature)).encode()).digest()
+    lengths: dict[str, int] = {}
+    places = []
+    for dtype, shape in signature:
+        start = lengths.get(dtype, 0)
+        lengths[dtype] = end = start + int(np.prod(shape, dtype=np.int64))
+        places.append((dtype, start, end, shape))
+    # 62 bits, so that the negative of a mark is an int64 as well
+    return _Layout(int.from_bytes(digest[:8], "big") >> 2, tuple(places), tuple(lengths.items()))
+
+
+class Comm:
+    """The ranks of this run. Every method is collective: all ranks call it, in the same order.
+
+    Attributes:
+        rank, size, local_rank: see the functions of these names in :mod:`fairlead.comm`.
+        backend: what moves the bytes, e.g. ``mpi4py 4.1.2``.
+    """
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._kept: dict[tuple[str, int], Array] = {}
+        self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.local_rank
+        self.backend = backend.name
+        self.timings = Timings()
+
+    def broadcast(
+        self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
+    ) -> list[Array]:
+        """Rank ``root``'s arrays, on every rank, bit for bit.
+
+        Args:
+            arrays: any shapes and plain dtypes, the same on every rank; those of other ranks than
+                ``root`` only say what to expect.
+            out: arrays to fill, of the same shapes and dtypes (``arrays`` itself is allowed).
+        Returns:
+            ``out``, or new arrays; same order, shapes and dtypes.
+        Raises:
+            FairleadError: the ranks disagree on ``root``, or on number, shape or dtype of arrays.
+        """
+        if not 0 <= root < self.size:
+            raise fail(
+                f"there is no rank {root} to broadcast from", where="comm.broadcast",
+                why=f"ranks are 0 to {self.size - 1}", remedy="pass root=0", check="comm-root",
+            )  # fmt: skip
+        return self._fused(
+            f"broadcast(root={root})",
+            arrays,
+            out,
+            lambda buffer: self._backend.broadcast(buffer.view(np.uint8), root),
+        )
+
+    def aggregate(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        """The mean of each array over all ranks, through one fused buffer a dtype.
+
+        Args:
+            arrays: float32, float64, complex64 or complex128, any shapes, the same on every rank.
+            out: arrays to fill, of the same shapes and dtypes (``arrays`` itself is allowed). With
+                it the fused buffers are kept from call to call.
+        Returns:
+            ``out``, or new arrays; same order, shapes and dtypes. All ranks get the same bits
+            wherever MPI_Allreduce gives them, as MPI asks of implementations (MPI-4.1, 6.9.1).
+        Raises:
+            FairleadError: an array has another dtype, or the ranks disagree on number, shape or
+                dtype of arrays.
+        """
+        for index, array in enumerate(arrays):
+            if array.dtype.name not in _AVERAGED:
+                raise fail(
+                    f"array {index} cannot be averaged", where="comm.aggregate",
+                    why=f"its dtype is {array.dtype}; known: {', '.join(_AVERAGED)}",
+                    remedy="pass `array.astype('float32')`", check="comm-dtype",
+                )  # fmt: skip
+        return self._fused("aggregate", arrays, out, self._mean)
+
+    def average(self, value: float) -> float:
+        """The mean of ``value`` over all ranks, in double precision; for metrics."""
+        self._agree("average")
+        buffer = np.array([value], np.float64)
+        self._backend.sum(buffer)
+        return float(buffer[0]) / self.size
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        """Each rank's ``value`` (picklable, small), in rank order, on ``root``; None elsewhere."""
+        self._agree(f"gather(root={root})")
+        return self._backend.gather(value, root)
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        self._agree("barrier")
+        self._backend.barrier()
+
+    def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
+        """Compares arrays over ranks by sha256 of dtype, shape and bytes.
+
+        Args:
+            arrays: any shapes and dtypes. Ranks may differ in shape and dtype: that is a mismatch.
+        Returns:
+            The same on every rank. Costs 32 bytes a rank when all match.
+        """
+        self._agree("check_buffers_match")
+        each = [_digest(array) for array in arrays]
+        whole = self._backend.allgather(hashlib.sha256(b"".join(each)).digest())
+        digests = tuple(digest.hex() for digest in whole)
+        if len(set(digests)) == 1:
+            return BufferMatch(digests)
+        table = self._backend.allgather(each)
+        first = next(
+            i
+            for i in range(max(map(len, table)))
+            if len({row[i] if i < len(row) else b"" for row in table}) > 1
+        )
+        held = [row[first] if first < len(row) else b"" for row in table]
+        counts = Counter(held)
+        usual = held[0] if counts[held[0]] == max(counts.values()) else counts.most_common(1)[0][0]
+        return BufferMatch(digests, first, tuple(r for r, d in enumerate(held) if d != usual))
+
+    def abort(self, code: int) -> None:
+        """Ends every rank now. Not collective."""
+        self._backend.abort(code)
+
+    def close(self) -> None:
+        """Ends MPI; see :func:`fairlead.comm.finalize`."""
+        self._backend.close()
+
+    def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
+        signature = tuple((array.dtype.str, array.shape) for array in arrays)
+        layout = _layout(call, signature)
+        begun = time.perf_counter()
+        # largest(mark) == -largest(-mark), the smallest, only if all marks are equal
+        marks = np.array([layout.mark, -layout.mark], np.int64)
+        self._backend.largest(marks)
+        if marks[0] != -marks[1]:
+            raise _disagreement(self._backend.allgather((call, signature)))
+        self._add(Timings(calls=1, wait_s=time.perf_counter() - begun))
+        return layout
+
+    def _fused(
+        self,
+        call: str,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        move: Callable[[Array], None],
+    ) -> list[Array]:
+        """Packs arrays into one buffer a dtype, lets ``move`` change it over all ranks, unpacks."""
+        layout = self._agree(call, arrays)
+        begun = time.perf_counter()
+        buffers = {
+            dtype: np.empty(length, dtype) if out is None else self._keep(dtype, length)
+            for dtype, length in layout.lengths
+        }
+        for array, (dtype, start, end, shape) in zip(arrays, layout.places, strict=True):
+            np.copyto(buffers[dtype][start:end].reshape(shape), array)
+        packed = time.perf_counter()
+        for buffer in buffers.values():
+            move(buffer)
+        moved = time.perf_counter()
+        result = _unpack(layout, buffers, out)
+        self._add(
+            Timings(
+                bytes=sum(buffer.nbytes for buffer in buffers.values()),
+                move_s=moved - packed,
+                pack_s=packed - begun + time.perf_counter() - moved,
+            )
+        )
+        return result
+
+    def _keep(self, dtype: str, length: int) -> Array:
+        """A buffer that stays: fresh pages for each call would cost as much as the reduction."""
+        if (dtype, length) not in self._kept:
+            self._kept[dtype, length] = np.empty(length, dtype)
+        return self._kept[dtype, length]
+
+    def _mean(self, buffer: Array) -> None:
+        self._backend.sum(buffer)
+        np.divide(buffer, self.size, out=buffer)
+
+    def _add(self, more: Timings) -> None:
+        old = self.timings
+        self.timings = Timings(
+            old.calls + more.calls,
+            old.bytes + more.bytes,
+            old.wait_s + more.wait_s,
+            old.move_s + more.move_s,
+            old.pack_s + more.pack_s,
+        )
+
+
+def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | None) -> list[Array]:
+    views = [buffers[dtype][start:end].reshape(shape) for dtype, start, end, shape in layout.places]
+    if out is None:
+        return views
+    for target, view in zip(out, views, strict=True):
+        np.copyto(target, view, casting="no")
+    return list(out)
+
+
+def _digest(array: Array) -> bytes:
+    state = hashlib.sha256(repr((array.dtype.str, array.shape)).encode())
+    state.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return state.digest()
+
+
+def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
+    """Says which rank differs from rank 0, and in what."""
+    rank = next(r for r, call in enumerate(calls) if call != calls[0])
+    (call, ours), (other, theirs) = calls[0], calls[rank]
+    remedy = "make every rank call the same function with the same arrays in the same order"
+    if call != other:
+        return fail(
+            f"rank {rank} called {other} while rank 0 called {call}", where=f"rank {rank}",
+            why="a collective needs every rank", remedy=remedy, check="comm-order",
+        )  # fmt: skip
+    index = next(
+        (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
+        min(len(ours), len(theirs)),
+    )
+
+    def shown(signature: Signature) -> str:
+        if index >= len(signature):
+            return f"no array {index} ({len(signature)} in all)"
+        dtype, shape = signature[index]
+        return f"{np.dtype(dtype).name} {shape}"
+
+    return fail(
+        f"rank {rank} passed other arrays to {call} than rank 0",
+        where=f"rank {rank}, array {index}",
+        why=f"rank 0 has {shown(ours)}, rank {rank} has {shown(theirs)}",
+        remedy=remedy, check="comm-signature",
+    )  # fmt: skip
