@@ -1,13 +1,16 @@
 """Where fairlead keeps things: XDG folders, and the data that ships with it.
 
-``atomic_write`` is the only way a file gets its final name: written beside, synced, renamed.
+``atomic_write`` and ``atomic_folder`` are the only ways a file or folder gets its final name: made
+beside, synced, renamed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -73,3 +76,52 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside ``path`` that gets that name only when the block ended well.
+
+    What was at ``path`` before is replaced; what killed processes left beside it is deleted. So
+    two processes must not make the same folder at once: hold :func:`locked`.
+
+    Raises:
+        OSError: nothing is left behind then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.*.partial"):
+        shutil.rmtree(left, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        tree = work / "new"
+        tree.mkdir()
+        yield tree
+        for file in (p for p in tree.rglob("*") if p.is_file() and not p.is_symlink()):
+            fd = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if path.exists():
+            path.rename(work / "old")
+        tree.rename(path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """One process at a time inside the block; a killed one holds nothing.
+
+    Args:
+        path: the lock's own file; it stays.
+        waiting: called once when another process is inside.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

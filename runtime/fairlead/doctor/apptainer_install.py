@@ -10,22 +10,19 @@ The machine's own packages are not touched, and nobody needs to be root.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import sysconfig
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead import elf
 from fairlead.doctor.process import run, run_checked
 from fairlead.engine.find import private_apptainer
 from fairlead.findings import fail
-from fairlead.paths import data_dir
-from fairlead.progress import Progress, Silent
+from fairlead.paths import atomic_folder, data_dir, locked
+from fairlead.progress import Progress, Silent, Stage
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "sid"
@@ -51,60 +48,60 @@ def install_apptainer(
     progress = progress or Silent()
     home = data_dir(environ) / "apptainer"
     _refuse_unfit(home)
-    home.mkdir(parents=True, exist_ok=True)
-    with _locked(home / ".lock"):
-        program = private_apptainer(environ)
-        if _version(program):
-            return program
-        for left in home.glob(".making-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        work = Path(tempfile.mkdtemp(prefix=".making-", dir=home))
-        try:
-            final = _make(home, work, progress)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        link = home / ".current"
-        link.unlink(missing_ok=True)
-        link.symlink_to(final.name)
-        link.replace(home / "current")
+    program = private_apptainer(environ)
+    with (
+        progress.stage("Apptainer, in a prefix of its own") as stage,
+        locked(home / ".lock", lambda: stage.note("waiting for another installation")),
+    ):
+        if not version_of(program):
+            final = _make(home, stage)
+            _refuse_mute(final / "bin" / "apptainer")
+            link = home / ".current"
+            link.unlink(missing_ok=True)
+            link.symlink_to(final.name)
+            link.replace(home / "current")
+        stage.result(version_of(program))
     return program
 
 
-def _make(home: Path, work: Path, progress: Progress) -> Path:
-    """One version's folder from nothing, inside ``work`` until it is complete."""
-    with progress.stage("Apptainer: the package lists") as stage:
-        apt = _PrivateApt(work / "apt", _debian_mirror())
+def version_of(program: Path) -> str:
+    """``apptainer version 1.4.5``; empty when the program is absent or does not run."""
+    ran = run([program, "--version"])
+    return ran.stdout.strip() if ran.returncode == 0 else ""
+
+
+def _make(home: Path, stage: Stage) -> Path:
+    """The folder of the version that the mirror offers; it has its name only when complete."""
+    scratch = home / ".apt"
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        apt = _PrivateApt(scratch, _debian_mirror())
+        stage.note("package lists")
         apt.update()
-        version = apt.version("apptainer")
-        stage.result(version)
-    tree = work / "tree"
-    with progress.stage("Apptainer: packages, signatures checked", unit="packages") as stage:
-        for count, package in enumerate(_wanted(apt, tree), 1):
-            stage.note(package)
-            apt.unpack(package, tree)
-            stage.total(count)
-            stage.advance(1)
-    # An epoch's colon would end the folder's name inside a library search path.
-    final = home / version.replace(":", "_")
-    with progress.stage("Apptainer: its own loader, paths and first start") as stage:
-        _arrange(tree)
-        _point_at(tree, final)
-        if final.exists():  # an installation that no longer runs, or one that never ran
-            final.rename(work / "replaced")
-        os.sync()
-        tree.rename(final)
-        said = _version(final / "bin" / "apptainer")
-        if not said:
-            ran = run([final / "bin" / "apptainer", "--version"])
-            raise fail(
-                "the private Apptainer does not run",
-                where=str(final),
-                why=ran.said,
-                remedy=OTHER_WAY,
-                check="engine",
-            )
-        stage.result(said)
+        # An epoch's colon would end the folder's name inside a library search path.
+        final = home / apt.version("apptainer").replace(":", "_")
+        with atomic_folder(final) as tree:
+            for package in _wanted(apt, tree):
+                stage.note(package)
+                apt.unpack(package, tree)
+            stage.note("paths")
+            _arrange(tree)
+            _point_at(tree, final)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     return final
+
+
+def _refuse_mute(program: Path) -> None:
+    ran = run([program, "--version"])
+    if ran.returncode:
+        raise fail(
+            "the private Apptainer does not run",
+            where=str(program),
+            why=ran.said,
+            remedy=OTHER_WAY,
+            check="engine",
+        )
 
 
 class _PrivateApt:
@@ -245,6 +242,8 @@ def _arrange(tree: Path) -> None:
     for path in (tree / "usr").iterdir():
         path.rename(tree / path.name)
     (tree / "usr").rmdir()
+    for unused in (*tree.glob("lib/*/gconv"), tree / "lib64", tree / "share" / "lintian"):
+        shutil.rmtree(unused, ignore_errors=True)
     (tree / "var/lib/apptainer/mnt/session").mkdir(parents=True, exist_ok=True)
     # The starter lies below lib/TRIPLET and takes the prefix to be one level higher than it is:
     # without these it "failed to resolve session directory".
@@ -318,17 +317,3 @@ def _refuse_unfit(home: Path) -> None:
             remedy="set XDG_DATA_HOME to a folder without it",
             check="engine",
         )
-
-
-def _version(program: Path) -> str:
-    """``apptainer version 1.4.5``, or nothing when it is absent or does not run."""
-    ran = run([program, "--version"])
-    return ran.stdout.strip() if ran.returncode == 0 else ""
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Two installations at once wait for each other; a killed one holds nothing."""
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield

@@ -1,0 +1,113 @@
+"""Apptainer: which options it needs on this machine, and the command line that runs a plan.
+
+Facts behind the options: a root that lacks CAP_SYS_RESOURCE (a container's or a VM's root) is
+refused by Apptainer unless that capability is dropped or a user namespace is made; unprivileged
+Apptainer makes a user namespace *a rank*, and then no rank may look into another's memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.engine.find import find_apptainer
+from fairlead.findings import ExitCode, fail
+
+_CAP_SYS_RESOURCE = 24
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A container engine as it behaves for this user on this machine.
+
+    Attributes:
+        userns_per_rank: each rank gets a user namespace of its own.
+        options: what `exec` needs here, before binds.
+        reasons: ``(option, why)`` for ``explain``.
+    """
+
+    kind: str
+    path: str
+    userns_per_rank: bool
+    options: tuple[str, ...]
+    reasons: tuple[tuple[str, str], ...]
+
+
+def detect(environ: Mapping[str, str] = os.environ) -> Engine:
+    """Apptainer, for this user.
+
+    Raises:
+        FairleadError: exit code 123; there is none.
+    """
+    path = find_apptainer(environ)
+    if path is None:
+        raise fail(
+            "no container engine on this machine", where="PATH, and fairlead's own prefix",
+            why="neither `apptainer` nor `singularity` was found",
+            remedy="fairlead doctor --fix engine", check="engine", code=ExitCode.LAUNCH_FAILED,
+        )  # fmt: skip
+    return describe(path, os.geteuid(), _capabilities())
+
+
+def describe(path: Path, uid: int, capabilities: int) -> Engine:
+    """How the Apptainer at ``path`` must be called by ``uid`` with an effective capability set."""
+    if uid == 0:
+        if capabilities >> _CAP_SYS_RESOURCE & 1:
+            return Engine("apptainer", str(path), False, (), ())
+        return Engine(
+            "apptainer", str(path), False, ("--drop-caps", "CAP_SYS_RESOURCE"),
+            (("--drop-caps CAP_SYS_RESOURCE",
+              "this root lacks that capability, and Apptainer refuses to start when it asks for it"),),
+        )  # fmt: skip
+    if _is_setuid(path):
+        return Engine("apptainer", str(path), False, (), ())
+    return Engine(
+        "apptainer", str(path), True, ("--userns",),
+        (("--userns", "this Apptainer is not setuid, so a user namespace stands in for root"),),
+    )  # fmt: skip
+
+
+def _is_setuid(path: Path) -> bool:
+    real = path.resolve()
+    starters = [
+        real.parent.parent / "libexec" / real.name / "bin" / "starter-suid",
+        *real.parent.parent.glob("lib/*/apptainer/bin/starter-suid"),
+    ]
+    return any(s.exists() and s.stat().st_mode & 0o4000 and s.stat().st_uid == 0 for s in starters)
+
+
+def _capabilities() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def exec_argv(
+    engine: Engine,
+    image: str,
+    binds: Sequence[tuple[str, str, bool]],
+    command: Sequence[str],
+    extra: Sequence[str] = (),
+    workdir: str = "",
+) -> tuple[str, ...]:
+    """The words that run ``command`` in ``image``.
+
+    Args:
+        binds: ``(source, target, read only)``.
+        extra: the user's own options, passed last so that they win.
+        workdir: folder inside the container to start in; the engine's default when empty.
+    """
+    words = [engine.path, "exec", *engine.options]
+    for source, target, read_only in binds:
+        words += ["--bind", f"{source}:{target}" + (":ro" if read_only else "")]
+    if workdir:
+        words += ["--pwd", workdir]
+    return (*words, *extra, image, *command)
+
+
+def environment(values: Mapping[str, str]) -> dict[str, str]:
+    """``values`` as Apptainer takes them: by variables, since ``--env A=1,b`` splits at commas."""
+    return {f"APPTAINERENV_{name}": value for name, value in values.items()}
