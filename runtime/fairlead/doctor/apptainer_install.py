@@ -14,12 +14,13 @@ import os
 import re
 import shutil
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fairlead import elf
 from fairlead.doctor.process import run, run_checked
 from fairlead.engine.find import private_apptainer
+from fairlead.facts import Elf
 from fairlead.findings import fail
 from fairlead.paths import atomic_folder, data_dir, locked
 from fairlead.progress import Progress, Silent, Stage
@@ -81,9 +82,9 @@ def _make(home: Path, stage: Stage) -> Path:
         # An epoch's colon would end the folder's name inside a library search path.
         final = home / apt.version("apptainer").replace(":", "_")
         with atomic_folder(final) as tree:
-            for package in _wanted(apt, tree):
-                stage.note(package)
-                apt.unpack(package, tree)
+            for packages in _wanted(apt, tree):
+                stage.note(", ".join(packages))
+                apt.unpack(packages, tree)
             stage.note("paths")
             _arrange(tree)
             _point_at(tree, final)
@@ -113,6 +114,7 @@ class _PrivateApt:
         sources = folder / "sources.list"
         sources.write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITE} main\n")
         self.folder = folder
+        self.known: dict[str, dict[str, str]] = {}
         self.options = [
             f"-o{key}={value}"
             for key, value in {
@@ -127,63 +129,63 @@ class _PrivateApt:
                 "Acquire::Check-Valid-Until": "false",  # a mirror's copy of sid may be a snapshot
             }.items()
         ]
-        self.words = {
-            "what": "apt cannot fetch Apptainer from the Debian mirror",
-            "remedy": f"check the network and the mirror in /etc/apt, then `{RETRY}`; or\n{OTHER_WAY}",
-        }
 
     def update(self) -> None:
-        run_checked(["apt-get", *self.options, "-qq", "--error-on=any", "update"], **self.words)
+        self._apt_get("--error-on=any", "update")
 
     def version(self, package: str) -> str:
         """The version the suite offers."""
-        shown = self._show(package, "Version")
-        if not shown:
-            raise fail(
-                f"the mirror's {SUITE} has no package `{package}` for this kind of machine",
-                where=_debian_mirror(),
-                why="apt-cache knows none",
-                remedy=OTHER_WAY,
-                check="engine",
-            )
-        return shown
+        if version := self._fields(package).get("Version"):
+            return version
+        raise fail(
+            f"the mirror's {SUITE} has no package `{package}` for this kind of machine",
+            where=_debian_mirror(),
+            why="apt-cache knows none",
+            remedy=OTHER_WAY,
+            check="engine",
+        )
 
     def libraries(self, package: str) -> list[str]:
         """The library packages that ``package`` depends on, first alternatives only."""
-        names = [
-            re.split(r"[ :(|]", part.strip())[0]
-            for field in ("Pre-Depends", "Depends")
-            for part in self._show(package, field).split(",")
-        ]
+        fields = self._fields(package)
+        depends = f"{fields.get('Pre-Depends', '')},{fields.get('Depends', '')}"
+        names = [re.split(r"[ :(|]", part.strip())[0] for part in depends.split(",")]
         return [name for name in names if name.startswith("lib")]
 
-    def unpack(self, package: str, tree: Path) -> None:
-        """Downloads ``package``, lets apt check its hash against the signed lists, unpacks it."""
+    def unpack(self, packages: Sequence[str], tree: Path) -> None:
+        """Downloads ``packages``; apt checks their hashes against the signed lists."""
         debs = self.folder / "debs"
         # A bare name would follow the machine's installed version.
+        self._apt_get("download", *(f"{package}/{SUITE}" for package in packages), cwd=debs)
+        for deb in sorted(debs.iterdir()):
+            run_checked(["dpkg-deb", "-x", deb, tree], f"cannot unpack {deb.name}", f"`{RETRY}`")
+            deb.unlink()
+
+    def _apt_get(self, *words: str, cwd: Path | None = None) -> None:
         run_checked(
-            ["apt-get", *self.options, "-qq", "download", f"{package}/{SUITE}"],
-            cwd=debs, **self.words,
-        )  # fmt: skip
-        found = next(debs.glob(f"{package}_*.deb"))
-        run_checked(["dpkg-deb", "-x", found, tree], f"cannot unpack {found.name}", f"`{RETRY}`")
-        found.unlink()
+            ["apt-get", *self.options, "-qq", *words],
+            "apt cannot fetch Apptainer from the Debian mirror",
+            f"check the network and the mirror in /etc/apt, then `{RETRY}`; or\n{OTHER_WAY}",
+            cwd=cwd,
+        )
 
-    def _show(self, package: str, field: str) -> str:
-        text = run(["apt-cache", *self.options, "show", "--no-all-versions", package]).stdout
-        match = re.search(rf"^{field}: (.*)$", text, re.MULTILINE)
-        return match[1].strip() if match else ""
+    def _fields(self, package: str) -> dict[str, str]:
+        """One paragraph of the package lists; its first lines suffice."""
+        if package not in self.known:
+            text = run(["apt-cache", *self.options, "show", "--no-all-versions", package]).stdout
+            self.known[package] = dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))
+        return self.known[package]
 
 
-def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[str]:
+def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
     """Apptainer, then library packages, one level of dependencies at a time, until it has all.
 
     Its libraries come from its own suite even where the machine has the like, so that the two C
     libraries never meet in one process.
     """
-    yield "apptainer"
-    seen = {"apptainer"}
     level = ["apptainer"]
+    seen = set(level)
+    yield level
     while missing := _missing(tree):
         level = [name for package in level for name in apt.libraries(package)]
         level = [name for name in dict.fromkeys(level) if name not in seen]
@@ -196,7 +198,7 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[str]:
                 check="engine",
             )
         seen.update(level)
-        yield from level
+        yield level
 
 
 def _missing(tree: Path) -> set[str]:
@@ -223,7 +225,7 @@ def _lib_dirs(tree: Path) -> list[Path]:
     return [*tree.glob("usr/lib/*-linux-gnu*"), *tree.glob("lib/*-linux-gnu*")]
 
 
-def _programs(tree: Path) -> list[tuple[Path, elf.Elf]]:
+def _programs(tree: Path) -> list[tuple[Path, Elf]]:
     """Apptainer's programs: ELF files that name an interpreter. libc.so.6 names one too."""
     found = []
     for path in sorted(p for p in tree.rglob("*") if p.is_file() and not p.is_symlink()):
@@ -258,10 +260,11 @@ def _point_at(tree: Path, final: Path) -> None:
         loader = Path(facts.interpreter).name
         at = next(p for p in tree.rglob(loader) if p.parent.name.endswith("-linux-gnu"))
         lib = final / at.relative_to(tree).parent
+        # DT_RPATH is inherited by libraries' own dependencies; DT_RUNPATH is for one level only,
+        # and a second-level libm would come from the machine's older C library.
+        rpath = ("--force-rpath", "--set-rpath", str(lib))
         run_checked(
-            # DT_RPATH, which libraries' own dependencies inherit; DT_RUNPATH is for one level
-            # only, and a second-level libm would come from the machine's older C library.
-            [patchelf, "--set-interpreter", lib / loader, "--force-rpath", "--set-rpath", lib, path],
+            [patchelf, "--set-interpreter", lib / loader, *rpath, path],
             f"cannot patch {path.name}",
             f"`{RETRY}`",
         )
