@@ -10,7 +10,8 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,13 +31,33 @@ M = TypeVar("M", bound=BaseModel)
 Loc = tuple[int | str, ...]
 
 
-def load(path: Path, model: type[M], remedy: str) -> M:
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake that no single key shows, e.g. two tables that contradict each other."""
+
+    loc: Loc
+    what: str
+    why: str
+    check: str = "contradiction"
+
+
+# Looks at the raw data, which may be wrong in any way: it runs beside the model's own checks, so
+# that both kinds of mistake are reported at once.
+Cross = Callable[[dict[str, Any]], Iterable[Mistake]]
+
+
+def no_cross_checks(data: dict[str, Any]) -> Iterable[Mistake]:
+    return ()
+
+
+def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks) -> M:
     """Reads ``path`` as a ``model``.
 
     Args:
         path: the TOML file.
         model: what it must hold.
         remedy: the command to type once the file is mended, e.g. ``fairlead recipe check hep``.
+        cross: checks that span keys and tables; given the raw data.
     Raises:
         FairleadError: exit code 2; one finding for each mistake.
     """
@@ -53,10 +74,12 @@ def load(path: Path, model: type[M], remedy: str) -> M:
             remedy=f"check the path and its permissions, then `{remedy}`",
             check="toml-unreadable", code=ExitCode.USAGE,
         ) from None
-    return parse(text, path, model, remedy)
+    return parse(text, path, model, remedy, cross)
 
 
-def parse(text: str, path: Path, model: type[M], remedy: str) -> M:
+def parse(
+    text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
+) -> M:
     """As :func:`load`, of text that is already in memory; ``path`` is for the messages."""
     try:
         data = tomllib.loads(text)
@@ -67,19 +90,33 @@ def parse(text: str, path: Path, model: type[M], remedy: str) -> M:
             f"{path.name} is not valid TOML", where=where, why=str(exc) or "nested too deeply",
             remedy=f"mend that line, then `{remedy}`", check="toml-syntax", code=ExitCode.USAGE,
         ) from None
+    lines = _line_index(text)
+    findings: list[Finding] = []
+    value: M | None = None
     try:
-        return model.model_validate(data)
+        value = model.model_validate(data)
     except ValidationError as exc:
-        lines = _line_index(text)
         findings = [_finding(dict(e), model, path, lines, remedy) for e in exc.errors()]
-        raise FairleadError(findings, ExitCode.USAGE) from None
+    for mistake in cross(data):
+        where, edit = _place(mistake.loc, path, lines)
+        findings.append(
+            error(mistake.what, where=where, why=mistake.why, remedy=f"{edit}, then `{remedy}`", check=mistake.check)
+        )
+    if value is None or findings:
+        raise FairleadError(findings, ExitCode.USAGE)
+    return value
+
+
+def _place(loc: Loc, path: Path, lines: dict[Loc, int]) -> tuple[str, str]:
+    """Where ``loc`` is, and what to do there: ``recipe.toml:7`` and ``edit line 7``."""
+    line = _line_of(loc, lines)
+    return (f"{path}:{line}", f"edit line {line}") if line else (str(path), f"edit {path.name}")
 
 
 def _finding(
     problem: dict[str, Any], model: type[BaseModel], path: Path, lines: dict[Loc, int], remedy: str
 ) -> Finding:
     loc: Loc = tuple(problem["loc"])
-    line = _line_of(loc, lines)
     key = ".".join(str(part) for part in loc) or "the file"
     kind = problem["type"]
     if kind == "extra_forbidden":
@@ -108,9 +145,8 @@ def _finding(
         what = f"`{key}` cannot be {shown}"
         why = problem["msg"].removeprefix("Value error, ")
         check = "bad-value"
-    where = f"{path}:{line}" if line else str(path)
-    edit = f"edit line {line}" if line else f"edit {path.name}"
-    return Finding(error("").severity, what, where, why, f"{edit}, then `{remedy}`", check)
+    where, edit = _place(loc, path, lines)
+    return error(what, where=where, why=why, remedy=f"{edit}, then `{remedy}`", check=check)
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:

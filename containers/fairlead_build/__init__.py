@@ -1,0 +1,5 @@
+"""How an image is made: recipe and lock in, one deterministic squashfs out, wrapped as a SIF.
+
+Runs on a login node or a laptop, never in a job. Start reading at ``build.py``, which walks the
+stages; ``cli.py`` is its command line.
+"""
