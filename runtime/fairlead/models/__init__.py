@@ -1,0 +1,1 @@
+"""Bundled models, one file each. They build Keras 3 networks and know their published counts."""
