@@ -1,0 +1,137 @@
+"""Our own wheel, byte for byte the same from a checkout and from an installed copy.
+
+The image carries the very code that builds it. A checkout's wheel is made by hatchling; either way
+it is then packed again in one normal form: sorted, dated 1980, hashed by its content alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import io
+import re
+import tomllib
+import zipfile
+from pathlib import Path, PurePosixPath
+
+from fairlead.findings import fail
+from fairlead.paths import atomic_write, checkout
+from fairlead_build.store import Cache
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
+_FILES = ("pyproject.toml", "README.md", "LICENSE")
+# Written by an installer, so not part of a wheel.
+_INSTALLER_FILES = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
+
+
+def runtime_requirements() -> tuple[str, ...]:
+    """What the fairlead runtime needs, as requirements; extras are left out."""
+    root = checkout()
+    if root is not None:
+        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+        return tuple(project["dependencies"])
+    found = importlib.metadata.requires("fairlead") or []
+    return tuple(re.sub(r"\s+", "", text) for text in found if "extra ==" not in text)
+
+
+def own_wheel(cache: Cache) -> tuple[Path, str]:
+    """Our wheel and its sha256, from the cache unless the code changed.
+
+    Raises:
+        FairleadError: the code is incomplete.
+    """
+    root = checkout()
+    files = _checkout_files(root) if root else _installed_files()
+    digest = _digest(files)
+    target = cache.wheel(digest)
+    if not target.is_file():
+        members = _build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()}
+        with atomic_write(target) as out:
+            out.write(pack(members))
+        for old in target.parent.glob("*.whl"):
+            if old != target:
+                old.unlink(missing_ok=True)
+    return target, hashlib.sha256(target.read_bytes()).hexdigest()
+
+
+def pack(members: dict[str, bytes]) -> bytes:
+    """A wheel of these members, RECORD renewed, in normal form."""
+    info = next((name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None)
+    if info is None:
+        raise fail(
+            "fairlead's own installation is incomplete", where="its METADATA", why="there is none",
+            remedy="install fairlead again", check="own-wheel",
+        )  # fmt: skip
+    kept = {n: b for n, b in members.items() if not _by_installer(n)}
+    rows = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b'=').decode()},{len(body)}"
+        for name, body in sorted(kept.items())
+    ]
+    kept[f"{info}/RECORD"] = ("\n".join([*rows, f"{info}/RECORD,,"]) + "\n").encode()
+    buffer = io.BytesIO()
+    # Stored, not deflated: zlib's output differs between versions, and the squashfs compresses it.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, body in sorted(kept.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = 0o100644 << 16
+            entry.create_system = 3
+            archive.writestr(entry, body)
+    return buffer.getvalue()
+
+
+def _by_installer(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.parent.name.endswith(".dist-info") and path.name in _INSTALLER_FILES
+
+
+def _checkout_files(root: Path) -> dict[str, Path]:
+    found = {name: root / name for name in _FILES}
+    for folder in _SOURCES:
+        for path in (root / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
+                found[str(path.relative_to(root))] = path
+    return found
+
+
+def _installed_files() -> dict[str, Path]:
+    distribution = importlib.metadata.distribution("fairlead")
+    found = {}
+    for entry in distribution.files or ():
+        name = str(entry)
+        if name.startswith("..") or name.endswith(".pyc") or _by_installer(name):
+            continue  # the console script and what the installer made
+        found[name] = Path(str(distribution.locate_file(entry)))
+    return found
+
+
+def _digest(files: dict[str, Path]) -> str:
+    total = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        try:
+            body = path.read_bytes()
+        except OSError as exc:
+            raise fail(
+                "fairlead's own installation is incomplete", where=str(path), why=exc.strerror or str(exc),
+                remedy="install fairlead again, or check out the file", check="own-wheel",
+            ) from None  # fmt: skip
+        total.update(f"{name}\0{len(body)}\0".encode() + body)
+    return total.hexdigest()
+
+
+def _build(root: Path | None, cache: Cache) -> dict[str, bytes]:
+    import tempfile
+
+    try:
+        from hatchling.builders.wheel import WheelBuilder
+    except ImportError:
+        raise fail(
+            "hatchling is not installed", where="this Python's site-packages",
+            why="a checkout's wheel is made with it",
+            remedy="pip install 'fairlead[build]'", check="tool-missing",
+        ) from None  # fmt: skip
+    with tempfile.TemporaryDirectory(dir=cache.root / "work") as folder:
+        path = next(iter(WheelBuilder(str(root)).build(directory=folder, versions=["standard"])))
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}

@@ -1,0 +1,41 @@
+"""This machine as a lock must know it: its architecture, and the versions of the tools."""
+
+from __future__ import annotations
+
+import platform
+import re
+from typing import Literal
+
+from fairlead.findings import fail
+from fairlead_build.proc import run
+
+
+def architecture() -> Literal["amd64", "arm64"]:
+    """Debian's name of this machine's architecture.
+
+    Raises:
+        FairleadError: it is one that images are not made for.
+    """
+    match platform.machine():
+        case "x86_64":
+            return "amd64"
+        case "aarch64":
+            return "arm64"
+        case other:
+            raise fail(
+                f"images cannot be made on {other}", where="this machine",
+                why="images are made for amd64 and arm64, on a machine of the same kind",
+                remedy="build on an x86_64 or aarch64 machine", check="architecture",
+            )  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """The versions of the tools whose output is part of an image's bytes."""
+    found = {}
+    for name in ("mmdebstrap", "tar2sqfs"):
+        said = run(
+            [name, "--version"], doing=f"ask `{name}` for its version", remedy=f"{name} --version"
+        ).decode("utf-8", "replace")
+        number = re.search(r"\d+(\.\d+)+", said)
+        found[name] = number[0] if number else said.splitlines()[0]
+    return found
