@@ -15,7 +15,7 @@ from pathlib import Path
 from fairlead.engine.find import find_apptainer
 from fairlead.findings import ExitCode, fail
 
-_CAP_SYS_RESOURCE = 24
+CAP_SYS_RESOURCE = 24
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def detect(environ: Mapping[str, str] = os.environ) -> Engine:
 def describe(path: Path, uid: int, capabilities: int) -> Engine:
     """How the Apptainer at ``path`` must be called by ``uid`` with an effective capability set."""
     if uid == 0:
-        if capabilities >> _CAP_SYS_RESOURCE & 1:
+        if capabilities >> CAP_SYS_RESOURCE & 1:
             return Engine("apptainer", str(path), False, (), ())
         return Engine(
             "apptainer", str(path), False, ("--drop-caps", "CAP_SYS_RESOURCE"),

@@ -1,0 +1,47 @@
+# The one list of tasks, also for CI. `make` alone prints it.
+PY := .venv/bin/python
+# Images that the system tests run in; they are cached, and rebuilt when lock or code changes.
+TEST_IMAGES := mpi-base tensorflow
+
+# A user's own Python settings would reach into the virtual environment.
+unexport PYTHONPATH PYTHONHOME
+.PHONY: help setup venv demo test test-full images check fix bench clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' Makefile | while IFS='|' read -r name text; do \
+	    printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+setup: ## Python environment, system packages, Apptainer, a host MPI
+	@sh bootstrap.sh
+
+venv:
+	@sh bootstrap.sh venv
+
+demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
+	@$(PY) -m fairlead.demo
+
+test: images ## what CI runs: unit and system tests
+	@$(PY) -m pytest -m "not full"
+
+test-full: images ## and the tests that take longer than CI allows
+	@$(PY) -m pytest
+
+images: setup
+	@for image in $(TEST_IMAGES); do .venv/bin/fairlead build "$$image" || exit; done
+
+check: venv ## ruff and mypy; changes nothing
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+
+fix: venv ## what ruff can mend
+	@$(PY) -m ruff check --fix
+	@$(PY) -m ruff format
+
+bench: images ## measure every bar; exit 1 when one is missed
+	@$(PY) -m benchmarks
+
+clean: ## the environment and the tools' caches; images and Apptainer stay in the XDG folders
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist fairlead-report
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

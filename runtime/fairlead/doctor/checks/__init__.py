@@ -1,0 +1,1 @@
+"""The checks, one file each: ``examine(world)`` yields findings. ``registry.py`` lists them."""

@@ -1,0 +1,77 @@
+"""Is there a container engine, and does it run a command in an image here, for this user?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fairlead.doctor.apptainer_install import RETRY, install_apptainer
+from fairlead.doctor.checks.packages import apt_fix, apt_line
+from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, well
+from fairlead.doctor.world import World
+from fairlead.engine.find import private_apptainer
+
+NAME = "engine"
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    program = world.engine()
+    if program is None:
+        yield _absent(world)
+        return
+    version = world.run((program, "--version"))
+    if version.returncode:
+        private = private_apptainer(world.environ)
+        yield ill(
+            NAME,
+            "the container engine does not start",
+            where=program,
+            why=version.said,
+            remedy=RETRY if program == str(private) else f"reinstall it, then `{RETRY}`",
+            fix=_own_fix(world) if program == str(private) else None,
+        )
+        return
+    probe = world.probe_engine()
+    if probe.returncode:
+        yield ill(
+            NAME,
+            "the container engine cannot run a command in an image",
+            where=" ".join(probe.argv),
+            why=probe.said or f"it ended with code {probe.returncode}",
+            remedy="mend what the other checks found, then `fairlead doctor engine`",
+        )
+    else:
+        yield well(NAME, version.stdout.strip(), program)
+
+
+def _absent(world: World) -> Diagnosis:
+    """From the distribution where root can; else into a prefix of the user's own."""
+    packaged = _candidate(world)
+    by_apt = packaged and (world.uid == 0 or world.run(("sudo", "-n", "true")).returncode == 0)
+    fix: Fix = apt_fix([packaged]) if by_apt else _own_fix(world)
+    return ill(
+        NAME,
+        "there is no container engine",
+        where=f"PATH, {private_apptainer(world.environ)}",
+        why="neither `apptainer` nor `singularity` was found",
+        remedy=f"{RETRY}" + (f", or {apt_line([packaged])}" if packaged else ""),
+        fix=fix,
+    )
+
+
+def _candidate(world: World) -> str:
+    """The package that this machine's apt would install, if it has one."""
+    for name in ("apptainer", "singularity-ce"):
+        policy = world.run(("apt-cache", "policy", name)).stdout
+        match = re.search(r"Candidate: (\S+)", policy)
+        if match and match[1] != "(none)":
+            return name
+    return ""
+
+
+def _own_fix(world: World) -> OwnFix:
+    folder = private_apptainer(world.environ).parent.parent.parent
+    return OwnFix(
+        f"installs Apptainer into {folder}",
+        lambda progress: install_apptainer(world.environ, progress),
+    )

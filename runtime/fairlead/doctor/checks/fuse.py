@@ -1,0 +1,34 @@
+"""Can this user open /dev/fuse? Apptainer mounts images through it where it is not root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.world import World
+
+NAME = "fuse"
+DEVICE = "/dev/fuse"
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    if not world.access(DEVICE, os.F_OK):
+        yield ill(
+            NAME,
+            f"there is no {DEVICE}",
+            where=DEVICE,
+            why="the fuse module is not loaded, or this container was not given the device",
+            remedy="sudo modprobe fuse, or start the container with --device /dev/fuse",
+        )
+    elif not world.access(DEVICE, os.R_OK | os.W_OK):
+        yield ill(
+            NAME,
+            f"{world.user} may not open {DEVICE}",
+            where=DEVICE,
+            why="its mode is not the usual 0666",
+            remedy=(line := f"sudo chmod 666 {DEVICE}"),
+            fix=RootFix(f"makes {DEVICE} usable by everybody", ("chmod", "666", DEVICE), line),
+        )
+    else:
+        yield well(NAME, f"{world.user} may mount images through {DEVICE}")

@@ -1,0 +1,34 @@
+"""Is there room for an image, in fairlead's cache and in the folder for temporary files?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+from fairlead.paths import cache_dir
+
+NAME = "space"
+# A TensorFlow image: 1.8 GB of tree, 0.45 GB of squashfs, as much of SIF, 0.5 GB of downloads.
+NEEDED_BYTES = 4 * 10**9
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    folders = {
+        "the cache": (str(cache_dir(world.environ)), "XDG_CACHE_HOME", NEEDED_BYTES),
+        "the folder for temporary files": (world.environ.get("TMPDIR", "/tmp"), "TMPDIR", 10**9),
+    }
+    for title, (folder, variable, needed) in folders.items():
+        free = world.free_bytes(folder)
+        if free >= needed:
+            yield well(NAME, f"{free / 1e9:.1f} GB free in {title}", folder)
+        else:
+            yield ill(
+                NAME,
+                f"only {free / 1e9:.1f} GB free in {title}",
+                where=folder,
+                why=f"building a TensorFlow image needs {needed / 1e9:.0f} GB there",
+                remedy=f"remove files there, or set {variable} to a folder with more room",
+                severity=Severity.WARNING,
+            )

@@ -1,0 +1,45 @@
+"""May this user make a user namespace? Without one there is neither a build nor a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
+
+NAME = "user-namespaces"
+# Switch, the value that forbids, the remedy.
+_SWITCHES = (
+    ("kernel/unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "sudo sysctl -w user.max_user_namespaces=15000"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    ran = world.run(("unshare", "--user", "--map-root-user", "true"))
+    if ran.returncode == 0:
+        yield well(NAME, f"{world.user} may make user namespaces", "tried with `unshare --user`")
+        return
+    for switch, forbids, remedy in _SWITCHES:
+        if (world.read(f"/proc/sys/{switch}") or "").strip() == forbids:
+            yield ill(
+                NAME,
+                f"{world.user} may not make user namespaces",
+                where=f"/proc/sys/{switch}",
+                why=f"it is {forbids}; {ran.said}",
+                remedy=f"{remedy}\n(and a line in /etc/sysctl.d to keep it)",
+            )
+            return
+    yield ill(
+        NAME,
+        f"{world.user} may not make user namespaces",
+        where=" ".join(ran.argv),
+        why=ran.said or f"it ended with code {ran.returncode}",
+        remedy="ask an administrator to allow user namespaces; inside a container engine, start "
+        "it with them,\ne.g. `docker run --security-opt seccomp=unconfined`",
+    )

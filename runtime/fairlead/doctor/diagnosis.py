@@ -1,0 +1,102 @@
+"""What a check says: a finding, and the fix for it where fairlead knows one.
+
+A fix is a field that can be shown before it is applied; ``fix.py`` applies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.doctor.world import World
+from fairlead.findings import Finding, Severity
+from fairlead.progress import Progress
+
+
+@dataclass(frozen=True)
+class RootFix:
+    """A command for root.
+
+    Attributes:
+        does: what it will have done, e.g. ``installs mmdebstrap``.
+        command: what is run, by root or through sudo.
+        line: the same for a person to type, with sudo.
+    """
+
+    does: str
+    command: tuple[str, ...]
+    line: str
+
+    @property
+    def needs_root(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class OwnFix:
+    """Something that the user can do to their own folders.
+
+    Attributes:
+        action: does it, or raises FairleadError.
+    """
+
+    does: str
+    action: Callable[[Progress], object]
+
+    @property
+    def needs_root(self) -> bool:
+        return False
+
+
+Fix = RootFix | OwnFix
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One finding of a check. ``fix`` is None when it is well, or for a person to mend."""
+
+    finding: Finding
+    fix: Fix | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        fix: dict[str, Any] | None = None
+        if self.fix:
+            fix = {"does": self.fix.does, "needs_root": self.fix.needs_root}
+            if isinstance(self.fix, RootFix):
+                fix["command"] = self.fix.line
+        return {**self.finding.to_json(), "fix": fix}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One entry of the registry.
+
+    Attributes:
+        name: what a person types, ``fairlead doctor engine``.
+        about: one line for ``--help`` and the docs.
+        examine: looks, and changes nothing.
+    """
+
+    name: str
+    about: str
+    examine: Callable[[World], Iterable[Diagnosis]]
+
+
+def well(check: str, what: str, why: str = "") -> Diagnosis:
+    """Nothing to do."""
+    return Diagnosis(Finding(Severity.OK, what, why=why, check=check))
+
+
+def ill(
+    check: str,
+    what: str,
+    *,
+    where: str = "",
+    why: str = "",
+    remedy: str,
+    fix: Fix | None = None,
+    severity: Severity = Severity.ERROR,
+) -> Diagnosis:
+    """Something to do, by ``remedy`` or by ``fix``."""
+    return Diagnosis(Finding(severity, what, where, why, remedy, check), fix)
