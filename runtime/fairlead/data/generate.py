@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.data import hep
+from fairlead.data import VERSION, hep
 from fairlead.data.shards import is_whole, shard_path, write_shard
 from fairlead.train.events import EventLog
 
@@ -64,7 +64,7 @@ class Job:
     def identity(self) -> str:
         """What the events depend on; kept in the file."""
         return (
-            f"fairlead.data.hep v{hep.VERSION} seed={self.seed} split={self.split}"
+            f"fairlead.data.hep v{VERSION} seed={self.seed} split={self.split}"
             f" index={self.index} events={self.events} size={self.size}"
         )
 

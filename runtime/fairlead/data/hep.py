@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 
-VERSION = 1  # of the recipe below; a change of any number in it must change this one
 CHANNELS = ("energy", "electromagnetic", "tracks")
 
 _CALIBRATION_SEED = 20_180_408

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.data.hep import VERSION, Events
+from fairlead.data import VERSION
+from fairlead.data.hep import Events
 from fairlead.findings import FairleadError, fail
 from fairlead.paths import atomic_write
 

@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,12 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     """
     log.write("setup", ranks=ranks.size)
     tf = _tensorflow(config.threads)
-    network = _Network(config, ranks, tf)
+    rows = Rows(config.data, "train", ranks.rank, ranks.size)
+    steps, stopped_by = _steps(config, rows)
+    network = _Network(config, ranks, steps, tf)
     initial = ranks.check_buffers_match(network.weights())
     network.broadcast(ranks)
     broadcast = _all_equal(ranks, network, "after the broadcast")
-    rows = Rows(config.data, "train", ranks.rank, ranks.size)
-    steps, stopped_by = _steps(config, rows)
     log.write("start", ranks=ranks.size, steps=steps, max_seconds=config.max_seconds)
     trained = _train(config, ranks, network, rows, steps, log)
     if len(trained.points) < steps:
@@ -148,33 +148,32 @@ def _tensorflow(threads: int) -> Any:
 class _Network:
     """The model and its optimizer, as compiled functions of NumPy arrays."""
 
-    def __init__(self, config: WorkerConfig, ranks: Comm, tf: Any):
+    def __init__(self, config: WorkerConfig, ranks: Comm, steps: int, tf: Any):
         import keras
 
         # Different on each rank on purpose: only the broadcast can make the weights equal.
         keras.utils.set_random_seed(config.seed + ranks.rank)
         model = self.model = hepcnn.build(config.dropout)
-        optimizer = keras.optimizers.Adam(config.learning_rate)
+        optimizer = keras.optimizers.Adam(hepcnn.learning_rate(config.learning_rate, steps))
         variables = model.trainable_variables
         optimizer.build(variables)
         self._state = [*model.variables, *optimizer.variables]
 
-        @tf.function
         def gradients(images: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = hepcnn.loss(labels, model(hepcnn.prepare(images), training=True))
             return loss, tape.gradient(loss, [v.value for v in variables])
 
-        @tf.function
         def apply(averaged: Any) -> None:
             optimizer.apply(averaged, variables)
 
-        @tf.function
         def scores(images: Any, labels: Any) -> Any:
             logits = model(hepcnn.prepare(images), training=False)
             return hepcnn.score(logits), hepcnn.loss(labels, logits)
 
-        self.gradients, self.apply, self.scores = gradients, apply, scores
+        self.gradients = tf.function(gradients)
+        self.apply = tf.function(apply)
+        self.scores = tf.function(scores)
 
     def weights(self) -> list[comm.core.Array]:
         return [np.asarray(variable) for variable in self.model.variables]
