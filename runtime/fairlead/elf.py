@@ -65,8 +65,18 @@ def read(path: Path, shown_as: str = "") -> Elf:
         try:
             elf = ELFFile(stream)
             return _facts(elf, shown_as or str(path))
-        except (ELFError, struct.error, KeyError, ValueError, AttributeError, UnicodeError,
-                IndexError, TypeError, OverflowError, MemoryError) as exc:  # fmt: skip
+        except (
+            ELFError,
+            struct.error,
+            KeyError,
+            ValueError,
+            AttributeError,
+            UnicodeError,
+            IndexError,
+            TypeError,
+            OverflowError,
+            MemoryError,
+        ) as exc:
             # pyelftools lets many of its own errors through on damaged files.
             raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
 
@@ -89,7 +99,7 @@ def _facts(elf: ELFFile, name: str) -> Elf:
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
     soname = ""
-    dynamic = elf.get_section_by_name(".dynamic") or _dynamic_segment(elf)
+    dynamic: Any = elf.get_section_by_name(".dynamic") or _dynamic_segment(elf)
     for tag in dynamic.iter_tags() if dynamic else ():
         kind = tag.entry.d_tag
         if kind == "DT_NEEDED":
@@ -152,7 +162,7 @@ def _symbols(elf: ELFFile, only_if: bytes) -> Iterator[Symbol]:
 
 def _static_mpi(elf: ELFFile) -> set[str]:
     """``MPI_*`` functions inside a program without a dynamic section (a static link)."""
-    table = elf.get_section_by_name(".symtab")
+    table: Any = elf.get_section_by_name(".symtab")
     if table is None or b"MPI_Init" not in elf.get_section(table["sh_link"]).data():
         return set()
     names = {s.name for s in table.iter_symbols() if s.entry.st_shndx != "SHN_UNDEF"}
@@ -160,14 +170,14 @@ def _static_mpi(elf: ELFFile) -> set[str]:
 
 
 def _needed_versions(elf: ELFFile) -> Iterator[str]:
-    section = elf.get_section_by_name(".gnu.version_r")
+    section: Any = elf.get_section_by_name(".gnu.version_r")
     for _, versions in section.iter_versions() if section else ():
         for version in versions:
             yield version.name
 
 
 def _defined_versions(elf: ELFFile) -> Iterator[str]:
-    section = elf.get_section_by_name(".gnu.version_d")
+    section: Any = elf.get_section_by_name(".gnu.version_d")
     for _, names in section.iter_versions() if section else ():
         for entry in names:
             yield entry.name
@@ -185,6 +195,7 @@ def _highest(names: Iterator[str]) -> dict[str, str]:
 
 
 def _interpreter(elf: ELFFile) -> str:
+    segment: Any
     for segment in elf.iter_segments():
         if segment.header.p_type == "PT_INTERP":
             return str(segment.get_interp_name())
@@ -192,7 +203,7 @@ def _interpreter(elf: ELFFile) -> str:
 
 
 def _build_id(elf: ELFFile) -> str:
-    section = elf.get_section_by_name(".note.gnu.build-id")
+    section: Any = elf.get_section_by_name(".note.gnu.build-id")
     for note in section.iter_notes() if section else ():
         if note["n_type"] == "NT_GNU_BUILD_ID":
             return str(note["n_desc"])

@@ -59,7 +59,9 @@ class Finding:
         return {key: str(value) for key, value in asdict(self).items()}
 
 
-def error(what: str, *, where: str = "", why: str = "", remedy: str = "", check: str = "") -> Finding:
+def error(
+    what: str, *, where: str = "", why: str = "", remedy: str = "", check: str = ""
+) -> Finding:
     """An error finding: the work cannot go on until ``remedy`` is done."""
     return Finding(Severity.ERROR, what, where, why, remedy, check)
 

@@ -14,13 +14,25 @@ from fairlead.facts import AbiFamily, Elf, MpiLibrary
 
 _ABI_SONAME = re.compile(r"libmpi_abi\b.*\.so")
 _MPICH_SONAME = re.compile(r"lib(mpi|mpich)(_\w+)?\.so\.12$")
-_LEVELS = (("5.0", "MPI_Abi_get_version"), ("4.0", "MPI_Session_init"), ("3.1", "MPI_Aint_add"),
-           ("3.0", "MPI_Iallreduce"))  # fmt: skip
+_LEVELS = (
+    ("5.0", "MPI_Abi_get_version"),
+    ("4.0", "MPI_Session_init"),
+    ("3.1", "MPI_Aint_add"),
+    ("3.0", "MPI_Iallreduce"),
+)
 # (vendor, what its file says, where its version stands)
 _VENDORS = (
-    ("Cray MPICH", re.compile(rb"CRAY MPICH version"), re.compile(rb"CRAY MPICH version (\d+\.\d+[\w.]*)")),
+    (
+        "Cray MPICH",
+        re.compile(rb"CRAY MPICH version"),
+        re.compile(rb"CRAY MPICH version (\d+\.\d+[\w.]*)"),
+    ),
     ("MVAPICH", re.compile(rb"MVAPICH2? Version"), re.compile(rb"\0([234]\.\d+(?:\.\d+)?\w*)\0")),
-    ("MPICH", re.compile(rb"MPICH Version"), re.compile(rb"\0([345]\.\d+(?:\.\d+)?(?:[abrc]+\d+)?)\0")),
+    (
+        "MPICH",
+        re.compile(rb"MPICH Version"),
+        re.compile(rb"\0([345]\.\d+(?:\.\d+)?(?:[abrc]+\d+)?)\0"),
+    ),
 )
 _INTEL_VERSION = re.compile(rb"\0(20\d\d\.\d+\.\d+)\0")
 _INTEL_LOOSE = re.compile(rb"(20\d\d\.\d{1,2}\.\d{1,2})")
@@ -52,7 +64,9 @@ def family_of_soname(soname: str) -> AbiFamily:
     return AbiFamily.UNKNOWN
 
 
-def identify(path: Path, elf: Elf, names: tuple[str, ...] = (), python_prefix: str = "") -> MpiLibrary:
+def identify(
+    path: Path, elf: Elf, names: tuple[str, ...] = (), python_prefix: str = ""
+) -> MpiLibrary:
     """What the MPI library at ``path``, whose facts are ``elf``, is.
 
     Args:

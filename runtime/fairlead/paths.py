@@ -71,8 +71,8 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[
             os.fsync(stream.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp's 0600 would hide the file from a group
-        os.replace(name, path)
+        Path(name).chmod(0o666 & ~umask)  # mkstemp's 0600 would hide the file from a group
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -93,9 +93,12 @@ def _names(root: Path, path: Path) -> Iterator[str]:
     for entry in os.scandir(path.parent):
         if entry.name == path.name:
             yield entry.name
-        elif entry.is_symlink() and ".so" in entry.name:
-            if resolve_in(root, Path(entry.path)) == path:
-                yield entry.name
+        elif (
+            entry.is_symlink()
+            and ".so" in entry.name
+            and resolve_in(root, Path(entry.path)) == path
+        ):
+            yield entry.name
 
 
 def resolve_in(root: Path, path: Path) -> Path | None:
@@ -116,7 +119,7 @@ def resolve_in(root: Path, path: Path) -> Path | None:
             hops += 1
             if hops > 40:
                 return None
-            target = Path(os.readlink(current))
+            target = current.readlink()
             current = root if target.is_absolute() else current.parent
             pending = [p for p in target.parts if p != "/"] + pending
     return current if current.exists() else None

@@ -24,12 +24,32 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "build": ("", "Images", "Build an image from a recipe's lock."),
     "inspect": ("fairlead.cli.inspect:inspect", "Images", "What is inside an image."),
     "site": ("fairlead.cli.site:site", "Sites", "Site profiles: list, show, detect."),
-    "doctor": ("fairlead.cli.doctor:doctor", "Sites", "What is wrong with this machine, and the remedy."),
-    "preflight": ("fairlead.cli.preflight:preflight", "Running", "Will this image run here on the host's MPI?"),
-    "explain": ("fairlead.cli.explain:explain", "Running", "Why this MPI, each bind, each variable."),
-    "run": ("fairlead.cli.run:run", "Running", "Launch a command in an image on the host's MPI, proved."),
-    "train": ("fairlead.cli.train:train", "Running", "Train a bundled model data-parallel, and report."),
-}  # fmt: skip
+    "doctor": (
+        "fairlead.cli.doctor:doctor",
+        "Sites",
+        "What is wrong with this machine, and the remedy.",
+    ),
+    "preflight": (
+        "fairlead.cli.preflight:preflight",
+        "Running",
+        "Will this image run here on the host's MPI?",
+    ),
+    "explain": (
+        "fairlead.cli.explain:explain",
+        "Running",
+        "Why this MPI, each bind, each variable.",
+    ),
+    "run": (
+        "fairlead.cli.run:run",
+        "Running",
+        "Launch a command in an image on the host's MPI, proved.",
+    ),
+    "train": (
+        "fairlead.cli.train:train",
+        "Running",
+        "Train a bundled model data-parallel, and report.",
+    ),
+}
 
 EPILOG = """\
 Exit codes: 0 done, 1 failed, 2 bad usage or input, 121 preflight refused, 122 proof failed,

@@ -20,12 +20,16 @@ from fairlead.progress import Progress, Stage
 
 SCHEMA_VERSION = 1
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
+)
 
 
 def print_json(kind: str, payload: dict[str, Any]) -> None:
     """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``."""
-    json.dump({"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}, sys.stdout, indent=2)
+    json.dump(
+        {"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}, sys.stdout, indent=2
+    )
     sys.stdout.write("\n")
 
 
@@ -34,7 +38,11 @@ def finding_lines(finding: Finding) -> str:
     colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green"}
     label = click.style(f"{finding.severity.value}:", fg=colour.get(finding.severity), bold=True)
     lines = [f"{label} {finding.what}"]
-    for name, text in (("where:", finding.where), ("why:  ", finding.why), ("next: ", finding.remedy)):
+    for name, text in (
+        ("where:", finding.where),
+        ("why:  ", finding.why),
+        ("next: ", finding.remedy),
+    ):
         if text:
             first, *rest = text.splitlines()
             lines += [f"{name} {first}", *(f"       {line}" for line in rest)]
@@ -49,7 +57,9 @@ def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
 def print_findings_error(exc: FairleadError, as_json: bool) -> None:
     """The end of a failed verb."""
     if as_json:
-        print_json("error", {"exit_code": int(exc.code), "findings": [f.to_json() for f in exc.findings]})
+        print_json(
+            "error", {"exit_code": int(exc.code), "findings": [f.to_json() for f in exc.findings]}
+        )
     else:
         print_findings(exc.findings)
 
@@ -58,9 +68,12 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
     """A command line that cannot be understood."""
     path = exc.ctx.command_path if exc.ctx else "fairlead"
     finding = Finding(
-        Severity.ERROR, exc.format_message().rstrip("."), f"the command line of `{path}`",
-        remedy=f"{path} --help", check="usage",
-    )  # fmt: skip
+        Severity.ERROR,
+        exc.format_message().rstrip("."),
+        f"the command line of `{path}`",
+        remedy=f"{path} --help",
+        check="usage",
+    )
     if as_json:
         print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
     else:
@@ -77,7 +90,12 @@ def table(rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str =
     widths = [max(len(row[i]) for row in grid if i < len(row)) for i in range(max(map(len, grid)))]
     out = []
     for number, row in enumerate(grid):
-        line = indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+        line = (
+            indent
+            + "  ".join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=False)
+            ).rstrip()
+        )
         out.append(click.style(line, bold=True) if heads and number == 0 else line)
     return "\n".join(out)
 
@@ -108,7 +126,9 @@ class _LineStage:
         now = time.monotonic()
         if now - self.last > 15:
             self.last = now
-            click.echo(f"  ..    {self.title}: {_amount(self.done, self.whole, self.unit)}", err=True)
+            click.echo(
+                f"  ..    {self.title}: {_amount(self.done, self.whole, self.unit)}", err=True
+            )
 
     def total(self, amount: float) -> None:
         self.whole = amount
@@ -164,11 +184,13 @@ class _Bars:
             BarColumn,
             DownloadColumn,
             MofNCompleteColumn,
-            Progress as RichProgress,
             SpinnerColumn,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
+        )
+        from rich.progress import (
+            Progress as RichProgress,
         )
 
         console = Console(stderr=True)
@@ -177,7 +199,11 @@ class _Bars:
             columns.append(DownloadColumn())
         elif unit:
             columns.append(MofNCompleteColumn())
-        columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("[dim]{task.fields[note]}")]
+        columns += [
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[note]}"),
+        ]
         begun = time.monotonic()
         bars = RichProgress(*columns, console=console, transient=True)
         task = bars.add_task(title, total=total, note="")

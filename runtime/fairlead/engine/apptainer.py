@@ -44,10 +44,13 @@ def detect(environ: Mapping[str, str] = os.environ) -> Engine:
     path = find_apptainer(environ)
     if path is None:
         raise fail(
-            "no container engine on this machine", where="PATH, and fairlead's own prefix",
+            "no container engine on this machine",
+            where="PATH, and fairlead's own prefix",
             why="neither `apptainer` nor `singularity` was found",
-            remedy="fairlead doctor --fix engine", check="engine", code=ExitCode.LAUNCH_FAILED,
-        )  # fmt: skip
+            remedy="fairlead doctor --fix engine",
+            check="engine",
+            code=ExitCode.LAUNCH_FAILED,
+        )
     return describe(path, os.geteuid(), _capabilities())
 
 
@@ -57,16 +60,26 @@ def describe(path: Path, uid: int, capabilities: int) -> Engine:
         if capabilities >> CAP_SYS_RESOURCE & 1:
             return Engine("apptainer", str(path), False, (), ())
         return Engine(
-            "apptainer", str(path), False, ("--drop-caps", "CAP_SYS_RESOURCE"),
-            (("--drop-caps CAP_SYS_RESOURCE",
-              "this root lacks that capability, and Apptainer refuses to start when it asks for it"),),
-        )  # fmt: skip
+            "apptainer",
+            str(path),
+            False,
+            ("--drop-caps", "CAP_SYS_RESOURCE"),
+            (
+                (
+                    "--drop-caps CAP_SYS_RESOURCE",
+                    "this root lacks that capability, and Apptainer refuses to start when it asks for it",
+                ),
+            ),
+        )
     if _is_setuid(path):
         return Engine("apptainer", str(path), False, (), ())
     return Engine(
-        "apptainer", str(path), True, ("--userns",),
+        "apptainer",
+        str(path),
+        True,
+        ("--userns",),
         (("--userns", "this Apptainer is not setuid, so a user namespace stands in for root"),),
-    )  # fmt: skip
+    )
 
 
 def _is_setuid(path: Path) -> bool:

@@ -1,0 +1,62 @@
+"""``fairlead explain``: the plan in words."""
+
+from __future__ import annotations
+
+import click
+
+from fairlead import launch as launching
+from fairlead.cli import options, show
+from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.session import prepare
+
+EPILOG = """\b
+Examples:
+  fairlead explain tensorflow
+  fairlead explain tensorflow -- python3 train.py
+  fairlead explain tensorflow --mpi container
+"""
+
+
+@click.command(
+    epilog=EPILOG,
+    short_help="Why this MPI, each bind, each variable.",
+    context_settings={"ignore_unknown_options": False},
+)
+@click.argument("image")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@options.choice_options
+@click.option(
+    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to plan for."
+)
+@json_option
+def explain(
+    image: str,
+    command: tuple[str, ...],
+    mpi: str,
+    site: str | None,
+    launcher: str | None,
+    apps: tuple[str, ...],
+    binds: tuple[str, ...],
+    engine_args: tuple[str, ...],
+    ranks: int,
+    as_json: bool,
+) -> None:
+    """Why this MPI, each bind, each variable: every line of the plan, its reason and its fact.
+
+    Nothing is launched, nothing is written but the cache.
+    """
+    prepared = prepare(
+        image,
+        options.choices(mpi, site, launcher),
+        options.request(mpi, apps, binds, engine_args, ranks, command),
+        progress=progress(as_json),
+    )
+    line = launching.command_line(prepared.plan, command or ("COMMAND",), ranks)
+    if as_json:
+        print_json("explain", {**show.prepared_json(prepared), "command_line": line.shell()})
+        return
+    click.echo(show.plan_text(prepared))
+    click.echo("\n" + click.style("Command line", bold=True) + f"\n  {line.shell()}")
+    if prepared.refused:
+        click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))
+        click.echo(show.findings_text(f for f in prepared.findings if f.severity == "error"))

@@ -1,0 +1,110 @@
+"""Options that several verbs share, and the request they add up to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fairlead.plan import Bind, Request
+from fairlead.session import Choices
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def choice_options(function: F) -> F:
+    """``--mpi --site --launcher --app --bind --engine-arg``."""
+    for option in (
+        click.option(
+            "--engine-arg",
+            "engine_args",
+            multiple=True,
+            metavar="WORD",
+            help="An option for the container engine, e.g. --engine-arg=--nv. Repeatable.",
+        ),
+        click.option(
+            "--bind",
+            "-B",
+            "binds",
+            multiple=True,
+            metavar="SRC[:DST[:ro]]",
+            help="A folder or file of this machine to see in the container. Repeatable.",
+        ),
+        click.option(
+            "--app",
+            "apps",
+            multiple=True,
+            metavar="PATH",
+            help="A program of the image that will run; checks then leave out the others. Repeatable.",
+        ),
+        click.option(
+            "--launcher", metavar="PROGRAM", help="The mpiexec to use instead of the MPI's own."
+        ),
+        click.option(
+            "--site", metavar="NAME", help="The site profile, instead of the detected one."
+        ),
+        click.option(
+            "--mpi",
+            default="host",
+            show_default=True,
+            metavar="host|container|PREFIX",
+            help="Which MPI runs: this machine's, the image's own, or the one installed in PREFIX.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def choices(mpi: str, site: str | None, launcher: str | None) -> Choices:
+    return Choices(mpi=mpi, site=site, launcher=launcher)
+
+
+def request(
+    mpi: str,
+    apps: tuple[str, ...],
+    binds: tuple[str, ...],
+    engine_args: tuple[str, ...],
+    ranks: int = 1,
+    command: tuple[str, ...] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Request:
+    """The request of a command line. What the user's shell sets for Apptainer is kept."""
+
+    def kept(name: str) -> str:
+        return environ.get(f"APPTAINERENV_{name}", environ.get(f"SINGULARITYENV_{name}", ""))
+
+    return Request(
+        mpi="container" if mpi == "container" else "host",
+        ranks=ranks,
+        command=command,
+        apps=apps,
+        binds=tuple(_bind(text) for text in binds),
+        library_path=kept("LD_LIBRARY_PATH"),
+        preload=kept("LD_PRELOAD"),
+        engine_args=engine_args,
+    )
+
+
+def _bind(text: str) -> Bind:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    path = Path(source).expanduser().absolute()
+    if not path.exists():
+        raise click.UsageError(f"--bind {text}: {path} does not exist on this machine")
+    if mode not in ("", "ro", "rw"):
+        raise click.UsageError(f"--bind {text}: the last word is `ro` or `rw`, not `{mode}`")
+    return Bind(str(path), target or str(path), mode == "ro")
+
+
+def variables(pairs: tuple[str, ...]) -> dict[str, str]:
+    """``--env NAME=VALUE`` pairs."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"--env {pair}: write NAME=VALUE")
+        found[name] = value
+    return found

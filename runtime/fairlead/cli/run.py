@@ -1,0 +1,153 @@
+"""``fairlead run``: plan, check, prove, launch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from fairlead import launch as launching
+from fairlead import stage as staging
+from fairlead.cli import options, show
+from fairlead.cli.screen import json_option, print_findings, print_json, progress
+from fairlead.findings import ExitCode, Severity
+from fairlead.paths import cache_dir
+from fairlead.proof import Proof
+from fairlead.serial import to_json
+from fairlead.session import Prepared, prepare, prove_it, refuse
+
+EPILOG = """\b
+Examples:
+  fairlead run -n 2 tensorflow -- python3 -m mpi4py.bench helloworld
+  fairlead run -n 2 --mpi container tensorflow -- python3 train.py
+  fairlead run -n 4 --bind /scratch ./app.sif -- /opt/app/solver input.nml
+  fairlead run -n 2 --dry-run tensorflow -- python3 train.py
+
+\b
+Exit code: that of the first rank that failed; 121 refused before launch, 122 the proof failed,
+123 engine or launcher failed, 124 ended by the watchdog.
+"""
+
+
+@click.command(epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, proved.")
+@click.option(
+    "-n", "--ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks to start."
+)
+@options.choice_options
+@click.option(
+    "--env",
+    "env",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A variable for the container. Repeatable.",
+)
+@click.option("--workdir", default="", metavar="DIR", help="Folder in the container to start in.")
+@click.option(
+    "--watchdog",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Longest time until every rank has reported.  [default: the site's, 30]",
+)
+@click.option(
+    "--force", is_flag=True, help="Go on when the checks refuse; the proof still decides."
+)
+@click.option("--dry-run", is_flag=True, help="Print the exact line, and launch nothing.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@json_option
+@click.argument("image")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    ranks: int,
+    mpi: str,
+    site: str | None,
+    launcher: str | None,
+    apps: tuple[str, ...],
+    binds: tuple[str, ...],
+    engine_args: tuple[str, ...],
+    env: tuple[str, ...],
+    workdir: str,
+    watchdog: float | None,
+    force: bool,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    image: str,
+    command: tuple[str, ...],
+) -> int:
+    """Launch COMMAND in IMAGE on the host's MPI, and prove first that it really is that MPI.
+
+    IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Everything after
+    `--` is the command. With --json the ranks' output goes to stderr, and stdout is the object.
+    """
+    variables = options.variables(env)
+    prepared = prepare(
+        image,
+        options.choices(mpi, site, launcher),
+        options.request(mpi, apps, binds, engine_args, ranks, command),
+        progress=progress(as_json),
+    )
+    if prepared.refused and not force:
+        raise refuse(prepared)
+    if dry_run:
+        return _dry_run(prepared, command, ranks, workdir, variables, as_json)
+    if not quiet:
+        _say(show.swap_line(prepared.plan))
+        warnings = [
+            f for f in prepared.findings if f.severity in (Severity.WARNING, Severity.ERROR)
+        ]
+        print_findings(warnings) if warnings else None
+    proof = prove_it(prepared, ranks, watchdog)
+    if not quiet:
+        _say(show.proof_line(proof))
+    folder = launching.new_run_folder(cache_dir())
+    line = launching.command_line(
+        prepared.plan, command, ranks, record=folder, workdir=workdir, env=variables
+    )
+    result = launching.launch(line, folder, stdout=sys.stderr.fileno() if as_json else None)
+    finding = launching.explain_exit(result)
+    if as_json:
+        print_json("run", _json(prepared, proof, line.shell(), result, finding))
+    elif finding:
+        print_findings([finding])
+    if finding and not result.ranks:
+        return ExitCode.LAUNCH_FAILED
+    return result.code
+
+
+def _say(text: str) -> None:
+    click.echo(f"{click.style('fairlead:', bold=True)} {text}", err=True)
+
+
+def _dry_run(
+    prepared: Prepared,
+    command: tuple[str, ...],
+    ranks: int,
+    workdir: str,
+    variables: dict[str, str],
+    as_json: bool,
+) -> int:
+    # The line must work when it is pasted, so what it binds is made now.
+    staging.ensure(prepared.plan, cache_dir())
+    line = launching.command_line(prepared.plan, command, ranks, workdir=workdir, env=variables)
+    if as_json:
+        print_json(
+            "run", {**show.prepared_json(prepared), "command_line": line.shell(), "dry_run": True}
+        )
+    else:
+        click.echo(line.shell())
+    return ExitCode.DONE
+
+
+def _json(
+    prepared: Prepared, proof: Proof, line: str, result: launching.LaunchResult, finding: Any
+) -> dict[str, Any]:
+    return {
+        **show.prepared_json(prepared),
+        "command_line": line,
+        "proof": {**to_json(proof), "holds": proof.holds},
+        "exit_code": result.code,
+        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
+        "seconds": result.seconds,
+        "error": finding.to_json() if finding else None,
+    }

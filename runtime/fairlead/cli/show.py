@@ -1,0 +1,118 @@
+"""How plans, findings and proofs look, in words and as JSON. Several verbs show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from fairlead.cli.screen import finding_lines, table
+from fairlead.findings import Finding, Severity
+from fairlead.plan import Line, Plan
+from fairlead.proof import Proof
+from fairlead.serial import to_json
+from fairlead.session import Prepared
+
+_TITLES = {
+    "replace": "Replaces",
+    "keep": "Keeps",
+    "stage": "Staged from the host",
+    "alias": "Aliases",
+    "bind": "Binds",
+    "env": "Variables in the container",
+    "engine": "Engine options",
+    "launch": "Launcher",
+    "left out": "Left out",
+}
+
+
+def plan_text(prepared: Prepared) -> str:
+    """The plan in paragraphs: each line with its reason, and the fact behind it."""
+    plan = prepared.plan
+    parts = [
+        f"Image  {plan.image}\n       {plan.facts.os}, glibc {plan.facts.glibc}, Python {plan.facts.python or '-'}",
+        f"Site   {plan.site.site.name} ({prepared.site_reason}): {plan.site.site.summary}",
+    ]
+    for kind, title in _TITLES.items():
+        lines = [line for line in plan.lines if line.kind == kind]
+        if lines:
+            parts.append(click.style(title, bold=True) + "\n" + "\n".join(map(_line_text, lines)))
+    return "\n\n".join(parts)
+
+
+def _line_text(line: Line) -> str:
+    text = f"  {line.what}\n      {line.why}"
+    return text + (f"\n      {line.fact}" if line.fact else "")
+
+
+def findings_text(findings: Iterable[Finding]) -> str:
+    """One line for what is well, four for what is not."""
+    words = {Severity.OK: ("ok", "green"), Severity.INFO: ("info", "cyan")}
+    parts = []
+    for finding in findings:
+        if finding.severity in words:
+            word, colour = words[finding.severity]
+            label = click.style(f"{word:<6}", fg=colour, bold=True)
+            parts.append(f"{label}{finding.what}" + (f" ({finding.why})" if finding.why else ""))
+        else:
+            parts.append("\n" + finding_lines(finding) + "\n")
+    return "\n".join(parts)
+
+
+def proof_text(proof: Proof) -> str:
+    """The proof, one row a rank."""
+    rows = [
+        (str(p.rank), str(p.size), p.host, p.mpi_path, str(p.mpi_inode), p.version, p.transport)
+        for p in proof.ranks
+    ]
+    return table(rows, ("rank", "of", "host", "MPI mapped", "inode", "it says", "transport"))
+
+
+def proof_line(proof: Proof) -> str:
+    """The proof in one line."""
+    first = proof.ranks[0]
+    hosts = len({p.host for p in proof.ranks})
+    inode = f", inode {first.mpi_inode} as staged" if proof.planned_inode else ""
+    return (
+        f"proved on {len(proof.ranks)} rank{'s' if len(proof.ranks) > 1 else ''}, {hosts} "
+        f"node{'s' if hosts > 1 else ''}: {first.version} from {first.mpi_path}{inode}; {first.transport} "
+        f"({proof.seconds:.2f} s)"
+    )
+
+
+def swap_line(plan: Plan) -> str:
+    """Which MPI runs, in one line."""
+    return next(
+        (f"{line.what}" for line in plan.lines if line.kind in ("replace", "keep")),
+        plan.planned_title,
+    )
+
+
+def prepared_json(prepared: Prepared) -> dict[str, Any]:
+    """A plan and its findings as JSON."""
+    plan = prepared.plan
+    return {
+        "image": {
+            "path": plan.image,
+            "digest": prepared.image.digest,
+            "os": plan.facts.os,
+            "glibc": plan.facts.glibc,
+            "mpis": [m.title for m in plan.facts.mpis],
+        },
+        "site": {"name": plan.site.site.name, "reason": prepared.site_reason},
+        "mpi": {
+            "mode": plan.mode,
+            "planned": plan.planned_title,
+            "file": plan.planned_file,
+            "names": list(plan.names),
+        },
+        "launcher": to_json(plan.launcher),
+        "engine": to_json(plan.engine),
+        "binds": to_json(plan.binds),
+        "env": dict(plan.env),
+        "staging": to_json(plan.staging),
+        "lines": to_json(plan.lines),
+        "findings": [f.to_json() for f in prepared.findings],
+        "refused": prepared.refused,
+    }

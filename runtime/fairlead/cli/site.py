@@ -1,0 +1,103 @@
+"""``fairlead site``: profiles, and which one this machine is."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from fairlead import hostmpi
+from fairlead import site as sites
+from fairlead.cli.screen import json_option, print_json, table
+from fairlead.serial import to_json
+
+
+@click.group(short_help="Site profiles: list, show, detect.")
+def site() -> None:
+    """Site profiles: what a machine is known to be, and the evidence that this is one.
+
+    \b
+    fairlead site detect            which profile this machine is, and why
+    fairlead site show laptop       every value of a profile
+    """
+
+
+@site.command("list")
+@json_option
+def list_profiles(as_json: bool) -> None:
+    """The profiles that fairlead knows."""
+    profiles = [sites.load_profile(name) for name in sorted(sites.profile_files())]
+    if as_json:
+        print_json("site-list", {"sites": [p.model_dump(mode="json") for p in profiles]})
+    else:
+        click.echo(table([(p.site.name, p.site.summary) for p in profiles]))
+
+
+@site.command("show")
+@click.argument("name")
+@json_option
+def show_profile(name: str, as_json: bool) -> None:
+    """Every value of a profile, and what it means."""
+    profile = sites.load_profile(name)
+    if as_json:
+        print_json("site", {"site": profile.model_dump(mode="json")})
+        return
+    rows = []
+    for title, field in type(profile).model_fields.items():
+        part = getattr(profile, title)
+        for key, info in type(part).model_fields.items():
+            value = getattr(part, key)
+            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            rows.append((f"{title}.{key}", shown, info.description or ""))
+        del field
+    click.echo(table(rows, ("key", "value", "meaning")))
+
+
+@site.command("detect")
+@json_option
+def detect_site(as_json: bool) -> None:
+    """Which profile this machine is, with the evidence, and the MPIs that were found on it."""
+    found = sites.detect()
+    hosts = hostmpi.discover()
+    if as_json:
+        mpis = [
+            {
+                "title": h.library.title,
+                "family": h.library.family,
+                "path": h.library.path,
+                "prefix": h.prefix,
+                "level": h.library.level,
+                "launcher": to_json(h.launcher),
+                "found_by": h.found_by,
+            }
+            for h in hosts
+        ]
+        print_json("site-detect", {**to_json(found), "mpis": mpis})
+        return
+    verdict = f"site `{found.profile}`" if found.profile else "no profile fits"
+    click.echo(f"{click.style(platform.node(), bold=True)}: {verdict}\n")
+    click.echo(
+        table(
+            [(e.subject, e.seen, e.meaning) for e in found.evidence], ("evidence", "seen", "means")
+        )
+    )
+    rows = [
+        (
+            h.library.title,
+            h.library.family.value,
+            h.prefix,
+            h.launcher.title if h.launcher else "no launcher",
+            h.found_by,
+        )
+        for h in hosts
+    ]
+    click.echo(
+        "\n"
+        + (
+            table(rows, ("MPI", "family", "prefix", "launcher", "found"))
+            if rows
+            else "no MPI on this machine: `fairlead doctor --fix host-mpi` installs one"
+        )
+    )
+    for name, why in found.against.items():
+        click.echo(f"\nnot {name}: {'; '.join(why)}")

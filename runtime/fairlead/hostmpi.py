@@ -1,0 +1,371 @@
+"""The host's MPI: where it is, what it needs, what starts its ranks.
+
+A :class:`HostMpi` is facts only: the library, everything it needs behind it (its *closure*,
+resolved as the host's loader would), what it opens later by itself (plugins), and its launcher.
+``plan.py`` decides what of this goes into a container.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead import elf as elf_file
+from fairlead.elf import NotElf, version_key
+from fairlead.facts import AbiFamily, Elf, MpiLibrary
+from fairlead.findings import ExitCode, fail
+from fairlead.identify import read_mpi
+from fairlead.paths import atomic_write, cache_dir, data_dir
+from fairlead.serial import from_json, to_json
+
+# Pieces of glibc. Injecting one of them by search path breaks every program that is started
+# (`undefined symbol: __tunable_is_initialized, version GLIBC_PRIVATE`): they come as a set or not.
+GLIBC_PIECES = re.compile(
+    r"(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libnss_\w+|libnsl|libutil|libanl|"
+    r"libmvec|libthread_db|libBrokenLocale)\.so(\.\d+)*$"
+)
+# The compiler's own run time: the newest of host and image wins.
+RUNTIME_PIECES = frozenset({"libstdc++.so.6", "libgcc_s.so.1"})
+# Libraries that belong to an MPI though nothing needs them by name: bindings for other languages.
+_COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """Modules that a library opens by itself, invisible to NEEDED.
+
+    Attributes:
+        variable: the variable that says where they are.
+        folder: on the host.
+        files: their paths on the host.
+    """
+
+    variable: str
+    folder: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A program that starts ranks.
+
+    Attributes:
+        family: the MPIs whose processes it can connect; another family's each run alone.
+    """
+
+    path: str
+    family: AbiFamily
+    title: str
+
+
+@dataclass(frozen=True)
+class HostMpi:
+    """An MPI of this host, and all that it takes to run with it.
+
+    Attributes:
+        prefix: its installation prefix.
+        closure: what the library needs, itself and glibc left out; real paths on the host.
+        companions: Fortran and C++ bindings beside it.
+        data: folders that the library reads, relative to the prefix (Intel MPI's tuning tables).
+        missing: ``(library, needed by)`` for what the host's loader would not find either.
+        found_by: why it was considered, for ``explain``.
+    """
+
+    library: MpiLibrary
+    prefix: str
+    closure: tuple[Elf, ...]
+    companions: tuple[Elf, ...]
+    plugins: tuple[Plugins, ...]
+    data: tuple[str, ...]
+    missing: tuple[tuple[str, str], ...]
+    launcher: Launcher | None
+    found_by: str
+
+    @property
+    def parts(self) -> tuple[Elf, ...]:
+        """Every ELF file that would be staged."""
+        return (self.library.elf, *self.closure, *self.companions)
+
+
+def discover(
+    environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> tuple[HostMpi, ...]:
+    """Every MPI found on this host, the preferred first.
+
+    Order: ``$FAIRLEAD_MPI``; those that ``fairlead doctor --fix`` installed; the prefix of each
+    ``mpiexec`` on PATH; the system's own. One library is listed once.
+    """
+    found: dict[str, HostMpi] = {}
+    for prefix, reason in _prefixes(environ, root):
+        for mpi in in_prefix(prefix, reason, environ):
+            found.setdefault(mpi.library.path, mpi)
+    return tuple(found.values())
+
+
+def from_prefix(prefix: Path, environ: Mapping[str, str] = os.environ) -> HostMpi:
+    """The MPI below ``prefix``, as ``--mpi PREFIX`` names it.
+
+    Raises:
+        FairleadError: exit code 2 when there is none.
+    """
+    found = in_prefix(prefix.absolute(), f"named by --mpi {prefix}", environ)
+    if not found:
+        raise fail(
+            f"no MPI library below {prefix}",
+            where="--mpi",
+            why="no lib/, lib64/ or lib/<triplet>/ of it holds a libmpi that defines MPI_Init",
+            remedy="give the prefix that holds the MPI's lib folder, e.g. `--mpi /opt/mpich`; "
+            "`fairlead site detect` lists the MPIs of this machine",
+            check="host-mpi",
+            code=ExitCode.USAGE,
+        )
+    return found[0]
+
+
+def in_prefix(
+    prefix: Path, reason: str, environ: Mapping[str, str] = os.environ
+) -> tuple[HostMpi, ...]:
+    """The MPIs of one installation prefix, MPICH ABI and Open MPI before MPI-5 ABI.
+
+    Reading the files takes some 0.1 s, so the answer is kept, by the identity of every file it
+    came from.
+    """
+    libraries = _library_files(prefix)
+    if not libraries:
+        return ()
+    cached = cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ)}.json"
+    try:
+        known = from_json(_Cached, json.loads(cached.read_text())).mpis
+        if all(_still_there(mpi) for mpi in known):
+            return tuple(replace(mpi, found_by=reason) for mpi in known)
+    except (OSError, ValueError):
+        pass
+    fresh = tuple(_describe(m, prefix, reason, environ) for m in _identified(libraries))
+    try:
+        with atomic_write(cached, "w") as stream:
+            json.dump(to_json(_Cached(fresh)), stream)
+    except OSError:
+        pass  # a full or read-only cache costs time, not the answer
+    return fresh
+
+
+@dataclass(frozen=True)
+class _Cached:
+    mpis: tuple[HostMpi, ...]
+
+
+def _prefixes(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, str]]:
+    if value := environ.get("FAIRLEAD_MPI"):
+        yield Path(value), "named by $FAIRLEAD_MPI"
+    installed = data_dir(environ) / "mpi"
+    if installed.is_dir():
+        for prefix in sorted(installed.iterdir()):
+            if prefix.is_dir() and not prefix.name.startswith("."):
+                yield prefix, "installed by `fairlead doctor --fix`"
+    for folder in environ.get("PATH", "").split(":"):
+        program = Path(folder, "mpiexec")
+        if folder and program.exists():
+            yield program.resolve().parent.parent, f"its mpiexec is on PATH: {program}"
+    yield root / "usr", "in the system's library folders"
+
+
+def _library_files(prefix: Path) -> list[Path]:
+    """Files that can be an MPI, by the only thing that is cheap to look at: their names."""
+    names = ["lib", "lib64", "lib/release", "lib-abi-mpich"]
+    names += [f"lib/{p.name}" for p in sorted((prefix / "lib").glob("*-linux-gnu*")) if p.is_dir()]
+    found: dict[Path, None] = {}
+    for name in [*names, "."]:
+        for path in sorted((prefix / name).glob("libmp*.so*")):
+            if re.match(r"lib(mpi|mpich)(_\w+)?\.so", path.name) and "ilp64" not in path.name:
+                real = path.resolve()
+                if real.is_file():
+                    found[real] = None
+    return list(found)
+
+
+def _identified(files: list[Path]) -> list[MpiLibrary]:
+    by_soname: dict[tuple[Path, str], MpiLibrary] = {}
+    for path in files:
+        try:
+            library = read_mpi(path)
+        except (ValueError, OSError):
+            continue  # a linker script, a companion, or a stray file
+        # Wheels cannot hold symlinks: what was `libmpi.so -> libmpi.so.12` is three equal files.
+        key = (path.parent, library.soname)
+        if key not in by_soname or path.name == library.soname:
+            by_soname[key] = library
+    last = {AbiFamily.MPI5: 1, AbiFamily.UNKNOWN: 2}
+    return sorted(by_soname.values(), key=lambda m: (last.get(m.family, 0), m.path))
+
+
+def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> str:
+    parts = [f"2 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
+    for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
+        status = path.stat()
+        parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+
+
+def _still_there(known: HostMpi) -> bool:
+    paths = [e.path for e in known.parts] + ([known.launcher.path] if known.launcher else [])
+    return all(Path(p).exists() for p in paths)
+
+
+def _describe(
+    library: MpiLibrary, prefix: Path, reason: str, environ: Mapping[str, str]
+) -> HostMpi:
+    roots = [Path(library.path)]
+    folder = roots[0].parent
+    # Intel MPI opens libfabric by name instead of needing it.
+    if library.vendor == "Intel MPI" and (folder / "libfabric.so.1").exists():
+        roots.append((folder / "libfabric.so.1").resolve())
+    companions = []
+    for path in sorted(folder.iterdir()):
+        if _COMPANIONS.match(path.name) and path.is_file():
+            companions.append(elf_file.read(path.resolve(), str(path.resolve())))
+    closure, missing = _closure(roots, environ)
+    return HostMpi(
+        library=library,
+        prefix=str(prefix),
+        closure=tuple(e for e in closure if e.path != library.path),
+        companions=tuple({e.path: e for e in companions}.values()),
+        plugins=tuple(_plugins(closure)),
+        data=tuple(d for d in ("opt/mpi/etc",) if (prefix / d).is_dir()),
+        missing=tuple(missing),
+        launcher=find_launcher(prefix, library.family),
+        found_by=reason,
+    )
+
+
+def _closure(
+    roots: list[Path], environ: Mapping[str, str]
+) -> tuple[list[Elf], list[tuple[str, str]]]:
+    """Everything needed behind ``roots``, breadth first, as the host's loader would find it."""
+    system = _system_folders()
+    seen: dict[str, Elf] = {}
+    missing: list[tuple[str, str]] = []
+    queue = list(roots)
+    while queue:
+        path = queue.pop(0)
+        if str(path) in seen:
+            continue
+        facts = elf_file.read(path, str(path))
+        seen[str(path)] = facts
+        for name in facts.needed:
+            if GLIBC_PIECES.match(name):
+                continue
+            real = _resolve(name, facts, environ, system)
+            if real is None:
+                missing.append((name, facts.path))
+            else:
+                queue.append(real)
+    return list(seen.values()), missing
+
+
+def _resolve(name: str, by: Elf, environ: Mapping[str, str], system: list[Path]) -> Path | None:
+    """ld.so(8)'s order: DT_RPATH (without RUNPATH), LD_LIBRARY_PATH, DT_RUNPATH, then the system."""
+    origin = str(Path(by.path).parent)
+    search: list[str] = [] if by.runpath else [p.replace("$ORIGIN", origin) for p in by.rpath]
+    search += [p for p in environ.get("LD_LIBRARY_PATH", "").split(":") if p]
+    search += [p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for p in by.runpath]
+    for folder in [*map(Path, search), *system]:
+        candidate = folder / name
+        try:
+            if candidate.is_file() and elf_file.read(candidate).machine == by.machine:
+                return candidate.resolve()
+        except (NotElf, OSError):
+            continue
+    return None
+
+
+def _system_folders(root: Path = Path("/")) -> list[Path]:
+    """What ``/etc/ld.so.conf`` names, then the loader's built-in folders."""
+    folders: list[Path] = []
+
+    def read(conf: Path) -> None:
+        for line in conf.read_text(errors="replace").splitlines() if conf.is_file() else ():
+            words = line.split("#")[0].split()
+            if len(words) == 2 and words[0] == "include":
+                for extra in sorted(root.glob(str(Path("etc", words[1])).lstrip("/"))):
+                    read(extra)
+            elif words:
+                folders.append(root / words[0].lstrip("/"))
+
+    read(root / "etc/ld.so.conf")
+    folders += [root / p for p in ("lib", "usr/lib", "lib64", "usr/lib64")]
+    return [f for f in dict.fromkeys(folders) if f.is_dir()]
+
+
+def _plugins(closure: list[Elf]) -> Iterator[Plugins]:
+    for elf in closure:
+        folder = Path(elf.path).parent
+        if elf.soname.startswith("libuct.so") and (folder / "ucx").is_dir():
+            yield _plugin_folder("UCX_MODULE_DIR", folder / "ucx", "libu*.so*")
+        elif elf.soname.startswith("libfabric.so"):
+            for place in (folder / "libfabric", folder / "prov", folder):
+                if place.is_dir() and any(place.glob("*-fi.so")):
+                    yield _plugin_folder("FI_PROVIDER_PATH", place, "*-fi.so")
+                    break
+
+
+def _plugin_folder(variable: str, folder: Path, pattern: str) -> Plugins:
+    return Plugins(variable, str(folder), tuple(str(p) for p in sorted(folder.glob(pattern))))
+
+
+def find_launcher(prefix: Path, family: AbiFamily) -> Launcher | None:
+    """The ``mpiexec`` that belongs to the MPI in ``prefix``."""
+    names = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"]
+    if family is AbiFamily.OPENMPI:
+        names = ["mpiexec.openmpi", "mpiexec"]
+    for name in names:
+        program = prefix / "bin" / name
+        if program.is_file() and os.access(program, os.X_OK):
+            launcher = identify_launcher(program)
+            if launcher.family in (family, AbiFamily.UNKNOWN) or family is AbiFamily.MPI5:
+                return launcher
+    return None
+
+
+def identify_launcher(program: Path) -> Launcher:
+    """Which MPI's processes a launcher connects, from its own ``--version``."""
+    try:
+        done = subprocess.run(
+            [str(program), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        said = done.stdout + done.stderr
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    if "HYDRA build details" in said:
+        match = re.search(r"Version:\s*(\S+)", said)
+        return Launcher(
+            str(program), AbiFamily.MPICH, f"MPICH Hydra {match[1] if match else ''}".strip()
+        )
+    if "Intel(R) MPI Library" in said:
+        match = re.search(r"Version (\S+)", said)
+        return Launcher(
+            str(program), AbiFamily.MPICH, f"Intel MPI Hydra {match[1] if match else ''}".strip()
+        )
+    if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", said):
+        return Launcher(str(program), AbiFamily.OPENMPI, f"Open MPI {match[1]}")
+    return Launcher(str(program), AbiFamily.UNKNOWN, program.name)
+
+
+def needs(parts: tuple[Elf, ...], prefix: str = "GLIBC") -> tuple[str, str]:
+    """The highest ``prefix`` version that any of ``parts`` needs, and which part it is."""
+    best, who = "", ""
+    for part in parts:
+        version = part.needs.get(prefix, "")
+        if version_key(version) > version_key(best):
+            best, who = version, part.path
+    return best, who

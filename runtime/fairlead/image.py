@@ -1,0 +1,282 @@
+"""An image on disk and what is known of it: from its own record, or by looking inside.
+
+IMAGE is the name of a built recipe, a SIF, a bare squashfs, or a folder that holds a root file
+system. What was learned is kept in the cache by the file's identity, so a 1 GB image is read once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead.facts import ImageFacts
+from fairlead.findings import ExitCode, fail
+from fairlead.paths import atomic_write, cache_dir
+from fairlead.progress import Progress, Silent
+from fairlead.scan import resolve_in, scan_tree
+from fairlead.serial import from_json, to_json
+from fairlead.sif import is_sif, read_sif
+from fairlead.suggest import suggest
+
+_RECORD_NAME = "image.json"  # the SIF's JSON object, and /.fairlead/image.json inside
+_SQUASHFS_MAGIC = b"hsqs"
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image.
+
+    Attributes:
+        name: as the user gave it.
+        path: the file or folder that an engine is given.
+        format: ``sif``, ``squashfs`` or ``sandbox``.
+        digest: sha256 of its squashfs, verified; empty for a sandbox.
+        looked: True when the facts come from looking inside, not from the image's record.
+        record: the record that fairlead's builder left in it; empty in images of others.
+    """
+
+    name: str
+    path: str
+    format: str
+    bytes: int
+    digest: str
+    looked: bool
+    facts: ImageFacts
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment that the image sets, as its record says."""
+        return dict(self.record.get("env", {}))
+
+
+def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file or folder of IMAGE ``name``.
+
+    Raises:
+        FairleadError: exit code 2; there is neither such a file nor a built image of that name.
+    """
+    path = Path(name)
+    if "/" in name or name.endswith((".sif", ".sqsh", ".squashfs")) or path.is_dir():
+        if path.exists():
+            return path.absolute()
+        raise fail(
+            f"no image at {name}",
+            where=str(path.absolute()),
+            why="there is no such file or folder",
+            remedy="fairlead recipe list; then `fairlead build NAME`",
+            check="image",
+            code=ExitCode.USAGE,
+        )
+    index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
+    try:
+        built = Path(json.loads(index.read_text())["path"])
+        if built.exists():
+            return built
+        why = f"it was built, but {built} is gone"
+    except (OSError, ValueError, KeyError):
+        known = sorted(p.stem for p in index.parent.glob("*.json")) if index.parent.is_dir() else []
+        why = f"no recipe of that name was built here. {suggest(name, known)}"
+    raise fail(
+        f"no image called `{name}`",
+        where="IMAGE",
+        why=why,
+        remedy=f"fairlead build {name}",
+        check="image",
+        code=ExitCode.USAGE,
+    )
+
+
+def open_image(
+    name: str, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
+) -> Image:
+    """IMAGE with its facts, read at most once.
+
+    Raises:
+        FairleadError: it is missing, cut short, damaged, or of a format that fairlead cannot read.
+    """
+    path = find(name, environ)
+    if path.is_dir():
+        return Image(name, str(path), "sandbox", 0, "", True, scan_tree(path))
+    kind = _format(path)
+    if kind == "sif":
+        read_sif(path)  # a truncated file must be told even when its facts are in the cache
+    status = path.stat()
+    identity = f"2 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    cached = (
+        cache_dir(environ)
+        / "facts"
+        / f"image-{hashlib.sha256(identity.encode()).hexdigest()[:20]}.json"
+    )
+    try:
+        known = from_json(Image, json.loads(cached.read_text()))
+        return Image(
+            name,
+            known.path,
+            known.format,
+            known.bytes,
+            known.digest,
+            known.looked,
+            known.facts,
+            known.record,
+        )
+    except (OSError, ValueError):
+        pass
+    image = _read(name, path, kind, status.st_size, progress or Silent(), environ)
+    try:
+        with atomic_write(cached, "w") as stream:
+            json.dump(to_json(image), stream)
+    except OSError:
+        pass  # a full or read-only cache costs time, not the answer
+    return image
+
+
+def _format(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            magic = stream.read(4)
+        if magic == _SQUASHFS_MAGIC:
+            return "squashfs"
+        if is_sif(path):
+            return "sif"
+    except OSError as exc:
+        raise fail(
+            f"cannot read {path.name}",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy=f"ls -l {path}",
+            check="image",
+            code=ExitCode.USAGE,
+        ) from None
+    raise fail(
+        f"{path.name} is no image",
+        where=str(path),
+        why="it is neither a SIF nor a squashfs: it does not begin like one",
+        remedy="give a .sif or .squashfs file, a folder, or the name of a built recipe (`fairlead recipe list`)",
+        check="image-format",
+        code=ExitCode.USAGE,
+    )
+
+
+def _read(
+    name: str, path: Path, kind: str, size: int, progress: Progress, environ: Mapping[str, str]
+) -> Image:
+    record: dict[str, Any] = {}
+    offset, length = 0, size
+    if kind == "sif":
+        sif = read_sif(path)
+        record = sif.document(_RECORD_NAME) or {}
+        offset, length = sif.squashfs.offset, sif.squashfs.size
+    with progress.stage(f"verifying {path.name}", length, "B") as stage:
+        digest = _sha256(path, offset, length, stage.advance)
+    expected = record.get("squashfs_sha256", "")
+    if expected and digest != expected:
+        raise fail(
+            f"{path.name} is damaged",
+            where=str(path),
+            why=f"its file system has sha256 {digest[:16]}…, its record says {str(expected)[:16]}…",
+            remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
+            check="image-digest",
+        )
+    if "facts" in record and expected:
+        try:
+            facts = from_json(ImageFacts, record["facts"])
+            kept = {k: v for k, v in record.items() if k != "facts"}
+            return Image(name, str(path), kind, size, digest, False, facts, kept)
+        except ValueError:
+            pass  # a record of another version: look instead
+    with (
+        progress.stage(f"looking into {path.name}") as stage,
+        mounted(path, offset, environ) as root,
+    ):
+        facts = scan_tree(root)
+        stage.result(f"{facts.files} ELF files")
+        inner = resolve_in(root, root / ".fairlead" / _RECORD_NAME)
+        if inner is not None and not record:
+            with_facts = json.loads(inner.read_text())
+            record = (
+                {k: v for k, v in with_facts.items() if k != "facts"}
+                if isinstance(with_facts, dict)
+                else {}
+            )
+    return Image(name, str(path), kind, size, digest, True, facts, record)
+
+
+def _sha256(path: Path, offset: int, length: int, advance: Any) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        left = length
+        while left > 0:
+            block = stream.read(min(left, 4 << 20))
+            if not block:
+                break
+            digest.update(block)
+            left -= len(block)
+            advance(len(block))
+    return digest.hexdigest()
+
+
+@contextmanager
+def mounted(path: Path, offset: int, environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """The squashfs that begins at ``offset`` of ``path``, mounted read-only by FUSE.
+
+    Raises:
+        FairleadError: squashfuse is missing, or cannot mount it.
+    """
+    program = shutil.which("squashfuse", path=environ.get("PATH"))
+    if program is None:
+        raise fail(
+            "squashfuse is not installed",
+            where="PATH",
+            why=f"{path.name} has no record of its own, so it must be looked into, which needs squashfuse",
+            remedy="fairlead doctor --fix packages",
+            check="squashfuse",
+        )
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-mount-"))
+    try:
+        done = subprocess.run(
+            [program, "-o", f"ro,offset={offset}", str(path), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise fail(
+                f"{path.name} cannot be mounted",
+                where=str(path),
+                why=(done.stderr or done.stdout).strip()
+                or f"squashfuse ended with {done.returncode}",
+                remedy="fairlead doctor fuse; if that is well, the file is damaged: fetch or build it again",
+                check="image-mount",
+            )
+        try:
+            yield folder
+        finally:
+            _unmount(folder)
+    finally:
+        folder.rmdir()
+
+
+def _unmount(folder: Path) -> None:
+    for words in (["fusermount", "-u"], ["fusermount3", "-u"], ["umount"]):
+        if shutil.which(words[0]):
+            done = subprocess.run([*words, str(folder)], capture_output=True, check=False)
+            if done.returncode == 0:
+                return
+    raise fail(
+        "a mount was left behind",
+        where=str(folder),
+        why="neither fusermount nor umount could remove it",
+        remedy=f"umount {folder}",
+        check="image-mount",
+    )

@@ -1,0 +1,270 @@
+"""Launches a plan: the launcher starts the engine once a rank, the engine starts the command.
+
+``command_line`` is pure, and is what ``--dry-run`` prints; ``launch`` runs it, records every
+rank's exit code, and sees to it that nothing of the run is left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from fairlead import processes
+from fairlead.engine import apptainer
+from fairlead.findings import ExitCode, Finding, error, fail
+from fairlead.plan import Bind, Plan
+
+# Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
+# raised again, since launchers end the other ranks only when one dies by a signal.
+_RECORD = (
+    'd=$1; shift; "$@"; c=$?; '
+    "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-$$}}}}; "
+    'echo $c >"$d/exit.$r"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
+)
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What is executed: words, and the variables that are added to the shell's own."""
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+
+    def shell(self) -> str:
+        """A line that can be pasted into a shell."""
+        sets = [f"{k}={shlex.quote(v)}" for k, v in self.environ.items()]
+        return " ".join([*sets, shlex.join(self.argv)])
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How a rank ended: its exit code (128 + n for signal n), in order of ``order``."""
+
+    rank: str
+    code: int
+    order: int
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a launch ended.
+
+    Attributes:
+        code: of the first rank that failed; the launcher's own when no rank reported.
+        launcher_code: what the launcher itself returned, negative for a signal.
+        killed: processes that had to be killed after the launcher's end.
+    """
+
+    code: int
+    launcher_code: int
+    ranks: tuple[RankExit, ...]
+    seconds: float
+    killed: int
+
+
+def command_line(
+    plan: Plan,
+    command: Sequence[str],
+    ranks: int,
+    binds: Sequence[Bind] = (),
+    record: Path | None = None,
+    workdir: str = "",
+    env: Mapping[str, str] | None = None,
+) -> CommandLine:
+    """The exact line that runs ``command`` on ``ranks`` ranks.
+
+    Args:
+        binds: added to the plan's.
+        record: folder for the ranks' exit codes; none are recorded without it.
+        env: variables for the container, added to the plan's.
+    """
+    all_binds = [(b.source, b.target, b.read_only) for b in (*plan.binds, *binds)]
+    inner = apptainer.exec_argv(
+        plan.engine, plan.image, all_binds, command, plan.request.engine_args, workdir
+    )
+    if record is not None:
+        inner = ("/bin/sh", "-c", _RECORD, "fairlead-rank", str(record), *inner)
+    argv = (plan.launcher.path, "-n", str(ranks), *inner)
+    return CommandLine(argv, apptainer.environment({**plan.env, **(env or {})}))
+
+
+def new_run_folder(cache: Path) -> Path:
+    """A fresh folder for one run's records, below the cache; old ones are cleared.
+
+    Raises:
+        FairleadError: exit code 123; it cannot be made.
+    """
+    runs = cache / "runs"
+    folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as exc:
+        raise fail(
+            "no place for this run's records",
+            where=str(folder),
+            why=exc.strerror or str(exc),
+            remedy="free some space, or set XDG_CACHE_HOME to a folder you may write",
+            check="run-folder",
+            code=ExitCode.LAUNCH_FAILED,
+        ) from None
+    for old in sorted(runs.iterdir())[:-20]:
+        if time.time() - old.stat().st_mtime > 3600:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def launch(
+    line: CommandLine,
+    folder: Path,
+    *,
+    limit_s: float | None = None,
+    after_death_s: float = 30.0,
+    stdout: IO[bytes] | int | None = None,
+    stderr: IO[bytes] | int | None = None,
+    stdin: int | None = None,
+    tick: Callable[[], None] | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> LaunchResult:
+    """Runs ``line`` to its end; nothing of it survives, whatever ends it.
+
+    Args:
+        folder: where ``record`` of :func:`command_line` points.
+        limit_s: wall-clock limit; None for a program that may run for days.
+        after_death_s: how long the others may go on once a rank was killed by a signal.
+        tick: called while waiting, some 20 times a second at most.
+    Raises:
+        FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
+        KeyboardInterrupt: after everything was ended.
+    """
+    run_id = folder.name
+    begun = time.monotonic()
+    try:
+        process = processes.start(
+            line.argv,
+            {**environ, **line.environ},
+            run_id,
+            stdout=stdout,
+            stderr=stderr,
+            stdin=stdin,
+        )
+    except OSError as exc:
+        raise fail(
+            "the launcher cannot be executed",
+            where=line.argv[0],
+            why=exc.strerror or str(exc),
+            remedy="fairlead doctor host-mpi",
+            check="launcher",
+            code=ExitCode.LAUNCH_FAILED,
+        ) from None
+    try:
+        _wait(process, folder, begun, limit_s, after_death_s, tick)
+    finally:
+        killed = processes.end(process, run_id)
+    ranks = exits(folder)
+    failed = [r for r in ranks if r.code]
+    code = failed[0].code if failed else process.returncode
+    return LaunchResult(
+        code if code >= 0 else 128 - code,
+        process.returncode,
+        ranks,
+        time.monotonic() - begun,
+        killed,
+    )
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    begun: float,
+    limit_s: float | None,
+    after_death_s: float,
+    tick: Callable[[], None] | None,
+) -> None:
+    died_at: float | None = None
+    looked = 0.0
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S if time.monotonic() - begun < 5 else 0.2)
+            return
+        now = time.monotonic()
+        if tick is not None and now - looked > 0.05:
+            tick()
+        if now - looked > 0.2:
+            looked = now
+            dead = [r for r in exits(folder) if r.code > 128]
+            died_at = (died_at or now) if dead else None
+            if died_at and now - died_at > after_death_s:
+                raise fail(
+                    f"rank {dead[0].rank} was killed and the others did not end",
+                    where=f"rank {dead[0].rank}, {signal_name(dead[0].code)}",
+                    why=f"they were still running {after_death_s:g} s later, waiting for it; all were killed",
+                    remedy="look at that rank's output above; memory is the usual reason: `dmesg | tail`",
+                    check="rank-died",
+                    code=ExitCode.WATCHDOG,
+                )
+        if limit_s is not None and now - begun > limit_s:
+            raise fail(
+                f"the launch did not end within {limit_s:g} s",
+                where=str(folder),
+                why="its time limit passed; every process of it was killed",
+                remedy="give it more time with --watchdog SECONDS, or look why it hangs",
+                check="watchdog",
+                code=ExitCode.WATCHDOG,
+            )
+
+
+def exits(folder: Path) -> tuple[RankExit, ...]:
+    """The ranks that have ended so far, the first to end first."""
+    found = []
+    for path in folder.glob("exit.*"):
+        text = path.read_text().strip()
+        if re.fullmatch(r"\d+", text):
+            found.append(RankExit(path.name.partition(".")[2], int(text), path.stat().st_mtime_ns))
+    return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
+
+
+def signal_name(code: int) -> str:
+    """``137`` as ``killed by SIGKILL``, ``3`` as ``exit code 3``."""
+    if code > 128:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(code - 128).name}"
+    return f"exit code {code}"
+
+
+def explain_exit(result: LaunchResult) -> Finding | None:
+    """What went wrong in a launch that ended badly; None when every rank ended with 0."""
+    if result.code == 0:
+        return None
+    failed = [r for r in result.ranks if r.code]
+    if not failed:
+        return error(
+            f"the launcher failed: {signal_name(result.code)}",
+            where="before any rank reported its end",
+            why="see its own words above",
+            remedy="fairlead doctor, then `fairlead run --dry-run …` prints the line to try by hand",
+            check="launch",
+        )
+    first = failed[0]
+    others = ", ".join(f"rank {r.rank}: {signal_name(r.code)}" for r in failed[1:6])
+    remedy = "its own output above says why"
+    if first.code == 137:
+        remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
+    return error(
+        f"rank {first.rank} failed first: {signal_name(first.code)}",
+        where=f"rank {first.rank}",
+        why=f"after it: {others}" if others else "the other ranks ended well or never started",
+        remedy=remedy,
+        check="rank-failed",
+    )

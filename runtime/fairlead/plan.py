@@ -1,0 +1,464 @@
+"""The plan: which library replaces which in a container, why it may, and how that is brought about.
+
+``plan()`` is a pure function of facts: it touches no disk, and equal facts give equal plans.
+``checks.py`` says whether a plan will work, ``stage.py`` carries out its staging, ``launch.py``
+starts its ranks, ``prove.py`` sees in each of them that it came true.
+
+Rules, each learned from a failure (facts: glibc's ld.so(8), MPICH ABI compatibility initiative):
+
+* a real file is staged once, under its SONAME; other names are symlinks *in the same folder*,
+  because ``$ORIGIN`` is the folder of the name that was opened;
+* ``libmpi.so`` is always among the names: mpi4py opens it first, and would map the image's;
+* no piece of glibc ever comes by search path;
+* the user's own LD_LIBRARY_PATH stays, behind the host's MPI.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from fairlead.elf import version_key
+from fairlead.engine.apptainer import Engine
+from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
+from fairlead.findings import ExitCode, fail
+from fairlead.hostmpi import GLIBC_PIECES, RUNTIME_PIECES, HostMpi, Launcher
+from fairlead.identify import family_of_soname
+from fairlead.site import SiteProfile
+
+MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
+_STAGE_FORMAT = 1  # moves when the layout of a staged folder does
+
+_ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
+    AbiFamily.MPICH: {
+        "main": ("libmpi.so", "libmpi.so.12", "libmpich.so.12"),
+        "fort": ("libmpifort.so.12", "libmpichfort.so.12"),
+        "cxx": ("libmpicxx.so.12", "libmpichcxx.so.12"),
+    },
+    AbiFamily.OPENMPI: {"main": ("libmpi.so", "libmpi.so.40"), "fort": (), "cxx": ()},
+    AbiFamily.MPI5: {"main": ("libmpi_abi.so", "libmpi_abi.so.1"), "fort": (), "cxx": ()},
+}
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file of the host, and its place below the staged folder."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Staging:
+    """The folder that holds the host's MPI for a container.
+
+    Attributes:
+        key: identity of its content; the folder's name.
+        aliases: ``(link, target)``, relative, in the target's own folder.
+        folders: ``(folder of the host, place below the staged folder)``, copied whole.
+    """
+
+    key: str
+    files: tuple[StagedFile, ...]
+    aliases: tuple[tuple[str, str], ...]
+    folders: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Bind:
+    """A folder or file of the host seen in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the plan in words: what, why, and the fact behind it."""
+
+    kind: str
+    what: str
+    why: str
+    fact: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for.
+
+    Attributes:
+        mpi: ``host``, ``container``.
+        apps: programs of the image that will run; empty means any of them may.
+        library_path, preload: the user's own values for the container.
+        engine_args: the user's own options for the engine.
+    """
+
+    mpi: str = "host"
+    ranks: int = 1
+    command: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    binds: tuple[Bind, ...] = ()
+    library_path: str = ""
+    preload: str = ""
+    engine_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to run an image here. ``lines`` explains every other field.
+
+    Attributes:
+        planned_file: the MPI library that every rank must map, as the container sees it.
+        planned_title: its vendor and version.
+        names: the names by which the image's programs ask for their MPI.
+        consumers: the image's files that use MPI and matter for this request.
+    """
+
+    mode: str
+    image: str
+    facts: ImageFacts
+    site: SiteProfile
+    engine: Engine
+    launcher: Launcher
+    host: HostMpi | None
+    request: Request
+    planned_file: str
+    planned_title: str
+    names: tuple[str, ...]
+    consumers: tuple[Elf, ...]
+    staging: Staging | None
+    binds: tuple[Bind, ...]
+    env: Mapping[str, str]
+    lines: tuple[Line, ...] = field(default=())
+
+
+def choose_host(
+    facts: ImageFacts, hosts: Sequence[HostMpi]
+) -> tuple[HostMpi | None, tuple[Line, ...]]:
+    """The first host MPI of the image's family that has a launcher, and why not the others."""
+    wanted = image_family(facts)
+    chosen: HostMpi | None = None
+    left: list[Line] = []
+    for host in hosts:
+        if host.library.family is not wanted:
+            why = f"its family is {host.library.family}, the image's is {wanted}"
+        elif host.launcher is None:
+            why = "it has no mpiexec beside it that could start its ranks"
+        elif chosen is not None:
+            why = f"{chosen.library.title} comes first: {chosen.found_by}"
+        else:
+            chosen = host
+            continue
+        left.append(
+            Line("left out", f"{host.library.title} in {host.prefix}", why, host.library.path)
+        )
+    return chosen, tuple(left)
+
+
+def image_family(facts: ImageFacts) -> AbiFamily:
+    """The family that most of the image's consumers ask for; its own MPI's when none asks."""
+    wanted = [
+        f for e in facts.consumers for n in e.needed if (f := family_of_soname(n)) != "unknown"
+    ]
+    own = {m.family for m in facts.mpis}
+    for family in (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5):
+        if family in own:
+            return family
+    return max(set(wanted), key=wanted.count) if wanted else AbiFamily.UNKNOWN
+
+
+def plan(
+    image: str,
+    facts: ImageFacts,
+    host: HostMpi | None,
+    launcher: Launcher,
+    site: SiteProfile,
+    engine: Engine,
+    request: Request,
+    cache: Path,
+    notes: tuple[Line, ...] = (),
+) -> Plan:
+    """How to run ``image`` on ``host``'s MPI, or on its own with ``request.mpi == "container"``.
+
+    Args:
+        image: path of the image.
+        host: the MPI that is to replace the image's; required when ``request.mpi`` is ``host``.
+        cache: fairlead's cache folder, where the staged folder will be.
+        notes: lines on how the host MPI was chosen.
+    Raises:
+        FairleadError: exit code 121; there is nothing that could be planned at all. What can be
+            planned but will not work is found by :func:`fairlead.checks.check`.
+    """
+    family = image_family(facts)
+    consumers = _relevant(facts, request, family)
+    lines: list[Line] = []
+    env: dict[str, str] = {}
+    binds: list[Bind] = []
+    staging: Staging | None = None
+    own = own_mpi(facts, family)
+    if request.mpi == "host":
+        if host is None:
+            raise _no_host(facts, family, notes)
+        staging = _staging(host, facts, lines)
+        folder = cache / "stage" / staging.key
+        binds.append(Bind(str(folder), MOUNT, read_only=True))
+        lines.insert(0, _replaces(own, host, family))
+        lines.append(
+            Line(
+                "bind",
+                f"{folder} -> {MOUNT} (read-only)",
+                "the staged host MPI, seen in the container",
+            )
+        )
+        planned = f"{MOUNT}/lib/{host.library.soname}"
+        title = host.library.title
+        _search_path(staging, host, request, env, lines)
+    else:
+        if own is None:
+            raise fail(
+                "the image has no MPI of its own",
+                where=image,
+                why="no file in it defines MPI_Init",
+                remedy="run with the host's MPI: `--mpi host`",
+                check="image-mpi",
+                code=ExitCode.PREFLIGHT_REFUSED,
+            )
+        planned, title = own.path, own.title
+        lines.append(
+            Line("keep", f"{own.title} of the image", "--mpi container asks for it", own.path)
+        )
+        if request.library_path:
+            env["LD_LIBRARY_PATH"] = request.library_path
+            lines.append(Line("env", f"LD_LIBRARY_PATH={request.library_path}", "the user's own"))
+    _namespaces(engine, host if request.mpi == "host" else None, own, env, lines)
+    if request.preload:
+        env["LD_PRELOAD"] = request.preload
+        lines.append(Line("env", f"LD_PRELOAD={request.preload}", "the user's own, kept"))
+    for option, why in engine.reasons:
+        lines.append(Line("engine", option, why))
+    for bind in request.binds:
+        lines.append(Line("bind", f"{bind.source} -> {bind.target}", "the user's own"))
+    lines.append(
+        Line(
+            "launch",
+            f"{launcher.path}  ({launcher.title})",
+            "the launcher of the MPI that will be mapped; another family's would leave every rank alone",
+        )
+    )
+    return Plan(
+        mode=request.mpi,
+        image=image,
+        facts=facts,
+        site=site,
+        engine=engine,
+        launcher=launcher,
+        host=host if request.mpi == "host" else None,
+        request=request,
+        planned_file=planned,
+        planned_title=title,
+        names=_names(consumers, family, own),
+        consumers=consumers,
+        staging=staging,
+        binds=(*binds, *request.binds),
+        env=env,
+        lines=(*lines, *notes),
+    )
+
+
+def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
+    """The image's own MPI: of its family, one outside every Python prefix first."""
+    own = [m for m in facts.mpis if m.family is family]
+    return min(own, key=lambda m: (bool(m.python_prefix), m.path), default=None)
+
+
+def _no_host(facts: ImageFacts, family: AbiFamily, notes: tuple[Line, ...]) -> Exception:
+    seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
+    return fail(
+        f"no MPI of this host can replace the image's ({family} family)",
+        where="the MPIs of this machine",
+        why=seen or "none was found",
+        remedy="fairlead doctor --fix host-mpi, name one with `--mpi PREFIX`, or run on the image's "
+        "own MPI with `--mpi container`",
+        check="host-mpi",
+        code=ExitCode.PREFLIGHT_REFUSED,
+    )
+
+
+def _replaces(own: MpiLibrary | None, host: HostMpi, family: AbiFamily) -> Line:
+    new = f"{host.library.title} of the host"
+    what = f"{own.title} of the image -> {new}" if own else f"(no MPI in the image) -> {new}"
+    why = f"both are of the {family} family: one binary interface, SONAME {host.library.soname}"
+    fact = f"{own.path if own else '-'} -> {host.library.path}; chosen: {host.found_by}"
+    return Line("replace", what, why, fact)
+
+
+_MPI4PY_MODULE = re.compile(r"(.*/mpi4py)/MPI\.\w+\.[^/]*so$")
+
+
+def _relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
+    """The consumers that this request can run: its programs, and every library and extension."""
+    programs = set(request.apps)
+    if request.command and not programs:
+        first = request.command[0]
+        programs = {
+            e.path
+            for e in facts.consumers
+            if e.interpreter
+            and (e.path == first or ("/" not in first and PurePosixPath(e.path).name == first))
+        }
+    kept: list[Elf] = []
+    for elf in facts.consumers:
+        is_program = bool(elf.interpreter) and not elf.soname
+        if programs and is_program and elf.path not in programs:
+            continue
+        if _MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
+            continue  # mpi4py holds a module a family and picks at import
+        kept.append(elf)
+    return tuple(kept)
+
+
+def _names(consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None) -> tuple[str, ...]:
+    asked = {n for e in consumers for n in e.needed if family_of_soname(n) is family}
+    if not asked:
+        asked = {own.soname} if own else {_ALIASES[family]["main"][1]}
+    return tuple(sorted(asked))
+
+
+def _staging(host: HostMpi, facts: ImageFacts, lines: list[Line]) -> Staging:
+    library = host.library
+    folder = PurePosixPath(library.path).parent
+    files = [StagedFile(library.path, f"lib/{library.soname}")]
+    lines.append(
+        Line("stage", library.soname, "the host MPI itself, under its SONAME", library.path)
+    )
+    outside = False
+    for elf in (*host.companions, *host.closure):
+        name = elf.soname or PurePosixPath(elf.path).name
+        if GLIBC_PIECES.match(name):
+            continue
+        if name in RUNTIME_PIECES and not _newer_runtime(name, elf, facts):
+            lines.append(Line("left out", name, "the image's own is as new or newer", elf.path))
+            continue
+        place, away = _place(elf.path, name, folder)
+        outside = outside or away
+        files.append(StagedFile(elf.path, place))
+        lines.append(Line("stage", place, "needed by the host MPI", elf.path))
+    for plugins in host.plugins:
+        for path in plugins.files:
+            place, _ = _place(path, PurePosixPath(path).name, folder)
+            files.append(StagedFile(path, place))
+        lines.append(
+            Line(
+                "stage",
+                f"{len(plugins.files)} modules of {plugins.folder}",
+                f"opened at run time, found by {plugins.variable}",
+            )
+        )
+    files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
+    aliases = _aliases(host, {f.target for f in files}, lines)
+    folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
+    for source, place in folders:
+        lines.append(Line("stage", f"{place}/", "tables that the host MPI reads at start", source))
+    return Staging(_key(host, files, aliases), tuple(files), aliases, folders)
+
+
+def _newer_runtime(name: str, elf: Elf, facts: ImageFacts) -> bool:
+    if name != "libstdc++.so.6":
+        return False
+    return version_key(elf.offers.get("GLIBCXX", "")) > version_key(facts.libstdcxx)
+
+
+def _place(path: str, name: str, folder: PurePosixPath) -> tuple[str, bool]:
+    """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds."""
+    parent = PurePosixPath(path).parent
+    if parent == folder or folder in parent.parents:
+        inner = parent.relative_to(folder)
+        return str(PurePosixPath("lib") / inner / name), False
+    if "ucx" in parent.parts[-1:] or name.endswith("-fi.so"):
+        return f"dep/{parent.name}/{name}", True
+    return f"dep/{name}", True
+
+
+def _aliases(host: HostMpi, staged: set[str], lines: list[Line]) -> tuple[tuple[str, str], ...]:
+    names = _ALIASES.get(host.library.family, {"main": ()})
+    links: list[tuple[str, str]] = []
+    for link in names["main"]:
+        if f"lib/{link}" not in staged:
+            links.append((f"lib/{link}", host.library.soname))
+    for group in ("fort", "cxx"):
+        real = next((n for n in names.get(group, ()) if f"lib/{n}" in staged), None)
+        if real:
+            links += [(f"lib/{n}", real) for n in names[group] if n != real]
+    for link, target in links:
+        name = PurePosixPath(link).name
+        why = "mpi4py opens this name first; without it the image's library would be mapped too"
+        if name != "libmpi.so":
+            why = "programs linked against a distribution's MPICH ask for this name"
+        lines.append(Line("alias", f"{name} -> {target}", why))
+    return tuple(links)
+
+
+def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str, str]]) -> str:
+    """Changes when a library changes (build id, versions, path) or the layout does."""
+    ids = {e.path: e.build_id or f"{e.needs}{len(e.mpi_exports)}" for e in host.parts}
+    text = [f"{_STAGE_FORMAT} {host.library.title}", *host.data]
+    text += [f"{f.source} {f.target} {ids.get(f.source, '')}" for f in files]
+    text += [f"{link} {target}" for link, target in aliases]
+    digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
+    slug = re.sub(r"[^a-z0-9.]+", "-", host.library.title.lower()) or "mpi"
+    return f"{slug}-{digest}"
+
+
+def _search_path(
+    staging: Staging, host: HostMpi, request: Request, env: dict[str, str], lines: list[Line]
+) -> None:
+    folders = [f"{MOUNT}/lib"]
+    if any(f.target.startswith("dep/") for f in staging.files):
+        folders.append(f"{MOUNT}/dep")
+    path = ":".join([*folders, *([request.library_path] if request.library_path else [])])
+    env["LD_LIBRARY_PATH"] = path
+    why = "searched before the image's own library folders and its RUNPATHs"
+    if request.library_path:
+        why += "; the user's own entries follow"
+    lines.append(Line("env", f"LD_LIBRARY_PATH={path}", why))
+    placed = {f.source: f.target for f in staging.files}
+    for plugins in host.plugins:
+        targets = [placed[p] for p in plugins.files if p in placed]
+        if targets:
+            value = f"{MOUNT}/{PurePosixPath(targets[0]).parent}"
+            env[plugins.variable] = value
+            lines.append(
+                Line(
+                    "env",
+                    f"{plugins.variable}={value}",
+                    "the host's modules, not the image's: mixed ones crash",
+                )
+            )
+
+
+def _namespaces(
+    engine: Engine,
+    host: HostMpi | None,
+    own: MpiLibrary | None,
+    env: dict[str, str],
+    lines: list[Line],
+) -> None:
+    """Ranks in user namespaces of their own may not read each other's memory or descriptors."""
+    library = host.library if host else own
+    if not engine.userns_per_rank or library is None:
+        return
+    why = "each rank has a user namespace of its own here, so cross-memory attach is refused"
+    settings: dict[str, str] = {}
+    if library.vendor in ("MPICH", "MVAPICH", "Cray MPICH", "unknown"):
+        settings = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "UCX_POSIX_USE_PROC_LINK": "n"}
+    elif library.vendor == "Intel MPI":
+        settings = {"I_MPI_SHM_CMA": "0"}
+    elif library.vendor == "Open MPI":
+        settings = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_smsc": "^cma"}
+    for name, value in settings.items():
+        env[name] = value
+        lines.append(Line("env", f"{name}={value}", why))

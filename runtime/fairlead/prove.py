@@ -1,0 +1,298 @@
+"""What one rank sees: which MPI is mapped into it, how many ranks there are, what carries them.
+
+Runs inside the container as every rank of a probe job (``proof.py`` starts it and judges what it
+reports); imports the standard library only, so it works with any Python 3 of any image::
+
+    mpiexec -n 2 apptainer exec IMAGE python3 prove.py SPEC.json
+
+It starts MPI the way the program would (through mpi4py, or by the names that the program's
+files ask for), exchanges messages with its neighbours, and writes one JSON for each world it finds:
+one in all when the ranks are connected, one a rank when each is alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` itself would cost every rank 5 ms
+    from collections.abc import Callable
+    from typing import Any
+
+_MPI_FILE = re.compile(r"/lib(mpi|mpich)(_\w+)?\.so[\d.]*$")
+_BINDINGS = re.compile(
+    r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*)\.so"
+)
+_RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PALS_SIZE")
+# Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
+_MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
+# The MPI-5 standard fixes its own (MPI 5.0, appendix A.1).
+_MPI5_WORLD, _MPI5_BYTE = 0x101, 0x207
+
+
+def main(spec_path: str) -> int:
+    """Reports this rank according to the JSON at ``spec_path``; returns the exit code."""
+    with open(spec_path) as stream:
+        spec = json.load(stream)
+    out = spec["out"]
+    me = next((os.environ[v] for v in _RANK_VARIABLES if v in os.environ), str(os.getpid()))
+    _write(out, f"started.{me}", {"host": socket.gethostname(), "pid": os.getpid()})
+    report: dict[str, Any] = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "launcher_rank": me,
+        "launcher_size": next((os.environ[v] for v in _SIZE_VARIABLES if v in os.environ), ""),
+        "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
+        "namespaces": _namespaces(),
+    }
+    # The library's own account of what carries messages, asked for before it starts.
+    os.environ.setdefault("MPIR_CVAR_DEBUG_SUMMARY", "1")
+    os.environ.setdefault("MPIR_CVAR_CH4_OFI_CAPABILITY_SETS_DEBUG", "1")  # MPICH 3.4
+    os.environ.setdefault("UCX_LOG_LEVEL", "info")
+    os.environ.setdefault("I_MPI_DEBUG", "5")
+    if spec.get("app"):
+        report["app"] = _app_mpi(spec["app"])
+    try:
+        library = _load(spec)
+    except (OSError, ImportError) as exc:
+        report["error"] = f"the MPI could not be loaded: {exc}"
+        _write(out, f"proof.{me}", {"ranks": [report]})
+        return 1
+    report["mapped"] = _mapped()
+    mpi = _Mpi(library)
+    said = mpi.start(os.path.join(out, f"said.{me}"))
+    rank, size = mpi.rank_and_size()
+    report.update(rank=rank, size=size, version=mpi.version(), transport=_transports(said))
+    ring = mpi.ring(rank, size)
+    report["ring_ok"] = ring
+    _write(out, f"started.{me}", {"host": report["host"], "pid": report["pid"], "rank": rank})
+    everyone = mpi.gather(report, rank, size)
+    if everyone is not None:
+        _write(out, f"proof.{me}", {"ranks": everyone})
+    mpi.stop(os.path.join(out, f"said.{me}"))
+    return 0
+
+
+def _write(folder: str, name: str, value: object) -> None:
+    path = os.path.join(folder, name)
+    with open(path + ".partial", "w") as stream:
+        json.dump(value, stream)
+    os.rename(path + ".partial", path)
+
+
+def _namespaces() -> dict[str, str]:
+    seen = {}
+    for name in ("user", "pid", "ipc", "net"):
+        try:
+            seen[name] = os.readlink("/proc/self/ns/" + name)
+        except OSError:
+            seen[name] = "unknown"
+    try:
+        seen["shm"] = str(os.stat("/dev/shm").st_dev)
+    except OSError:
+        seen["shm"] = "none"
+    return seen
+
+
+def _app_mpi(app: str) -> dict[str, Any]:
+    """Where the loader takes the program's MPI from: what `ldd` prints, without a shell."""
+    environ = dict(os.environ, LD_TRACE_LOADED_OBJECTS="1")
+    try:
+        done = subprocess.run([app], env=environ, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return {"path": app, "error": str(exc)}
+    found, lost = [], []
+    for line in (done.stdout + done.stderr).splitlines():
+        match = re.match(r"\s*(\S+) => (\S.*?)(?: \(0x[0-9a-f]+\))?$", line)
+        if match and match.group(2) == "not found":
+            lost.append(match.group(1))
+        elif match and _is_mpi(match.group(2)):
+            found.append(_file(match.group(2)))
+        elif "version `" in line:
+            lost.append(line.strip())
+    return {"path": app, "mpi": found, "not_found": lost}
+
+
+def _is_mpi(path: str) -> bool:
+    return bool(_MPI_FILE.search(path)) and not _BINDINGS.search(path)
+
+
+def _file(path: str) -> dict[str, Any]:
+    status = os.stat(path)
+    return {"path": os.path.realpath(path), "device": status.st_dev, "inode": status.st_ino}
+
+
+def _load(spec: dict[str, Any]) -> ctypes.CDLL:
+    """Loads MPI as the program will; returns a handle of the library that got mapped."""
+    if spec["via"] == "mpi4py":
+        import mpi4py
+
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = False
+        from mpi4py import MPI  # noqa: F401
+    else:
+        for name in spec["names"]:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    mapped = _mapped()
+    if not mapped:
+        raise OSError("no MPI library is mapped after loading {}".format(spec["names"]))
+    return ctypes.CDLL(mapped[0]["path"], mode=ctypes.RTLD_GLOBAL)
+
+
+def _mapped() -> list[dict[str, Any]]:
+    """Every MPI library in this process, each real file once."""
+    seen = {}
+    with open("/proc/self/maps") as stream:
+        for line in stream:
+            words = line.split(None, 5)
+            if len(words) == 6:
+                path = words[5].rstrip("\n")
+                if path.startswith("/") and _is_mpi(path):
+                    seen[(words[3], words[4])] = path
+    return [
+        {"path": path, "inode": int(inode), "device": device}
+        for (device, inode), path in seen.items()
+    ]
+
+
+class _Mpi:
+    """The few MPI calls of a probe, by ctypes, for either way of writing handles."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.lib = library
+        if hasattr(library, "ompi_mpi_comm_world"):
+            self.world: Any = ctypes.c_void_p(
+                ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world"))
+            )
+            self.byte = ctypes.c_void_p(
+                ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_byte"))
+            )
+        elif "mpi_abi" in library._name:
+            self.world, self.byte = ctypes.c_void_p(_MPI5_WORLD), ctypes.c_void_p(_MPI5_BYTE)
+        else:
+            self.world, self.byte = ctypes.c_int(_MPICH_WORLD), ctypes.c_int(_MPICH_BYTE)
+
+    def start(self, sink_path: str) -> str:
+        """MPI_Init and a barrier; returns what the library printed about itself meanwhile."""
+
+        def work() -> None:
+            self._call("MPI_Init", None, None)
+            self._call("MPI_Barrier", self.world)
+
+        return _captured(work, sink_path)
+
+    def stop(self, sink_path: str) -> None:
+        """MPI_Finalize; what it prints is not for the user."""
+        _captured(lambda: self._call("MPI_Finalize"), sink_path)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self.lib, name)(*arguments)
+        if code:
+            raise SystemExit(f"{name} failed with code {code}")
+
+    def rank_and_size(self) -> tuple[int, int]:
+        rank, size = ctypes.c_int(-1), ctypes.c_int(-1)
+        self._call("MPI_Comm_rank", self.world, ctypes.byref(rank))
+        self._call("MPI_Comm_size", self.world, ctypes.byref(size))
+        return rank.value, size.value
+
+    def version(self) -> str:
+        text, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+        self._call("MPI_Get_library_version", text, ctypes.byref(length))
+        return text.value.decode(errors="replace").strip()
+
+    def ring(self, rank: int, size: int) -> bool:
+        """Sends 64 KiB to the next rank and checks what came from the one before."""
+        count = 65536
+        send = (ctypes.c_ubyte * count)(*([rank % 251] * count))
+        receive = (ctypes.c_ubyte * count)()
+        status = (ctypes.c_int * 64)()
+        before, after = (rank - 1) % size, (rank + 1) % size
+        self._call(
+            "MPI_Sendrecv",
+            send,
+            count,
+            self.byte,
+            after,
+            7,
+            receive,
+            count,
+            self.byte,
+            before,
+            7,
+            self.world,
+            status,
+        )
+        return receive[0] == before % 251 and receive[count - 1] == before % 251
+
+    def gather(self, report: dict[str, Any], rank: int, size: int) -> list[Any] | None:
+        """Everybody's report on rank 0, None elsewhere."""
+        data = json.dumps(report).encode()
+        if len(data) > _RECORD:
+            raise SystemExit(f"a rank's report has {len(data)} bytes, more than {_RECORD}")
+        send = ctypes.create_string_buffer(data, _RECORD)
+        receive = ctypes.create_string_buffer(_RECORD * size) if rank == 0 else None
+        self._call(
+            "MPI_Gather", send, _RECORD, self.byte, receive, _RECORD, self.byte, 0, self.world
+        )
+        if receive is None:
+            return None
+        parts = [receive.raw[i * _RECORD : (i + 1) * _RECORD] for i in range(size)]
+        return [json.loads(part.split(b"\0", 1)[0]) for part in parts]
+
+
+def _captured(work: Callable[[], None], sink_path: str) -> str:
+    """Runs ``work`` with descriptors 1 and 2 led to ``sink_path``; returns what was written there.
+
+    A file with a name, because MPI_Abort ends the process inside ``work``: the host reads its last
+    words from there.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    with open(sink_path, "w+b") as sink:
+        os.dup2(sink.fileno(), 1)
+        os.dup2(sink.fileno(), 2)
+        try:
+            work()
+        finally:
+            ctypes.CDLL(None).fflush(None)
+            os.dup2(saved[0], 1)
+            os.dup2(saved[1], 2)
+            os.close(saved[0])
+            os.close(saved[1])
+        sink.seek(0)
+        return sink.read().decode(errors="replace")
+
+
+def _transports(said: str) -> dict[str, Any]:
+    """The transports that the library names: ``{"netmod": "ucx", "providers": [...], ...}``."""
+    netmod, providers = "", set[str]()
+    if "UCX netmod" in said or "ucp_context" in said:
+        netmod = "ucx"
+        for cell in re.findall(r"(?:self|intra-node|inter-node) cfg#\d+ (.*)", said):
+            providers.update(t.split("/")[0] for t in re.findall(r"[\w/]+(?=[ )])", cell))
+    for match in re.findall(r"MPIDI_OFI\w*.*?provider: ([\w;]+)", said):
+        netmod = netmod or "ofi"
+        providers.add(match)
+    if match := re.search(r"libfabric provider: ([\w;-]+)", said):
+        netmod, providers = "ofi", {match.group(1)}
+    if "Load tuning file" in said and "_shm" in said and not providers:
+        netmod, providers = "shm", {"shm"}
+    return {
+        "netmod": netmod,
+        "providers": sorted(providers),
+        "said": "" if providers else said[:1500],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

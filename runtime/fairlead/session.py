@@ -1,0 +1,161 @@
+"""One run from facts to ranks: the steps that ``preflight``, ``explain``, ``run`` and ``train``
+share, as plain functions that return data.
+
+``prepare`` gathers facts, plans and checks; ``prove_it`` stages and probes; ``run`` launches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead import __version__, checks
+from fairlead import plan as planning
+from fairlead import site as sites
+from fairlead import stage as staging
+from fairlead.engine import apptainer
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.hostmpi import HostMpi, Launcher, discover, from_prefix, identify_launcher
+from fairlead.image import Image, open_image
+from fairlead.paths import cache_dir
+from fairlead.plan import Line, Plan, Request
+from fairlead.probe import probe
+from fairlead.progress import Progress
+from fairlead.proof import Proof
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with the findings about it."""
+
+    image: Image
+    plan: Plan
+    findings: tuple[Finding, ...]
+    site_reason: str
+
+    @property
+    def refused(self) -> bool:
+        return checks.refused(self.findings)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the command line leaves to be chosen, and what it fixes.
+
+    Attributes:
+        mpi: ``host``, ``container``, or the prefix of an MPI.
+        site, launcher: None to detect.
+    """
+
+    mpi: str = "host"
+    site: str | None = None
+    launcher: str | None = None
+
+
+def prepare(
+    image_name: str,
+    choices: Choices,
+    request: Request,
+    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+) -> Prepared:
+    """Gathers facts, plans and checks; launches nothing.
+
+    Raises:
+        FairleadError: 2 for bad input, 121 when nothing can be planned, 123 without an engine.
+    """
+    site, reason = sites.resolve(choices.site, environ)
+    image = open_image(image_name, environ, progress)
+    engine = apptainer.detect(environ)
+    host, notes = _host(choices, image, environ)
+    launcher = _launcher(choices, host, image, environ)
+    result = planning.plan(
+        image.path, image.facts, host, launcher, site, engine, request, cache_dir(environ), notes
+    )
+    findings = (*_versions(image), *checks.check(result))
+    return Prepared(image, result, findings, reason)
+
+
+def _host(
+    choices: Choices, image: Image, environ: Mapping[str, str]
+) -> tuple[HostMpi | None, tuple[Line, ...]]:
+    if choices.mpi not in ("host", "container"):
+        return from_prefix(Path(choices.mpi), environ), ()
+    return planning.choose_host(image.facts, discover(environ))
+
+
+def _launcher(
+    choices: Choices, host: HostMpi | None, image: Image, environ: Mapping[str, str]
+) -> Launcher:
+    if choices.launcher:
+        path = Path(choices.launcher)
+        if not os.access(path, os.X_OK):
+            raise fail(
+                f"no launcher at {choices.launcher}",
+                where="--launcher",
+                why="there is no such program, or it may not be executed",
+                remedy="leave it out to use the mpiexec of the chosen MPI",
+                check="launcher",
+                code=ExitCode.USAGE,
+            )
+        return identify_launcher(path.absolute())
+    if host and host.launcher:
+        return host.launcher
+    wanted = planning.image_family(image.facts)
+    for other in discover(environ):
+        if other.launcher and other.launcher.family is wanted:
+            return other.launcher
+    raise fail(
+        f"no launcher for the {wanted} family on this host",
+        where=host.prefix if host else "the MPIs of this machine",
+        why="no mpiexec was found beside an MPI of that family",
+        remedy="fairlead doctor --fix host-mpi, or name one with `--launcher PATH`",
+        check="launcher",
+        code=ExitCode.PREFLIGHT_REFUSED,
+    )
+
+
+def _versions(image: Image) -> tuple[Finding, ...]:
+    """Host and image hold the same fairlead, or the one may not understand the other."""
+    inside = image.record.get("fairlead_version", "")
+    if inside and inside != __version__:
+        return (
+            Finding(
+                Severity.ERROR,
+                f"the image holds fairlead {inside}, this is {__version__}",
+                image.path,
+                "the two halves of fairlead talk to each other and must be of one version",
+                f"fairlead build {image.record.get('recipe', 'RECIPE')}",
+                "version-skew",
+            ),
+        )
+    return ()
+
+
+def refuse(prepared: Prepared) -> FairleadError:
+    """The error of a refused preflight: exit code 121."""
+    errors = [f for f in prepared.findings if f.severity is Severity.ERROR]
+    return FairleadError(errors, ExitCode.PREFLIGHT_REFUSED)
+
+
+def prove_it(
+    prepared: Prepared,
+    ranks: int,
+    limit_s: float | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Proof:
+    """Stages what the plan stages, and probes it with ``ranks`` ranks.
+
+    Raises:
+        FairleadError: as :func:`fairlead.probe.probe`; exit code 122 when the proof does not hold.
+    """
+    cache = cache_dir(environ)
+    staging.ensure(prepared.plan, cache)
+    limit = limit_s or prepared.plan.site.watchdog.start_s
+    proof = probe(prepared.plan, ranks, cache, environ, limit)
+    if not proof.holds:
+        errors = [f for f in proof.findings if f.severity is Severity.ERROR]
+        raise FairleadError(errors, ExitCode.PROOF_FAILED)
+    return proof

@@ -1,0 +1,100 @@
+"""Carries out a plan's staging: the host's MPI in a folder of its own, made once and kept.
+
+The folder is made beside its final name and renamed when it is whole; ``is_whole`` looks again
+before each use, so a folder that somebody emptied or damaged is made anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from fairlead.findings import ExitCode, fail
+from fairlead.plan import Plan, Staging
+
+
+def stage_folder(plan: Plan, cache: Path) -> Path | None:
+    """Where the plan's staged folder is or will be; None when nothing is staged."""
+    return cache / "stage" / plan.staging.key if plan.staging else None
+
+
+def ensure(plan: Plan, cache: Path) -> Path | None:
+    """Makes the staged folder unless a whole one is there; returns it.
+
+    Raises:
+        FairleadError: exit code 123; a file vanished, or there is no room.
+    """
+    folder = stage_folder(plan, cache)
+    if folder is None or plan.staging is None or is_whole(folder, plan.staging):
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(
+            tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
+        )
+    except OSError as exc:
+        raise _failed(folder, exc) from None
+    try:
+        _fill(work, plan.staging)
+        _swap_in(work, folder, plan.staging)
+    except OSError as exc:
+        raise _failed(folder, exc) from None
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+def is_whole(folder: Path, staging: Staging) -> bool:
+    """Every file is there in its source's size and not older, every alias points where it should."""
+    try:
+        for item in staging.files:
+            source, target = Path(item.source).stat(), (folder / item.target).lstat()
+            if source.st_size != target.st_size or source.st_mtime_ns != target.st_mtime_ns:
+                return False
+        aliases = all(str((folder / link).readlink()) == target for link, target in staging.aliases)
+        return aliases and all((folder / place).is_dir() for _, place in staging.folders)
+    except OSError:
+        return False
+
+
+def _fill(work: Path, staging: Staging) -> None:
+    work.chmod(0o755)
+    for item in staging.files:
+        target = work / item.target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(item.source, target)
+        shutil.copystat(item.source, target)
+        target.chmod(0o755)
+    for link, name in staging.aliases:
+        (work / link).symlink_to(name)
+    for source, place in staging.folders:
+        shutil.copytree(source, work / place)
+    os.sync()
+
+
+def _swap_in(work: Path, folder: Path, staging: Staging) -> None:
+    try:
+        work.rename(folder)
+        return
+    except OSError:
+        if is_whole(folder, staging):
+            return  # another process was faster
+    # A damaged one is in the way: it may be mapped by a running job, so it is moved, not emptied.
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent))
+    folder.rename(old / "damaged")
+    work.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _failed(folder: Path, exc: OSError) -> Exception:
+    return fail(
+        "the host MPI could not be staged",
+        where=str(exc.filename or folder),
+        why=exc.strerror or str(exc),
+        remedy="free some space or set XDG_CACHE_HOME to a folder with 100 MB, then run it again; "
+        "`fairlead explain IMAGE` lists the files",
+        check="stage",
+        code=ExitCode.LAUNCH_FAILED,
+    )
