@@ -53,7 +53,7 @@ class Speed:
         compute_s: median of forward, backward and update.
         communicate_s: median of packing, reducing and unpacking gradients.
         wait_s: median of waiting for the slowest rank.
-        input_s: median of reading and shuffling.
+        input_s: mean of reading and shuffling, which are done a file at a time.
     """
 
     steps: int

@@ -311,7 +311,7 @@ def _speed(times: list[_StepTimes], samples: int) -> Speed:
         compute_s=statistics.median(t.compute for t in times),
         communicate_s=statistics.median(t.communicate for t in times),
         wait_s=statistics.median(t.wait for t in times),
-        input_s=statistics.median(t.input for t in times),
+        input_s=statistics.fmean(t.input for t in times),
     )
 
 

@@ -1,0 +1,181 @@
+"""The report's figures, as SVG text that takes its colours and fonts from the page around it.
+
+matplotlib draws with placeholder colours; they are replaced by the page's CSS variables, so that
+one figure serves light, dark and print. Figures are small, so that their text stays legible on a
+telephone.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairlead.train.host import TrainResult
+from fairlead.train.model import LossPoint
+
+# placeholder -> CSS variable; no other colour may be used in a figure
+_COLOURS = {
+    "#010101": "var(--ink)",
+    "#020202": "var(--soft)",
+    "#030303": "var(--line)",
+    "#040404": "var(--accent)",
+    "#050505": "var(--other)",
+}
+_INK, _SOFT, _LINE, _ACCENT, _OTHER = _COLOURS
+_WIDTH = 4.3  # inches; 1 inch is about 95 px on the narrowest screen
+
+
+def loss_curve(training: TrainResult) -> str:
+    """Loss against time: every step faint, the running mean strong."""
+    points = training.all.loss
+    seconds = [point.seconds for point in points]
+    smooth = _running_mean(points, 11)
+
+    def draw(axes: Any) -> None:
+        axes.plot(seconds, [p.loss for p in points], color=_LINE, linewidth=1.0)
+        axes.plot(seconds, smooth, color=_ACCENT, linewidth=2.0)
+        axes.axhline(math.log(2), color=_SOFT, linewidth=1, linestyle=(0, (4, 3)))
+        axes.annotate(
+            "guessing", (seconds[-1], math.log(2)), (0, 3), textcoords="offset points",
+            ha="right", va="bottom", color=_SOFT,
+        )  # fmt: skip
+        # a single wild step must not flatten the curve
+        axes.set_ylim(0, max(1.0, 1.15 * max(smooth)))
+        axes.set_xlim(0, seconds[-1] * 1.01)
+        axes.set_xlabel("seconds of training")
+        axes.set_ylabel("loss")
+
+    return _svg("loss", 2.7, draw)
+
+
+def scaling(training: TrainResult) -> str:
+    """Samples per second on 1 rank and on all, beside what perfect scaling would give."""
+    ranks, fast = training.all.ranks, training.all.speed.samples_per_s
+    rows = [(f"{ranks} ranks" if ranks > 1 else "1 rank", fast)]
+    if training.one is not None:
+        rows.append(("1 rank", training.one.speed.samples_per_s))
+
+    def draw(axes: Any) -> None:
+        for place, (_, value) in enumerate(rows):
+            axes.barh(place, value, 0.55, color=_ACCENT if place == 0 else _OTHER)
+            axes.annotate(
+                f"{value:.0f}", (value, place), (-5, 0), textcoords="offset points",
+                ha="right", va="center", color="white", fontweight="bold",
+            )  # fmt: skip
+        if training.one is not None:
+            ideal = ranks * training.one.speed.samples_per_s
+            axes.plot([ideal, ideal], [-0.42, 0.42], color=_INK, linewidth=1.6)
+            axes.annotate(
+                "ideal", (ideal, 0.42), (0, 3), textcoords="offset points", ha="center",
+                va="bottom", color=_SOFT,
+            )  # fmt: skip
+        axes.set_xlim(0, 1.12 * max(fast, *(value * ranks for _, value in rows[1:]), fast))
+        _rows(axes, [name for name, _ in rows])
+        axes.set_xlabel("samples per second")
+
+    return _svg("scaling", 1.75, draw)
+
+
+def auc_bars(training: TrainResult) -> str:
+    """AUC of the network and of the linear model, between chance and perfection."""
+    rows = [("linear model", training.baseline.auc), ("HEP-CNN", training.auc)]
+
+    def draw(axes: Any) -> None:
+        for place, (name, value) in enumerate(rows):
+            axes.barh(
+                place, value - 0.5, 0.55, left=0.5,
+                color=_ACCENT if name == "HEP-CNN" else _OTHER,
+            )  # fmt: skip
+            inside = value > 0.6
+            axes.annotate(
+                f"{value:.3f}", (value, place), (-5 if inside else 5, 0),
+                textcoords="offset points", ha="right" if inside else "left", va="center",
+                color="white" if inside else _INK, fontweight="bold",
+            )  # fmt: skip
+        axes.set_xlim(0.5, 1)
+        axes.set_xticks([0.5, 0.6, 0.7, 0.8, 0.9, 1], ["0.5\nchance", ".6", ".7", ".8", ".9", "1"])
+        _rows(axes, [name for name, _ in rows])
+        axes.set_xlabel("area under the ROC curve, held-out events")
+
+    return _svg("auc", 1.85, draw)
+
+
+def roc_curve(training: TrainResult) -> str:
+    """Signal kept against background kept."""
+    assert training.all.evaluation is not None  # as TrainResult.auc
+    pairs = training.all.evaluation.roc
+
+    def draw(axes: Any) -> None:
+        axes.plot([0, 1], [0, 1], color=_SOFT, linewidth=1, linestyle=(0, (4, 3)))
+        axes.plot(*zip(*pairs, strict=True), color=_ACCENT, linewidth=2)
+        axes.annotate("guessing", (0.62, 0.57), color=_SOFT, va="top")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1.01)
+        axes.set_xlabel("background kept")
+        axes.set_ylabel("signal kept")
+
+    return _svg("roc", 2.7, draw)
+
+
+def _running_mean(points: Sequence[LossPoint], width: int) -> list[float]:
+    losses = [point.loss for point in points]
+    half = width // 2
+    return [statistics.fmean(losses[max(0, i - half) : i + half + 1]) for i in range(len(losses))]
+
+
+def _rows(axes: Any, names: Sequence[str]) -> None:
+    """Horizontal bars: names at the left, no ticks."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    for label in axes.get_yticklabels():
+        label.set_color(_INK)
+
+
+def _svg(name: str, height: float, draw: Callable[[Any], None]) -> str:
+    """An ``<svg>`` element, ``_WIDTH`` by ``height`` inches, without any fixed colour."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,  # ids of figures on one page must differ
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "axes.edgecolor": _LINE,
+        "axes.labelcolor": _SOFT,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": _LINE,
+        "grid.linewidth": 0.5,
+        "text.color": _INK,
+        "xtick.color": _LINE,
+        "ytick.color": _LINE,
+        "xtick.labelcolor": _SOFT,
+        "ytick.labelcolor": _SOFT,
+    }
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained", facecolor="none")
+        axes = figure.add_subplot(facecolor="none")
+        draw(axes)
+        out = io.StringIO()
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(out, metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1">', text, count=1)
+    # the page's own font; sizes stay
+    text = re.sub(r"font:\s*([^;\"]*?)(\d+(?:\.\d+)?px)[^;\"]*", r"font: \1\2 var(--font)", text)
+    for placeholder, variable in _COLOURS.items():
+        text = text.replace(placeholder, variable)
+    return text

@@ -1,0 +1,107 @@
+"""What a report claims, each claim with the evidence it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fairlead.findings import Severity
+from fairlead.report.model import Report
+from fairlead.train.host import AUC_GATE, TrainResult
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence, whether it holds, and why one may believe it."""
+
+    holds: bool
+    what: str
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All claims, and the line above them.
+
+    Attributes:
+        word: ``ok``, ``warning`` or ``error``.
+    """
+
+    word: Severity
+    headline: str
+    claims: tuple[Claim, ...]
+
+
+def judge(report: Report) -> Verdict:
+    """The verdict: an error when a claim about the launch or the weights fails, or a finding is
+    one; a warning when only learning fell short."""
+    claims = (*_launch(report), *(_training(report.training) if report.training else ()))
+    failed = [claim for claim in claims if not claim.holds]
+    severities = {finding.severity for finding in report.findings}
+    if Severity.ERROR in severities or any(not c.holds for c in claims if c.what not in _SOFT):
+        word = Severity.ERROR
+    elif failed or Severity.WARNING in severities:
+        word = Severity.WARNING
+    else:
+        word = Severity.OK
+    return Verdict(word, _headline(report, word), claims)
+
+
+_REACHED = "It learnt what a linear model cannot see"
+_SOFT = (_REACHED,)
+
+
+def _headline(report: Report, word: Severity) -> str:
+    if word is Severity.ERROR:
+        return "Not proved: see what failed below."
+    versions = sorted({row.mpi_version.replace(" Version:", "") for row in report.proof})
+    library = versions[0] if len(versions) == 1 else "the host's MPI"
+    if word is Severity.WARNING:
+        return f"Ran on {library}, with something to look at."
+    return f"It ran on {library}, on all {report.ranks} ranks, and that is proved."
+
+
+def _launch(report: Report) -> Iterator[Claim]:
+    rows = report.proof
+    if not rows:
+        return
+    sizes = {row.size for row in rows}
+    yield Claim(
+        sizes == {report.ranks} and len(rows) == report.ranks,
+        "All ranks found each other",
+        f"{len(rows)} ranks reported a world of {_listed(sizes)}; asked for {report.ranks}",
+    )
+    planned = sum(row.inode_ok for row in rows)
+    yield Claim(
+        planned == len(rows),
+        "Every rank runs on the planned MPI library, and no other",
+        f"{planned} of {len(rows)} ranks map the planned file, compared by inode",
+    )
+    versions = {row.mpi_version for row in rows}
+    yield Claim(
+        len(versions) == 1,
+        "All ranks run the same MPI version",
+        f"MPI_Get_library_version: {_listed(versions)}",
+    )
+
+
+def _training(training: TrainResult) -> Iterator[Claim]:
+    weights = training.all.weights
+    final = {row.final for row in weights}
+    started = {row.initial for row in weights}
+    yield Claim(
+        len(final) == 1,
+        "All ranks hold bit-identical weights",
+        f"one sha256 on {len(weights)} ranks after {len(training.all.loss)} steps;"
+        f" {len(started)} different ones before the broadcast",
+    )
+    yield Claim(
+        training.auc >= AUC_GATE and training.auc > training.baseline.auc,
+        _REACHED,
+        f"AUC {training.auc:.3f} on {training.baseline.val:,} held-out events; linear model"
+        f" {training.baseline.auc:.3f}; wanted {AUC_GATE:.2f}",
+    )
+
+
+def _listed(values: set[int] | set[str]) -> str:
+    return ", ".join(sorted(map(str, values)))
