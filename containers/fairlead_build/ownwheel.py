@@ -36,8 +36,8 @@ def runtime_requirements() -> tuple[str, ...]:
     return tuple(re.sub(r"\s+", "", text) for text in found if "extra ==" not in text)
 
 
-def own_wheel(cache: Cache) -> tuple[Path, str]:
-    """Our wheel and its sha256, from the cache unless the code changed.
+def own_wheel(cache: Cache) -> bytes:
+    """Our wheel, from the cache unless the code changed.
 
     Raises:
         FairleadError: the code is incomplete.
@@ -46,14 +46,17 @@ def own_wheel(cache: Cache) -> tuple[Path, str]:
     files = _checkout_files(root) if root else _installed_files()
     digest = _digest(files)
     target = cache.wheel(digest)
-    if not target.is_file():
-        members = _build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()}
-        with atomic_write(target) as out:
-            out.write(pack(members))
-        for old in target.parent.glob("*.whl"):
-            if old != target:
-                old.unlink(missing_ok=True)
-    return target, hashlib.sha256(target.read_bytes()).hexdigest()
+    try:
+        return target.read_bytes()
+    except FileNotFoundError:
+        pass
+    wheel = pack(_build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()})
+    with atomic_write(target) as out:
+        out.write(wheel)
+    for old in target.parent.iterdir():
+        if old != target:
+            old.unlink(missing_ok=True)
+    return wheel
 
 
 def pack(members: dict[str, bytes]) -> bytes:
@@ -120,7 +123,7 @@ def _digest(files: dict[str, Path]) -> str:
     return total.hexdigest()
 
 
-def _build(root: Path | None, cache: Cache) -> dict[str, bytes]:
+def _build(root: Path, cache: Cache) -> dict[str, bytes]:
     import tempfile
 
     try:

@@ -12,7 +12,7 @@ import struct
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairlead.findings import FairleadError, fail
 
@@ -140,6 +140,24 @@ def is_sif(path: Path) -> bool:
     with path.open("rb") as stream:
         head = stream.read(HEADER.size)
     return head[32 : 32 + len(MAGIC)] == MAGIC
+
+
+def copy_object(path: Path, item: SifObject, out: IO[bytes]) -> None:
+    """Writes the bytes of one object of ``path`` to ``out``.
+
+    Raises:
+        FairleadError: the file has become shorter than its table says.
+        OSError: as reading and writing do.
+    """
+    left = item.size
+    with path.open("rb") as source:
+        source.seek(item.offset)
+        while left:
+            chunk = source.read(min(left, 4 << 20))
+            if not chunk:
+                raise _truncated(path, path.stat().st_size, item.offset + item.size)
+            out.write(chunk)
+            left -= len(chunk)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,31 @@
+#!/bin/sh
+# Takes out of the tree "$1" what differs between builds or tells of the machine that built it.
+# Runs last, outside the tree, as its root; `tree.py` starts it.
+set -eu
+root=$1
+
+rm -rf "$root/.fairlead-stage"
+rm -f "$root/etc/apt/sources.list" "$root"/etc/apt/sources.list.d/* "$root/etc/apt/apt.conf.d/99mmdebstrap" \
+      "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
+rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/apt/* "$root"/var/cache/ldconfig "$root"/var/log/*
+rm -f "$root"/var/lib/dpkg/*-old "$root"/var/cache/debconf/*-old "$root"/etc/*- "$root"/var/lib/dpkg/lock*
+rm -f "$root/var/lib/systemd/random-seed" "$root/etc/.pwd.lock"
+
+# Files that engines bind over must exist; their content must not be this machine's.
+for name in hostname hosts resolv.conf machine-id localtime; do
+    rm -f "$root/etc/$name"
+    : > "$root/etc/$name"
+    chmod 0644 "$root/etc/$name"
+done
+
+# The host's /dev, /proc and /sys are mounted here; -xdev alone does not keep out of /dev/shm, which
+# may be the very file system that the tree is on.
+in_tree() {
+    find "$root" -xdev \( -path "$root/dev" -o -path "$root/proc" -o -path "$root/sys" \) -prune -o "$@"
+}
+
+# Containers run without set-user-id; files of other owners cannot be unpacked by ordinary users.
+in_tree \( ! -user 0 -o ! -group 0 \) -exec chown -h 0:0 {} +
+in_tree -type f -perm /6000 -exec chmod ug-s {} +
+
+in_tree -type f -printf '%s\n' | awk '{ n += $1 } END { printf "fairlead-tree-bytes %.0f\n", n }' >&2
