@@ -59,7 +59,13 @@ class Description:
 
 
 def describe(
-    loaded: LoadedRecipe, lock: Lock, facts: ImageFacts, *, lock_sha256: str, tree_key: str, wheel_sha256: str
+    loaded: LoadedRecipe,
+    lock: Lock,
+    facts: ImageFacts,
+    *,
+    lock_sha256: str,
+    tree_key: str,
+    wheel_sha256: str,
 ) -> Description:
     """The description of the image that these make."""
     return Description(
@@ -107,7 +113,11 @@ def mounted(squashfs: Path, folder: Path) -> Iterator[Path]:
         while not mount.is_mount():
             if process.poll() is not None or time.monotonic() > deadline:
                 process.terminate()
-                said = process.stdout.read().decode("utf-8", "replace").strip() if process.stdout else ""
+                said = (
+                    process.stdout.read().decode("utf-8", "replace").strip()
+                    if process.stdout
+                    else ""
+                )
                 raise fail(
                     "the tree cannot be mounted", where=f"squashfuse, {mount}", why=said or "it did not start",
                     remedy="sudo apt-get install squashfuse fuse3 && sudo chmod 666 /dev/fuse",
@@ -150,7 +160,9 @@ class Member:
     mode: int = 0o644
 
 
-def layer(loaded: LoadedRecipe, description: Description, wheel: bytes | None, bytecode: dict[str, bytes]) -> list[Member]:
+def layer(
+    loaded: LoadedRecipe, description: Description, wheel: bytes | None, bytecode: dict[str, bytes]
+) -> list[Member]:
     """All files that an image has beyond its tree."""
     text = json.dumps(description.to_json(), indent=1, sort_keys=True).encode() + b"\n"
     variables = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in description.env.items())
@@ -162,11 +174,25 @@ def layer(loaded: LoadedRecipe, description: Description, wheel: bytes | None, b
     }
     members = [
         Member(".fairlead/image.json", text),
-        # Of all names in this folder, Apptainer adds APPTAINERENV_* variables at this one only:
-        # without it a run's LD_LIBRARY_PATH would be dropped without a word.
-        Member(".singularity.d/env/90-environment.sh", f"# Made by fairlead {__version__}.\n{variables}".encode()),
-        Member(".singularity.d/labels.json", json.dumps(labels, indent=1, sort_keys=True).encode() + b"\n"),
-        Member(".singularity.d/runscript", b'#!/bin/sh\n[ $# -gt 0 ] || set -- /bin/bash\nexec "$@"\n', 0o755),
+        Member(
+            ".singularity.d/env/90-environment.sh",
+            f"# Made by fairlead {__version__}.\n{variables}".encode(),
+        ),
+        # Apptainer adds APPTAINERENV_* variables when it comes to a script of this very name:
+        # without one, a run's LD_LIBRARY_PATH would be dropped without a word.
+        Member(
+            ".singularity.d/env/99-base.sh",
+            b"# Apptainer adds the caller's variables after this file.\n",
+        ),
+        Member(
+            ".singularity.d/labels.json",
+            json.dumps(labels, indent=1, sort_keys=True).encode() + b"\n",
+        ),
+        Member(
+            ".singularity.d/runscript",
+            b'#!/bin/sh\n[ $# -gt 0 ] || set -- /bin/bash\nexec "$@"\n',
+            0o755,
+        ),
     ]
     python = loaded.recipe.python
     if wheel is not None and python is not None:
@@ -177,13 +203,21 @@ def layer(loaded: LoadedRecipe, description: Description, wheel: bytes | None, b
         info = next(name.split("/")[0] for name in names if name.endswith(".dist-info/RECORD"))
         members.append(Member(f"{site}/{info}/INSTALLER", b"fairlead\n"))
         members += [Member(f"{site}/{name}", body) for name, body in sorted(bytecode.items())]
-        script = f"#!{python.prefix}/bin/python3 -I\nfrom fairlead.cli.main import entry\n\nentry()\n"
+        script = (
+            f"#!{python.prefix}/bin/python3 -I\nfrom fairlead.cli.main import entry\n\nentry()\n"
+        )
         members.append(Member(f"{python.prefix}/bin/fairlead".lstrip("/"), script.encode(), 0o755))
     return members
 
 
 def overlay(
-    tree: Path, members: list[Member], present: Path, target: Path, lock: Lock, progress: Progress, remedy: str
+    tree: Path,
+    members: list[Member],
+    present: Path,
+    target: Path,
+    lock: Lock,
+    progress: Progress,
+    remedy: str,
 ) -> str:
     """Writes ``target``: ``tree`` with ``members`` in it.
 
@@ -195,7 +229,10 @@ def overlay(
         FairleadError: a tool failed, or there is no room.
     """
     how = compression_of(lock)
-    with progress.stage("lay fairlead over the tree", unit="B") as stage, squashing(target, how, remedy) as sink:
+    with (
+        progress.stage("lay fairlead over the tree", unit="B") as stage,
+        squashing(target, how, remedy) as sink,
+    ):
         # Our layer first, without its end mark: then the tree's own end mark ends both.
         sink.write(_tar(members, present, how.epoch))
         argv = unsquash_argv(tree)
@@ -206,7 +243,9 @@ def overlay(
                 stage.advance(len(chunk))
             said = source.stderr.read().decode("utf-8", "replace")
             if code := source.wait():
-                raise tool_failed(argv, code, said, "read the cached tree", f"rm {tree} && {remedy}")
+                raise tool_failed(
+                    argv, code, said, "read the cached tree", f"rm {tree} && {remedy}"
+                )
     with target.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
