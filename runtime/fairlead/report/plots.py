@@ -148,7 +148,7 @@ def _svg(name: str, height: float, draw: Callable[[Any], None]) -> str:
         "svg.fonttype": "none",
         "svg.hashsalt": name,  # ids of figures on one page must differ
         "font.family": "sans-serif",
-        "font.size": 9,
+        "font.size": 10,
         "axes.edgecolor": _LINE,
         "axes.labelcolor": _SOFT,
         "axes.spines.top": False,

@@ -12,11 +12,16 @@ from fairlead.train.host import AUC_GATE, TrainResult
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence, whether it holds, and why one may believe it."""
+    """One sentence, whether it holds, and why one may believe it.
+
+    Attributes:
+        needed: the run proves nothing when it does not hold; else that is worth a look only.
+    """
 
     holds: bool
     what: str
     evidence: str
+    needed: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,27 +43,26 @@ def judge(report: Report) -> Verdict:
     claims = (*_launch(report), *(_training(report.training) if report.training else ()))
     failed = [claim for claim in claims if not claim.holds]
     severities = {finding.severity for finding in report.findings}
-    if Severity.ERROR in severities or any(not c.holds for c in claims if c.what not in _SOFT):
+    if Severity.ERROR in severities or any(claim.needed for claim in failed):
         word = Severity.ERROR
     elif failed or Severity.WARNING in severities:
         word = Severity.WARNING
     else:
         word = Severity.OK
-    return Verdict(word, _headline(report, word), claims)
+    return Verdict(word, _headline(report, word, failed), claims)
 
 
-_REACHED = "It learnt what a linear model cannot see"
-_SOFT = (_REACHED,)
-
-
-def _headline(report: Report, word: Severity) -> str:
-    if word is Severity.ERROR:
+def _headline(report: Report, word: Severity, failed: list[Claim]) -> str:
+    if any(claim.needed for claim in failed):
         return "Not proved: see what failed below."
+    if word is Severity.ERROR:
+        return next(f.what for f in report.findings if f.severity is word) + "."
     versions = sorted({row.mpi_version.replace(" Version:", "") for row in report.proof})
-    library = versions[0] if len(versions) == 1 else "the host's MPI"
+    library = versions[0] if versions else "one MPI"
     if word is Severity.WARNING:
-        return f"Ran on {library}, with something to look at."
-    return f"It ran on {library}, on all {report.ranks} ranks, and that is proved."
+        return f"It ran on {library}, with something to look at."
+    ranks = f"all {report.ranks} ranks" if report.ranks > 1 else "1 rank"
+    return f"It ran on {library}, on {ranks}, and that is proved."
 
 
 def _launch(report: Report) -> Iterator[Claim]:
@@ -97,9 +101,10 @@ def _training(training: TrainResult) -> Iterator[Claim]:
     )
     yield Claim(
         training.auc >= AUC_GATE and training.auc > training.baseline.auc,
-        _REACHED,
+        "It learnt what a linear model cannot see",
         f"AUC {training.auc:.3f} on {training.baseline.val:,} held-out events; linear model"
         f" {training.baseline.auc:.3f}; wanted {AUC_GATE:.2f}",
+        needed=False,
     )
 
 
