@@ -146,7 +146,7 @@ signs_of_life() {
             printf '\r\033[K  ..    %s (%d s) %.60s' "$title" "$seconds" "$(tail -n 1 "$LOG")" >&2
         elif [ $((seconds - shown)) -ge 15 ]; then
             shown=$seconds
-            echo "  ..    $title: $(tail -n 1 "$LOG")" >&2
+            printf "  ..    %s: %.70s\n" "$title" "$(tail -n 1 "$LOG")" >&2
         fi
     done
 }
