@@ -39,7 +39,12 @@ class AptSource:
 
     def narrowed(self, suite: str, components: tuple[str, ...]) -> str:
         """A deb822 stanza for one suite of it."""
-        lines = ["Types: deb", f"URIs: {self.uri}", f"Suites: {suite}", f"Components: {' '.join(components)}"]
+        lines = [
+            "Types: deb",
+            f"URIs: {self.uri}",
+            f"Suites: {suite}",
+            f"Components: {' '.join(components)}",
+        ]
         if self.signed_by:
             lines.append(f"Signed-By: {self.signed_by}")
         if self.trusted:
@@ -126,7 +131,10 @@ def parse_deb822(text: str) -> Iterator[AptSource]:
                 key, _, value = line.partition(":")
                 key = key.strip().lower()
                 values[key] = value.strip()
-        if "deb" not in values.get("types", "").split() or values.get("enabled", "yes").lower() == "no":
+        if (
+            "deb" not in values.get("types", "").split()
+            or values.get("enabled", "yes").lower() == "no"
+        ):
             continue
         for uri in values.get("uris", "").split():
             yield AptSource(

@@ -29,14 +29,20 @@ from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
+from fairlead.scan import scan_tree
 from fairlead.serial import from_json, to_json
 from fairlead.sif import copy_object, read_sif
 from fairlead.suggest import suggest
+from fairlead_build import fetch, payload
 from fairlead_build.images import ImageEntry, hand_out, read_entry, write_entry
 from fairlead_build.lock import Lock, load_lock
+from fairlead_build.mpicheck import image_findings
 from fairlead_build.ownwheel import own_wheel, runtime_requirements
+from fairlead_build.payload import Description
 from fairlead_build.proc import no_space
 from fairlead_build.recipe import LoadedRecipe, load_recipe
+from fairlead_build.resolve import target_of
+from fairlead_build.sif import write_sif
 from fairlead_build.store import Cache, holding, need_space, publish, scratch_parent, workspace
 from fairlead_build.tools import architecture, versions
 from fairlead_build.tree import build_tree, tree_key
@@ -135,7 +141,9 @@ def build(
         outputs = tuple(_output(job, entry, form, output, progress) for form in chosen)
     except OSError as exc:
         if exc.errno == errno.ENOSPC:
-            raise no_space("build the image", Path(exc.filename).parent if exc.filename else job.cache.root) from None
+            raise no_space(
+                "build the image", Path(exc.filename).parent if exc.filename else job.cache.root
+            ) from None
         raise
     return BuildResult(job.name, job.key, cached, entry, outputs, _stages(job, entry), warnings)
 
@@ -182,18 +190,21 @@ def _current(job: _Job) -> ImageEntry | None:
 
 
 def _stages(job: _Job, entry: ImageEntry | None) -> tuple[StageState, ...]:
-    from fairlead_build.fetch import missing
-
     if entry is not None:
-        return tuple(StageState(name, True, "") for name in ("fetch", "tree", "facts", "payload", "sif"))
-    debs, wheels = missing(job.lock, job.cache)
-    absent = [*debs, *wheels]
+        return tuple(
+            StageState(name, True, "") for name in ("fetch", "tree", "facts", "payload", "sif")
+        )
+    absent = fetch.missing(job.lock.packages, job.cache)
     tree = job.cache.tree(job.tree).is_file()
     needed = not tree and bool(absent)
     size = sum(item.size for item in absent)
     return (
-        StageState("fetch", not needed, f"{len(absent)} files, {size / 1e6:.0f} MB" if needed else ""),
-        StageState("tree", tree, f"{len(job.lock.deb)} Debian packages, {len(job.lock.wheel)} wheels"),
+        StageState(
+            "fetch", not needed, f"{len(absent)} files, {size / 1e6:.0f} MB" if needed else ""
+        ),
+        StageState(
+            "tree", tree, f"{len(job.lock.deb)} Debian packages, {len(job.lock.wheel)} wheels"
+        ),
         StageState("facts", _read_facts(job) is not None, "MPI libraries and who uses them"),
         StageState("payload", False, "fairlead and the image's description"),
         StageState("sif", False, str(job.cache.image(job.key))),
@@ -209,7 +220,9 @@ class _turn:
         self._name = job.name
 
     def _wait(self, who: str) -> None:
-        with self._waiting.stage(f"waiting for {who}, which is building `{self._name}` too") as stage:
+        with self._waiting.stage(
+            f"waiting for {who}, which is building `{self._name}` too"
+        ) as stage:
             stage.result("its result is used if it is the same")
 
     def __enter__(self) -> None:
@@ -221,7 +234,11 @@ class _turn:
 
 def _tool_warnings(lock: Lock) -> tuple[Finding, ...]:
     here = versions()
-    told = [f"{name} is {here[name]}, was {lock.tools[name]}" for name in here if lock.tools.get(name) != here[name]]
+    told = [
+        f"{name} is {here[name]}, was {lock.tools[name]}"
+        for name in here
+        if lock.tools.get(name) != here[name]
+    ]
     if not told:
         return ()
     return (
@@ -233,17 +250,18 @@ def _tool_warnings(lock: Lock) -> tuple[Finding, ...]:
 
 
 def _make(job: _Job, progress: Progress) -> ImageEntry:
-    from fairlead_build import fetch, payload
-    from fairlead_build.resolve import target_of
-
     lock, cache = job.lock, job.cache
     tree = cache.tree(job.tree)
     if not tree.is_file():
-        absent = sum(item.size for group in fetch.missing(lock, cache) for item in group)
+        absent = sum(package.size for package in fetch.missing(lock.packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
-        need_space(cache.root, absent + 3 * lock.download_bytes, f"building `{job.name}`", "XDG_CACHE_HOME")
-        target = target_of(lock.inputs.python, lock.architecture, _glibc(lock)) if lock.wheel else ()
+        need_space(
+            cache.root, absent + 3 * lock.download_bytes, f"building `{job.name}`", "XDG_CACHE_HOME"
+        )
+        target = (
+            target_of(lock.inputs.python, lock.architecture, _glibc(lock)) if lock.wheel else ()
+        )
         fetch.fetch(lock, target, cache, progress, job.loaded.given)
         tree = build_tree(job.loaded, lock, job.tree, cache, progress)
     size = tree.stat().st_size
@@ -260,7 +278,12 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
             site = f"{python.prefix}/lib/python{python.version}/site-packages"
             bytecode = payload.wheel_bytecode(root, job.wheel, python.prefix, site)
         description = payload.describe(
-            job.loaded, lock, facts, lock_sha256=job.lock_sha256, tree_key=job.tree, wheel_sha256=job.wheel_sha256
+            job.loaded,
+            lock,
+            facts,
+            lock_sha256=job.lock_sha256,
+            tree_key=job.tree,
+            wheel_sha256=job.wheel_sha256,
         )
         members = payload.layer(job.loaded, description, job.wheel, bytecode)
         squashfs = scratch / "image.squashfs"
@@ -269,12 +292,8 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
 
 
 def _wrap(
-    job: _Job, squashfs: Path, digest: str, description: object, work: Path, progress: Progress
+    job: _Job, squashfs: Path, digest: str, description: Description, work: Path, progress: Progress
 ) -> ImageEntry:
-    from fairlead_build.payload import Description
-    from fairlead_build.sif import write_sif
-
-    assert isinstance(description, Description)
     size = squashfs.stat().st_size
     document = {**description.to_json(), "squashfs_sha256": digest, "squashfs_bytes": size}
     text = json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
@@ -303,9 +322,6 @@ def _glibc(lock: Lock) -> str:
 
 def _facts(job: _Job, root: Path, progress: Progress) -> ImageFacts:
     """The tree's facts, from the cache or by a scan; checked either way."""
-    from fairlead.scan import scan_tree
-    from fairlead_build.mpicheck import image_findings
-
     facts = _read_facts(job)
     if facts is None:
         with progress.stage("inspect the tree") as stage:
@@ -333,7 +349,9 @@ def _scanner() -> str:
     return hashlib.sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()
 
 
-def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None, progress: Progress) -> Path:
+def _output(
+    job: _Job, entry: ImageEntry, form: Format, output: Path | None, progress: Progress
+) -> Path:
     image = Path(entry.path)
     if form == "sif":
         return hand_out(image, output, SUFFIX[form], job.name) if output else image

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fairlead.cli.screen import (
 )
 from fairlead.findings import FairleadError
 from fairlead_build import recipe as recipes
-from fairlead_build.lock import Lock, load_lock
+from fairlead_build.lock import Lock, Package, load_lock
 from fairlead_build.ownwheel import runtime_requirements
 
 
@@ -42,7 +43,12 @@ def list_(as_json: bool) -> None:
     found = [recipes.load_recipe(name) for name in recipes.names()]
     if as_json:
         rows = [
-            {"name": r.name, "summary": r.recipe.recipe.summary, "path": str(r.folder), "locked": r.lock_path.is_file()}
+            {
+                "name": r.name,
+                "summary": r.recipe.recipe.summary,
+                "path": str(r.folder),
+                "locked": r.lock_path.is_file(),
+            }
             for r in found
         ]
         print_json("recipe-list", {"recipes": rows})
@@ -64,7 +70,10 @@ def show(name: str, as_json: bool) -> None:
     told = loaded.recipe.model_dump(mode="json", exclude_none=True)
     if as_json:
         summary = _lock_summary(lock) if lock else None
-        print_json("recipe", {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": told, "lock": summary})
+        print_json(
+            "recipe",
+            {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": told, "lock": summary},
+        )
         return
     click.echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
     for title, keys in told.items():
@@ -76,8 +85,12 @@ def show(name: str, as_json: bool) -> None:
         click.echo(f"not locked yet; next: fairlead recipe lock {name}")
         return
     click.echo(table([(k, _shown(v)) for k, v in _lock_summary(lock).items()]))
-    asked = {r.split("=")[0].split("<")[0].split(">")[0].strip().lower() for r in loaded.recipe.packages.pip}
-    rows = [(w.name, w.version, w.role) for w in lock.wheel if w.name.lower() in asked or w.role == "mpi"]
+    asked = {re.split(r"[^A-Za-z0-9._-]", text)[0].lower() for text in loaded.recipe.packages.pip}
+    rows = [
+        (w.name, w.version, w.role)
+        for w in lock.wheel
+        if w.name.lower() in asked or w.role == "mpi"
+    ]
     if rows:
         click.echo("\n" + table(rows, ("ASKED FOR", "VERSION", "PREFIX")))
 
@@ -94,7 +107,9 @@ def check(name: str, as_json: bool) -> None:
     loaded = recipes.load_recipe(name)
     lock = _lock_of(loaded)
     if as_json:
-        print_json("recipe-check", {"recipe": loaded.name, "path": str(loaded.folder), "findings": []})
+        print_json(
+            "recipe-check", {"recipe": loaded.name, "path": str(loaded.folder), "findings": []}
+        )
         return
     click.echo(
         f"ok: recipe `{loaded.name}` is sound, and its lock matches it "
@@ -120,17 +135,23 @@ def lock_command(name: str, dry_run: bool, as_json: bool) -> None:
     if dry_run:
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
         if as_json:
-            print_json("recipe-lock", {"dry_run": True, "path": str(loaded.lock_path), "inputs": wanted.model_dump()})
+            print_json(
+                "recipe-lock",
+                {"dry_run": True, "path": str(loaded.lock_path), "inputs": wanted.model_dump()},
+            )
         else:
             click.echo(f"would resolve, and write to {loaded.lock_path}:")
             click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
         return
     before = {(p.name, p.version) for p in _packages(loaded)}
     lock = lock_recipe(loaded, progress(as_json), Cache.default())
-    after = {(p.name, p.version) for p in (*lock.deb, *lock.wheel)}
+    after = {(p.name, p.version) for p in lock.packages}
     if as_json:
         payload = {"dry_run": False, "path": str(loaded.lock_path), "lock": _lock_summary(lock)}
-        print_json("recipe-lock", {**payload, "added": sorted(after - before), "removed": sorted(before - after)})
+        print_json(
+            "recipe-lock",
+            {**payload, "added": sorted(after - before), "removed": sorted(before - after)},
+        )
         return
     for sign, rows in (("-", before - after), ("+", after - before)):
         for package, version in sorted(rows) if before else ():
@@ -141,8 +162,15 @@ def lock_command(name: str, dry_run: bool, as_json: bool) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", metavar="RECIPE")
-@click.option("--format", "formats", default="sif", metavar="F[,F]", help="sif, squashfs. [default: sif]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Also give the image this name, or put it there.")
+@click.option(
+    "--format", "formats", default="sif", metavar="F[,F]", help="sif, squashfs. [default: sif]"
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also give the image this name, or put it there.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; make nothing.")
 @json_option
 def build(name: str, formats: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
@@ -190,7 +218,7 @@ def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
     return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
 
 
-def _packages(loaded: recipes.LoadedRecipe) -> list[Any]:
+def _packages(loaded: recipes.LoadedRecipe) -> list[Package]:
     """The packages of the lock as it is, stale or not; none when it cannot be read."""
     from fairlead.tomlfile import load
 
@@ -198,7 +226,7 @@ def _packages(loaded: recipes.LoadedRecipe) -> list[Any]:
         old = load(loaded.lock_path, Lock, "fairlead recipe lock")
     except FairleadError:
         return []
-    return [*old.deb, *old.wheel]
+    return list(old.packages)
 
 
 def _lock_summary(lock: Lock) -> dict[str, Any]:
@@ -209,7 +237,7 @@ def _lock_summary(lock: Lock) -> dict[str, Any]:
         "debs": len(lock.deb),
         "wheels": len(lock.wheel),
         "download_bytes": lock.download_bytes,
-        "indexes": sorted({item.index for item in (*lock.deb, *lock.wheel)}),
+        "indexes": sorted({p.index for p in lock.packages}),
         "tools": dict(lock.tools),
     }
 

@@ -10,14 +10,15 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from fairlead.findings import fail
+from fairlead.findings import FairleadError, fail
 from fairlead.progress import Progress
 from fairlead_build.aptsources import AptSource, debian_sources
-from fairlead_build.lock import Deb, Lock, Wheel
+from fairlead_build.lock import Deb, Lock, Package, Wheel
 from fairlead_build.proc import run, tool
 from fairlead_build.store import Cache, adopt, need_space, workspace
 
@@ -25,10 +26,12 @@ from fairlead_build.store import Cache, adopt, need_space, workspace
 _BATCH = 24
 
 
-def missing(lock: Lock, cache: Cache) -> tuple[list[Deb], list[Wheel]]:
-    """What of the lock is not in the store yet."""
-    debs = [d for d in lock.deb if not cache.blob(d.sha256).is_file()]
-    return debs, [w for w in lock.wheel if not cache.blob(w.sha256).is_file()]
+P = TypeVar("P", bound=Package)
+
+
+def missing(packages: Iterable[P], cache: Cache) -> list[P]:
+    """What of a lock is not in the store yet."""
+    return [p for p in packages if not cache.blob(p.sha256).is_file()]
 
 
 def fetch(lock: Lock, target: Sequence[str], cache: Cache, progress: Progress, given: str) -> None:
@@ -40,8 +43,8 @@ def fetch(lock: Lock, target: Sequence[str], cache: Cache, progress: Progress, g
     Raises:
         FairleadError: a file has vanished from its index, has another hash, or there is no room.
     """
-    debs, wheels = missing(lock, cache)
-    need = sum(item.size for item in (*debs, *wheels))
+    debs, wheels = missing(lock.deb, cache), missing(lock.wheel, cache)
+    need = sum(p.size for p in debs) + sum(p.size for p in wheels)
     if need:
         need_space(cache.root, need + (16 << 20), "the downloads", "XDG_CACHE_HOME")
     if debs:
@@ -50,7 +53,9 @@ def fetch(lock: Lock, target: Sequence[str], cache: Cache, progress: Progress, g
         fetch_wheels(wheels, target, cache, progress, given)
 
 
-def fetch_debs(debs: Sequence[Deb], lock: Lock, cache: Cache, progress: Progress, given: str) -> None:
+def fetch_debs(
+    debs: Sequence[Deb], lock: Lock, cache: Cache, progress: Progress, given: str
+) -> None:
     """Downloads .debs from this machine's mirror of their index."""
     sources = debian_sources(lock.inputs.suite, lock.inputs.components)
     with progress.stage("download Debian packages", sum(d.size for d in debs), "B") as stage:
@@ -68,14 +73,25 @@ def fetch_debs(debs: Sequence[Deb], lock: Lock, cache: Cache, progress: Progress
         stage.result(f"{len(debs)} packages, {sum(d.size for d in debs) / 1e6:.0f} MB")
 
 
-def _download_debs(batch: Sequence[Deb], sources: Sequence[AptSource], folder: Path, given: str) -> None:
+def _download_debs(
+    batch: Sequence[Deb], sources: Sequence[AptSource], folder: Path, given: str
+) -> None:
     refused = ""
     for source in sources:
         uri = source.uri.replace("file:", "copy:", 1)  # apt only links to what file: names
-        argv: list[str | Path] = [tool("apt-helper"), "-o", "APT::Sandbox::User=root", "download-file"]
+        argv: list[str | Path] = [
+            tool("apt-helper"),
+            "-o",
+            "APT::Sandbox::User=root",
+            "download-file",
+        ]
         for deb in batch:
             if not (folder / deb.file).is_file():
-                argv += [f"{uri}/{deb.path.replace('+', '%2b')}", folder / deb.file, f"SHA256:{deb.sha256}"]
+                argv += [
+                    f"{uri}/{deb.path.replace('+', '%2b')}",
+                    folder / deb.file,
+                    f"SHA256:{deb.sha256}",
+                ]
         said: list[str] = []
         try:
             run(
@@ -83,11 +99,15 @@ def _download_debs(batch: Sequence[Deb], sources: Sequence[AptSource], folder: P
                 remedy="run the same command again", on_line=said.append,
             )  # fmt: skip
             return
-        except Exception:
+        except FairleadError:
             text = "\n".join(said)
-            if not re.search(r"404|Not Found|File not found|Failed to stat|Hash Sum mismatch", text):
+            if not re.search(
+                r"404|Not Found|File not found|Failed to stat|Hash Sum mismatch", text
+            ):
                 raise
-            refused = "\n".join(line for line in said if line.startswith(("E:", "Err:", "  ")))[-800:]
+            refused = "\n".join(line for line in said if line.startswith(("E:", "Err:", "  ")))[
+                -800:
+            ]
     lost = [deb for deb in batch if not (folder / deb.file).is_file()]
     raise fail(
         f"Debian package {lost[0].name} {lost[0].version} cannot be had any more" if lost
@@ -131,7 +151,14 @@ def pip() -> list[str | Path]:
 
 def pip_environment() -> dict[str, str]:
     """This machine's environment and pip configuration, without what would change the result."""
-    left_out = ("PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_NO_BINARY")
+    left_out = (
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+        "PIP_REQUIREMENT",
+        "PIP_CONSTRAINT",
+        "PIP_NO_BINARY",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
 
@@ -146,7 +173,7 @@ def fetch_wheels(
     Raises:
         FairleadError: one is gone or differs.
     """
-    absent = [w for w in wheels if not cache.blob(w.sha256).is_file()]
+    absent = missing(wheels, cache)
     if absent:
         known = sum(w.size for w in absent if w.size > 1)
         with (

@@ -56,7 +56,11 @@ def write_entry(cache: Cache, entry: ImageEntry) -> None:
         left.unlink(missing_ok=True)
     old = read_entry(cache, entry.recipe)
     with atomic_write(path, "w") as out:
-        json.dump({"schema": "fairlead/image-index", "version": SCHEMA_VERSION, **asdict(entry)}, out, indent=2)
+        json.dump(
+            {"schema": "fairlead/image-index", "version": SCHEMA_VERSION, **asdict(entry)},
+            out,
+            indent=2,
+        )
         out.write("\n")
     if old is None:
         return

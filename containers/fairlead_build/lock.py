@@ -16,13 +16,19 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from fairlead.findings import ExitCode, fail
+from fairlead.paths import atomic_write
 from fairlead.tomlfile import Mistake, Strict, load
 from fairlead_build.recipe import AptName, LoadedRecipe, Name, OneLine, PyMinor, Recipe, Suite
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 # One path component or several, none of them special: it becomes a file name and a part of a URL.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%!-]*$")]
-PoolPath = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._+~%:-]*/)+[A-Za-z0-9][A-Za-z0-9._+~%:-]*$")]
+PoolPath = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._+~%:-]*/)+[A-Za-z0-9][A-Za-z0-9._+~%:-]*$"
+    ),
+]
 Version = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+~:!-]*$")]
 Size = Annotated[int, Field(ge=1, lt=1 << 40)]
 
@@ -42,34 +48,38 @@ class Inputs(Strict):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        ).hexdigest()
 
 
-class Deb(Strict):
+class Package(Strict):
+    """One file of an index, by its hash; ``size`` in bytes."""
+
+    name: str
+    version: Version
+    size: Size
+    sha256: Sha256
+    index: OneLine
+
+
+class Deb(Package):
     """One Debian package. ``path`` is relative to the archive's root."""
 
     name: AptName
-    version: Version
     architecture: Literal["amd64", "arm64", "all"]
-    size: Size
-    sha256: Sha256
     path: PoolPath
-    index: OneLine
 
     @property
     def file(self) -> str:
         return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
 
 
-class Wheel(Strict):
+class Wheel(Package):
     """One wheel. ``role`` says where it goes: the Python prefix, the MPI's, or nowhere (pip)."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]
-    version: Version
     file: FileName
-    size: Size
-    sha256: Sha256
-    index: OneLine
     role: Literal["python", "mpi", "installer"] = "python"
 
 
@@ -88,7 +98,12 @@ class Lock(Strict):
 
     @property
     def download_bytes(self) -> int:
-        return sum(item.size for item in (*self.deb, *self.wheel))
+        return sum(item.size for item in self.packages)
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """The .debs, then the wheels."""
+        return (*self.deb, *self.wheel)
 
 
 def inputs_of(recipe: Recipe, runtime: tuple[str, ...]) -> Inputs:
@@ -154,7 +169,9 @@ def differences(locked: Inputs, wanted: Inputs) -> list[str]:
             if gone := sorted(set(old) - set(new)):
                 said.append(f"the lock still has {field} {', '.join(gone)}")
         elif old != new:
-            said.append(f"{field} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock")
+            said.append(
+                f"{field} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock"
+            )
     return said
 
 
@@ -170,18 +187,23 @@ def _cross(data: dict[str, Any]) -> Iterator[Mistake]:
         )  # fmt: skip
 
 
-def render(lock: Lock, given: str) -> str:
+def render(lock: Lock) -> str:
     """The text of ``lock.toml``: one line a package, so that a change of version is one line."""
-    head = {key: getattr(lock, key) for key in ("version", "recipe", "architecture", "source_date_epoch")}
+    head = {
+        key: getattr(lock, key)
+        for key in ("version", "recipe", "architecture", "source_date_epoch")
+    }
     lines = [
-        f"# Made by `fairlead recipe lock {given}`; edit recipe.toml instead.",
+        "# Made by `fairlead recipe lock`; edit recipe.toml instead.",
         *(f"{key} = {_toml(value)}" for key, value in head.items()),
         f"inputs_sha256 = {_toml(lock.inputs_sha256)}",
     ]
     for name, array in (("deb", lock.deb), ("wheel", lock.wheel)):
         lines += ["", f"{name} = ["]
         for item in array:
-            cells = ", ".join(f"{key} = {_toml(value)}" for key, value in item.model_dump(mode="json").items())
+            cells = ", ".join(
+                f"{key} = {_toml(value)}" for key, value in item.model_dump(mode="json").items()
+            )
             lines.append(f"  {{ {cells} }},")
         lines.append("]")
     for title, table in (("inputs", lock.inputs.model_dump(mode="json")), ("tools", lock.tools)):
@@ -194,9 +216,17 @@ def _toml(value: object) -> str:
     return json.dumps(value)
 
 
-def write_lock(lock: Lock, path: Path, given: str) -> None:
-    """Writes the lock under its final name, whole or not at all."""
-    from fairlead.paths import atomic_write
+def write_lock(lock: Lock, path: Path) -> None:
+    """Writes the lock under its final name, whole or not at all.
 
-    with atomic_write(path, "w") as out:
-        out.write(render(lock, given))
+    Raises:
+        FairleadError: the recipe's folder cannot be written to.
+    """
+    try:
+        with atomic_write(path, "w") as out:
+            out.write(render(lock))
+    except OSError as exc:
+        raise fail(
+            "the lock cannot be written", where=str(path), why=exc.strerror or str(exc),
+            remedy="copy the recipe's folder to one of yours, and lock it there", check="lock-unwritable",
+        ) from None  # fmt: skip

@@ -59,7 +59,9 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
             continue  # e.g. mpi4py's module for a family that this image does not have
         lacking = min((_lacking(consumer, m) for m in providers), key=len)
         if lacking:
-            names = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+            names = ", ".join(lacking[:5]) + (
+                f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+            )
             yield error(
                 f"{consumer.path} needs MPI functions that the image's MPI does not have",
                 where=f"{providers[0].path} ({providers[0].title})", why=f"missing: {names}",

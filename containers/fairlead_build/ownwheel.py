@@ -50,7 +50,9 @@ def own_wheel(cache: Cache) -> bytes:
         return target.read_bytes()
     except FileNotFoundError:
         pass
-    wheel = pack(_build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()})
+    wheel = pack(
+        _build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()}
+    )
     with atomic_write(target) as out:
         out.write(wheel)
     for old in target.parent.iterdir():
@@ -61,7 +63,9 @@ def own_wheel(cache: Cache) -> bytes:
 
 def pack(members: dict[str, bytes]) -> bytes:
     """A wheel of these members, RECORD renewed, in normal form."""
-    info = next((name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None)
+    info = next(
+        (name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None
+    )
     if info is None:
         raise fail(
             "fairlead's own installation is incomplete", where="its METADATA", why="there is none",

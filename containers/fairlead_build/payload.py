@@ -33,6 +33,8 @@ from fairlead_build.tree import compression_of
 
 SCHEMA_VERSION = 1
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# mmdebstrap leaves /dev out together with its device nodes; engines mount over these.
+_MOUNT_POINTS = ("dev", "proc", "sys", "run", "tmp")
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
 
@@ -107,7 +109,7 @@ def mounted(squashfs: Path, folder: Path) -> Iterator[Path]:
     """
     mount = folder / "mnt"
     mount.mkdir()
-    argv = ["squashfuse", "-f", "-o", "ro,nodev,nosuid", squashfs, mount]
+    argv: list[str | Path] = ["squashfuse", "-f", "-o", "ro,nodev,nosuid", squashfs, mount]
     with child(argv, env=clean_environment(), stderr=subprocess.STDOUT) as process:
         deadline = time.monotonic() + 30
         while not mount.is_mount():
@@ -251,7 +253,7 @@ def overlay(
 
 
 def _tar(members: list[Member], present: Path, epoch: int) -> bytes:
-    folders: set[str] = set()
+    folders = set(_MOUNT_POINTS)
     for member in members:
         folders.update(str(p) for p in PurePosixPath(member.path).parents if str(p) != ".")
     buffer = io.BytesIO()

@@ -67,8 +67,16 @@ def child(
         patience_s: how long it may clean up after SIGTERM before it is killed.
     """
     # The kernel sends the signal when this process dies, so a `kill -9` leaves nothing running.
-    command = [tool("setpriv"), "--pdeathsig", "TERM", tool(os.fspath(argv[0])), *map(os.fspath, argv[1:])]
-    process = subprocess.Popen(command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022)
+    command = [
+        tool("setpriv"),
+        "--pdeathsig",
+        "TERM",
+        tool(os.fspath(argv[0])),
+        *(os.fspath(part) for part in argv[1:]),
+    ]
+    process = subprocess.Popen(
+        command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022
+    )
     try:
         yield process
     finally:

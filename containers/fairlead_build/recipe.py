@@ -25,7 +25,9 @@ AptName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Suite = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]
 PyMinor = Annotated[str, StringConstraints(pattern=r"^3\.[0-9]{1,2}$")]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-OneLine = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$", max_length=4096)]
+OneLine = Annotated[
+    str, StringConstraints(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$", max_length=4096)
+]
 
 # Which Python a Debian release calls python3.
 SUITE_PYTHON = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
@@ -91,9 +93,13 @@ class Packages(Strict):
             try:
                 requirement = Requirement(text)
             except InvalidRequirement as exc:
-                raise ValueError(f"{text!r} is not a requirement: {str(exc).splitlines()[0]}") from None
+                raise ValueError(
+                    f"{text!r} is not a requirement: {str(exc).splitlines()[0]}"
+                ) from None
             if requirement.url:
-                raise ValueError(f"{text!r} names a URL; a lock names an index: write `{requirement.name}`")
+                raise ValueError(
+                    f"{text!r} names a URL; a lock names an index: write `{requirement.name}`"
+                )
         return value
 
 
@@ -168,7 +174,11 @@ def find(given: str | Path) -> Path:
         FairleadError: there is no such recipe.
     """
     text = str(given)
-    if "/" not in text and text not in (".", "..") and (bundled("recipes") / text / "recipe.toml").is_file():
+    if (
+        "/" not in text
+        and text not in (".", "..")
+        and (bundled("recipes") / text / "recipe.toml").is_file()
+    ):
         return bundled("recipes") / text
     path = Path(text).expanduser()
     folder = path.parent if path.name == "recipe.toml" else path
@@ -180,7 +190,12 @@ def find(given: str | Path) -> Path:
     else:
         why, remedy = suggest(text, names()), "fairlead recipe list"
     raise fail(
-        f"no recipe `{text}`", where=text, why=why, remedy=remedy, check="recipe-missing", code=ExitCode.USAGE
+        f"no recipe `{text}`",
+        where=text,
+        why=why,
+        remedy=remedy,
+        check="recipe-missing",
+        code=ExitCode.USAGE,
     )
 
 
@@ -214,16 +229,22 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
 
     mpi, python, base, packages = table("mpi"), table("python"), table("base"), table("packages")
     if mpi.get("source") == "wheel" and "version" not in mpi:
-        yield Mistake(("mpi",), "`version` is missing in [mpi]", "an MPI from a wheel is pinned, e.g. \"3.4.3\"")
+        yield Mistake(
+            ("mpi",), "`version` is missing in [mpi]", 'an MPI from a wheel is pinned, e.g. "3.4.3"'
+        )
     if mpi.get("source") == "apt" and "prefix" in mpi:
         yield Mistake(
             ("mpi", "prefix"), "`mpi.prefix` cannot be set when `mpi.source` is \"apt\"",
             "a Debian package lies where Debian puts it",
         )  # fmt: skip
     if mpi.get("source") == "wheel" and not python:
-        yield Mistake(("mpi", "source"), "an MPI from a wheel needs a [python] table", "pip installs it")
+        yield Mistake(
+            ("mpi", "source"), "an MPI from a wheel needs a [python] table", "pip installs it"
+        )
     if packages.get("pip") and not python:
-        yield Mistake(("packages", "pip"), "`packages.pip` needs a [python] table", "wheels need a Python")
+        yield Mistake(
+            ("packages", "pip"), "`packages.pip` needs a [python] table", "wheels need a Python"
+        )
     suite, version = base.get("suite"), python.get("version")
     expected = SUITE_PYTHON.get(suite) if isinstance(suite, str) else None
     if expected and isinstance(version, str) and version != expected:
@@ -282,4 +303,10 @@ def _file(folder: Path, target: str, source: str, given: str) -> RecipeFile | Fi
             return RecipeFile(target, path, mode, digest)
     except (OSError, ValueError) as exc:
         why = str(exc)
-    return error(what, where=f"{folder / 'recipe.toml'}, files.{target}", why=why, remedy=remedy, check="recipe-file")
+    return error(
+        what,
+        where=f"{folder / 'recipe.toml'}, files.{target}",
+        why=why,
+        remedy=remedy,
+        check="recipe-file",
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import email.utils
 import json
+import os
 import re
 import sys
 import tempfile
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
 from fairlead.progress import Progress
+from fairlead.suggest import suggest
 from fairlead_build import fetch
 from fairlead_build.aptsources import AptSource, debian_sources
 from fairlead_build.lock import Deb, Inputs, Lock, Wheel, inputs_of, write_lock
@@ -55,13 +57,15 @@ def lock_recipe(loaded: LoadedRecipe, progress: Progress, cache: Cache) -> Lock:
             found = _resolve_wheels(inputs, arch, glibc, loaded)
             stage.result(f"{len(found)} wheels")
         # pip's report has no sizes, and a build needs the files anyway.
-        sizes = fetch.fetch_wheels(found, target_of(inputs.python, arch, glibc), cache, progress, loaded.given)
+        sizes = fetch.fetch_wheels(
+            found, target_of(inputs.python, arch, glibc), cache, progress, loaded.given
+        )
         wheels = tuple(w.model_copy(update={"size": sizes[w.sha256]}) for w in found)
     lock = Lock(
         version=1, recipe=loaded.name, architecture=arch, source_date_epoch=epoch,
         inputs_sha256=inputs.digest, inputs=inputs, tools=versions(), deb=debs, wheel=wheels,
     )  # fmt: skip
-    write_lock(lock, loaded.lock_path, loaded.given)
+    write_lock(lock, loaded.lock_path)
     return lock
 
 
@@ -88,7 +92,9 @@ class _AptRoot:
     environment: dict[str, str]
 
 
-def _resolve_debs(inputs: Inputs, arch: Literal["amd64", "arm64"], loaded: LoadedRecipe) -> tuple[tuple[Deb, ...], int]:
+def _resolve_debs(
+    inputs: Inputs, arch: Literal["amd64", "arm64"], loaded: LoadedRecipe
+) -> tuple[tuple[Deb, ...], int]:
     refused: list[str] = []
     for source in debian_sources(inputs.suite, inputs.components):
         with tempfile.TemporaryDirectory(prefix="fairlead-apt-") as name:
@@ -99,8 +105,13 @@ def _resolve_debs(inputs: Inputs, arch: Literal["amd64", "arm64"], loaded: Loade
                 remedy=f"check {source.origin} and the network, then `fairlead recipe lock {loaded.given}`",
             )  # fmt: skip
             release = _release(root)
-            if release.get("Origin") != "Debian" or inputs.suite not in (release.get("Codename"), release.get("Suite")):
-                refused.append(f"{source.origin} offers {release.get('Origin', 'an unnamed origin')}")
+            if release.get("Origin") != "Debian" or inputs.suite not in (
+                release.get("Codename"),
+                release.get("Suite"),
+            ):
+                refused.append(
+                    f"{source.origin} offers {release.get('Origin', 'an unnamed origin')}"
+                )
                 continue
             debs = tuple(_solve(root, inputs, arch, loaded))
             date = email.utils.parsedate_to_datetime(release["Date"])
@@ -138,22 +149,28 @@ def _apt_root(folder: Path, source: AptSource, inputs: Inputs, arch: str) -> _Ap
 
 def _inherited() -> dict[str, str]:
     """A clean environment that still knows this machine's proxies and certificates."""
-    import os
-
-    kept = [n for n in os.environ if n.lower().endswith("_proxy") or n in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
+    kept = [
+        n
+        for n in os.environ
+        if n.lower().endswith("_proxy") or n in ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    ]
     return clean_environment({name: os.environ[name] for name in kept})
 
 
 def _release(root: _AptRoot) -> dict[str, str]:
     for path in sorted((root.folder / "state" / "lists").glob("*Release")):
-        pairs = re.findall(r"^([A-Za-z-]+): (.*)$", path.read_text("utf-8", "replace"), re.MULTILINE)
+        pairs = re.findall(
+            r"^([A-Za-z-]+): (.*)$", path.read_text("utf-8", "replace"), re.MULTILINE
+        )
         return dict(pairs)
     return {}
 
 
 def _solve(root: _AptRoot, inputs: Inputs, arch: str, loaded: LoadedRecipe) -> Iterator[Deb]:
     index = _index(root)
-    essential = sorted({name for (name, _), fields in index.items() if fields.get("Essential") == "yes"})
+    essential = sorted(
+        {name for (name, _), fields in index.items() if fields.get("Essential") == "yes"}
+    )
     known = {name for name, _ in index}
     if unknown := [name for name in inputs.apt if name not in known]:
         raise FairleadError(
@@ -175,10 +192,7 @@ def _solve(root: _AptRoot, inputs: Inputs, arch: str, loaded: LoadedRecipe) -> I
         )  # fmt: skip
 
 
-def _unknown_package(name: str, known: set[str], inputs: Inputs, loaded: LoadedRecipe):  # type: ignore[no-untyped-def]
-    from fairlead.findings import error
-    from fairlead.suggest import suggest
-
+def _unknown_package(name: str, known: set[str], inputs: Inputs, loaded: LoadedRecipe) -> Finding:
     hint = suggest(name, known)
     return error(
         f"Debian {inputs.suite} has no package `{name}`", where=f"{loaded.folder / 'recipe.toml'}, packages.apt",
@@ -202,7 +216,11 @@ def _index(root: _AptRoot) -> dict[tuple[str, str], dict[str, str]]:
             remedy="run the same command again",
         ).decode("utf-8", "replace")  # fmt: skip
         for stanza in text.split("\n\n"):
-            pairs = (line.split(": ", 1) for line in stanza.split("\n") if ": " in line and line[0] != " ")
+            pairs = (
+                line.split(": ", 1)
+                for line in stanza.split("\n")
+                if ": " in line and line[0] != " "
+            )
             fields = {key: value for key, value in pairs if key in wanted}
             if "Package" in fields:
                 index[fields["Package"], fields["Version"]] = fields

@@ -92,7 +92,9 @@ def _copy(source: IO[bytes], put: Callable[[bytes], None], advance: Callable[[in
         advance(len(chunk))
 
 
-def _descriptor(datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes) -> bytes:
+def _descriptor(
+    datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes
+) -> bytes:
     return DESCRIPTOR.pack(
         datatype, True, ident, GROUP_MASK | 1, 0, at, size, _align(at + size) - at,
         epoch, epoch, 0, 0, name.encode(), extra,

@@ -152,8 +152,15 @@ def remove_tree(folder: Path) -> None:
                 subprocess.run([program, argv[1], folder / "mnt"], check=False, capture_output=True)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists() and os.getuid() != 0:
-        argv = [tool("mmdebstrap"), "--unshare-helper", "rm", "-rf", "--one-file-system", folder]
-        subprocess.run(argv, check=False, capture_output=True)
+        helper = [
+            tool("mmdebstrap"),
+            "--unshare-helper",
+            "rm",
+            "-rf",
+            "--one-file-system",
+            str(folder),
+        ]
+        subprocess.run(helper, check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -239,7 +246,11 @@ def scratch_parent(need: int) -> Path:
     """
     if "TMPDIR" not in os.environ:
         memory = Path("/dev/shm")
-        if memory.is_dir() and os.access(memory, os.W_OK) and min(_available(), _free(memory)) > 2 * need:
+        if (
+            memory.is_dir()
+            and os.access(memory, os.W_OK)
+            and min(_available(), _free(memory)) > 2 * need
+        ):
             return memory
     folder = Path(tempfile.gettempdir()).resolve()
     need_space(folder, need, "unpacking the image", "TMPDIR")

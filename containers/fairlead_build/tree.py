@@ -74,7 +74,9 @@ def unpacked_bytes(lock: Lock) -> int:
     return 6 * lock.download_bytes + (200 << 20)
 
 
-def build_tree(loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress) -> Path:
+def build_tree(
+    loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
+) -> Path:
     """Makes the squashfs of the tree, from the store alone.
 
     Raises:
@@ -94,7 +96,9 @@ def build_tree(loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progres
     return cache.tree(key)
 
 
-def _stage_packages(loaded: LoadedRecipe, lock: Lock, cache: Cache, scratch: Path, stage: Stage) -> None:
+def _stage_packages(
+    loaded: LoadedRecipe, lock: Lock, cache: Cache, scratch: Path, stage: Stage
+) -> None:
     """Lays out what mmdebstrap reads: ``repo/`` for apt, ``stage/`` and ``files/`` for the hooks."""
     repo, inside, files = scratch / "repo", scratch / "stage", scratch / "files"
     for folder in (repo, inside, files):
@@ -150,7 +154,11 @@ def _unpack(
         f'mkdir "$1/.fairlead-stage" && cp -r "{scratch}/stage/." "$1/.fairlead-stage/" && '
         'chroot "$1" /usr/bin/python3 -I /.fairlead-stage/install.py'
     )
-    hooks = [lay, *([install] if with_python else ['chroot "$1" ldconfig']), f'sh "{scratch}/stage/clean.sh" "$1"']
+    hooks = [
+        lay,
+        *([install] if with_python else ['chroot "$1" ldconfig']),
+        f'sh "{scratch}/stage/clean.sh" "$1"',
+    ]
     argv = [
         "mmdebstrap", "--mode=unshare", "--variant=essential", "--format=tar", "--verbose",
         f"--architectures={lock.architecture}", "--skip=output/dev,check/signed-by",
@@ -158,7 +166,9 @@ def _unpack(
         *(f"--dpkgopt={option}" for option in _LEFT_OUT), *(f"--customize-hook={hook}" for hook in hooks),
         "", "-", f"deb [trusted=yes] copy://{scratch}/repo ./",
     ]  # fmt: skip
-    env = clean_environment({"SOURCE_DATE_EPOCH": str(lock.source_date_epoch), "TMPDIR": str(scratch)})
+    env = clean_environment(
+        {"SOURCE_DATE_EPOCH": str(lock.source_date_epoch), "TMPDIR": str(scratch)}
+    )
     listener = _Listener(progress, packages=len(lock.deb), wheels=len(lock.wheel))
     with child(argv, env=env, stderr=subprocess.PIPE) as process, listener.open():
         for chunk in _stream(process, listener.hear):

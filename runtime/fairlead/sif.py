@@ -94,14 +94,18 @@ class Sif:
         for item in self.objects:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
-                    raise _broken(self.path, f"object {item.id} `{name}` claims {item.size} bytes of JSON")
+                    raise _broken(
+                        self.path, f"object {item.id} `{name}` claims {item.size} bytes of JSON"
+                    )
                 with self.path.open("rb") as stream:
                     stream.seek(item.offset)
                     raw = stream.read(item.size)
                 try:
                     value = json.loads(raw)
                 except (ValueError, RecursionError) as exc:
-                    raise _broken(self.path, f"object {item.id} `{name}` is not JSON: {exc}") from None
+                    raise _broken(
+                        self.path, f"object {item.id} `{name}` is not JSON: {exc}"
+                    ) from None
                 if not isinstance(value, dict):
                     raise _broken(self.path, f"object {item.id} `{name}` is not a JSON object")
                 return value
@@ -176,16 +180,33 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
         if head[32 : 32 + len(MAGIC)] == MAGIC:
             raise _truncated(path, real, HEADER.size)
         raise _not_a_sif(path, f"it has {real} bytes, a SIF header alone has {HEADER.size}")
-    (_, magic, version, arch, identity, created, _, _, total, table_offset, _, data_offset, data_size) = (
-        HEADER.unpack(head)
-    )
+    (
+        _,
+        magic,
+        version,
+        arch,
+        identity,
+        created,
+        _,
+        _,
+        total,
+        table_offset,
+        _,
+        data_offset,
+        data_size,
+    ) = HEADER.unpack(head)
     if magic.rstrip(b"\0") != MAGIC:
         raise _not_a_sif(path, f"bytes 32 to 41 are {magic!r}, a SIF has {MAGIC!r} there")
     if version.rstrip(b"\0") != VERSION:
-        raise _not_a_sif(path, f"its format version is {version!r}; this fairlead reads {VERSION!r}")
+        raise _not_a_sif(
+            path, f"its format version is {version!r}; this fairlead reads {VERSION!r}"
+        )
     if not 0 < total <= _MOST_DESCRIPTORS:
         raise _broken(path, f"its header claims {total} objects")
-    if min(table_offset, data_offset, data_size) < HEADER.size - 1 or max(table_offset, data_offset) > 1 << 62:
+    if (
+        min(table_offset, data_offset, data_size) < HEADER.size - 1
+        or max(table_offset, data_offset) > 1 << 62
+    ):
         raise _broken(path, "an offset in its header points into the header or beyond any file")
     names = {code: name for name, code in ARCHES.items()}
     size = total * DESCRIPTOR.size
@@ -203,8 +224,8 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
 def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
     found = []
     for number in range(total):
-        (datatype, used, ident, _, _, offset, size, _, _, _, _, _, name, extra) = DESCRIPTOR.unpack_from(
-            table, number * DESCRIPTOR.size
+        (datatype, used, ident, _, _, offset, size, _, _, _, _, _, name, extra) = (
+            DESCRIPTOR.unpack_from(table, number * DESCRIPTOR.size)
         )
         if not used:
             continue

@@ -9,10 +9,12 @@ arguments it reads a zip archive from stdin and writes a zip of the compiled fil
 
 import importlib.util
 import io
+import marshal
 import os
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 # How marshal writes an object depends on what else the process has alive. A fixed number of
 # processes, each with a fixed list in a fixed order, gives the same bytes on any number of cores.
@@ -25,42 +27,37 @@ def compiled(source: bytes, path: str) -> bytes:
     Raises:
         SyntaxError, ValueError: it is not for this Python.
     """
-    from importlib._bootstrap_external import _code_to_hash_pyc  # type: ignore[import-not-found]
-
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
-    data: bytes = _code_to_hash_pyc(code, importlib.util.source_hash(source), False)
-    return data
+    flags = (1).to_bytes(4, "little")  # hash-based, not checked
+    return (
+        importlib.util.MAGIC_NUMBER
+        + flags
+        + importlib.util.source_hash(source)
+        + marshal.dumps(code)
+    )
 
 
-def sources(folders: list[str]) -> list[str]:
-    found = []
-    for folder in folders:
-        for base, inner, names in os.walk(folder):
-            inner.sort()
-            found += [os.path.join(base, name) for name in sorted(names) if name.endswith(".py")]
-    return found
+def sources(folders: list[str]) -> list[Path]:
+    found = {path for folder in folders for path in Path(folder).rglob("*.py")}
+    return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
 def compile_shard(number: int, folders: list[str]) -> None:
     for path in sources(folders)[number::SHARDS]:
-        if os.path.islink(path):
-            continue
-        with open(path, "rb") as stream:
-            source = stream.read()
-        target = importlib.util.cache_from_source(path)
         try:
-            data = compiled(source, path)
+            data = compiled(path.read_bytes(), str(path))
         except (SyntaxError, ValueError):
             # Templates and files for other Pythons: an interpreter that met them would fail too.
             continue
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "wb") as out:
-            out.write(data)
+        target = Path(importlib.util.cache_from_source(str(path)))
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(data)
 
 
 def compile_folders(folders: list[str]) -> None:
     children = [
-        subprocess.Popen([sys.executable, "-I", __file__, "--shard", str(n), *folders]) for n in range(SHARDS)
+        subprocess.Popen([sys.executable, "-I", __file__, "--shard", str(n), *folders])
+        for n in range(SHARDS)
     ]
     # Every child is waited for, also after one failed.
     codes = [child.wait() for child in children]

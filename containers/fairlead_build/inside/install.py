@@ -38,7 +38,7 @@ def main() -> None:
 def install(python: Path, role: str, prefix: Path, options: list[str]) -> None:
     """pip, run from its own wheel: it is needed here and nowhere else."""
     installer = next((STAGE / "installer").glob("pip-*.whl"))
-    argv = [
+    argv: list[str | Path] = [
         python, "-I", installer / "pip", "install", "--no-index", "--find-links", STAGE / role,
         "--no-deps", "--no-compile", "--no-cache-dir", "--require-hashes", "--quiet",
         "--root-user-action=ignore", "--disable-pip-version-check",
@@ -76,14 +76,20 @@ def use_mpi(prefix: Path) -> None:
 
 def compile_all(prefix: Path, mpi: str) -> None:
     """All .pyc anew: Debian's own hold time stamps and were made in no fixed order."""
-    folders = [f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}", "/usr/lib/python3", str(prefix)]
+    folders = [
+        f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}",
+        "/usr/lib/python3",
+        str(prefix),
+    ]
     if mpi:
         folders.append(mpi)
     for folder in folders:
         for cache in Path(folder).rglob("__pycache__"):
             shutil.rmtree(cache)
     say("compiling")
-    subprocess.run([sys.executable, "-I", Path(__file__).with_name("bytecode.py"), *folders], check=True)
+    subprocess.run(
+        [sys.executable, "-I", Path(__file__).with_name("bytecode.py"), *folders], check=True
+    )
 
 
 main()
