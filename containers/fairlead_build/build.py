@@ -133,7 +133,12 @@ def build(
     warnings: tuple[Finding, ...] = ()
     try:
         if entry is None:
-            with _turn(job, progress):
+            # One build of a recipe at a time; the next one is told whom it waits for.
+            with holding(
+                job.cache,
+                f"recipe-{job.name}",
+                lambda who: progress.stage(f"wait for {who}, which is building `{job.name}` too"),
+            ):
                 entry = _current(job)  # somebody else may have built it while we waited
                 if entry is None:
                     warnings = _tool_warnings(job.lock)
@@ -209,27 +214,6 @@ def _stages(job: _Job, entry: ImageEntry | None) -> tuple[StageState, ...]:
         StageState("payload", False, "fairlead and the image's description"),
         StageState("sif", False, str(job.cache.image(job.key))),
     )
-
-
-class _turn:
-    """The recipe's turn: one build of it at a time, the next one told whom it waits for."""
-
-    def __init__(self, job: _Job, progress: Progress):
-        self._waiting = progress
-        self._context = holding(job.cache, f"recipe-{job.name}", self._wait)
-        self._name = job.name
-
-    def _wait(self, who: str) -> None:
-        with self._waiting.stage(
-            f"waiting for {who}, which is building `{self._name}` too"
-        ) as stage:
-            stage.result("its result is used if it is the same")
-
-    def __enter__(self) -> None:
-        self._context.__enter__()
-
-    def __exit__(self, *exc: object) -> None:
-        self._context.__exit__(*exc)  # type: ignore[arg-type]
 
 
 def _tool_warnings(lock: Lock) -> tuple[Finding, ...]:

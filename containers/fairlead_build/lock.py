@@ -121,7 +121,8 @@ def inputs_of(recipe: Recipe, runtime: tuple[str, ...]) -> Inputs:
         if recipe.mpi.source == "apt":
             apt.add(recipe.mpi.distribution)
     if recipe.python is not None:
-        apt.add("python3")
+        # What every manylinux wheel may rely on without carrying it (PEP 600), and minbase lacks.
+        apt.update(("python3", "libstdc++6"))
         pip.update(runtime)
     return Inputs(
         distribution=recipe.base.distribution,

@@ -24,7 +24,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -79,8 +79,10 @@ class Cache:
 
 
 @contextmanager
-def holding(cache: Cache, name: str, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Holds the lock called ``name``; a second holder waits, and ``waiting`` is told for whom."""
+def holding(
+    cache: Cache, name: str, waiting: Callable[[str], AbstractContextManager[object]]
+) -> Iterator[None]:
+    """Holds the lock called ``name``; a second holder waits, inside ``waiting(for whom)``."""
     path = cache.root / "locks" / f"{name}.lock"
     with path.open("a+") as stream:
         try:
@@ -89,8 +91,8 @@ def holding(cache: Cache, name: str, waiting: Callable[[str], None]) -> Iterator
             if exc.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             stream.seek(0)
-            waiting(stream.read().strip() or "another build")
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            with waiting(stream.read().strip() or "another build"):
+                fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
         stream.truncate()
         stream.write(f"process {os.getpid()}\n")
