@@ -10,6 +10,11 @@ from fairlead.doctor.world import World
 
 NAME = "fuse"
 DEVICE = "/dev/fuse"
+_OPEN = RootFix(
+    f"makes {DEVICE} usable by everybody",
+    ("chmod", "666", DEVICE),
+    f"sudo chmod 666 {DEVICE}",
+)
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
@@ -27,8 +32,8 @@ def examine(world: World) -> Iterator[Diagnosis]:
             f"{world.user} may not open {DEVICE}",
             where=DEVICE,
             why="its mode is not the usual 0666",
-            remedy=(line := f"sudo chmod 666 {DEVICE}"),
-            fix=RootFix(f"makes {DEVICE} usable by everybody", ("chmod", "666", DEVICE), line),
+            remedy=_OPEN.line,
+            fix=_OPEN,
         )
     else:
         yield well(NAME, f"{world.user} may mount images through {DEVICE}")
