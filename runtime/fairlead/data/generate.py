@@ -7,18 +7,16 @@ written depends on the seed and the counts, not on the number of processes.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import multiprocessing
-import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.data import VERSION, hep
 from fairlead.data.shards import is_whole, shard_path, write_shard
+from fairlead.paths import locked
 from fairlead.train.events import EventLog
 
 
@@ -82,20 +80,9 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder / ".lock"):  # a second writer waits, then finds all files whole
         _generate(data, folder, processes, log)
     log.write("done", events=data.train + data.val, seconds=time.monotonic() - begun)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """One writer a folder at a time; a second one waits, and then finds all files whole."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:

@@ -130,7 +130,7 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
     everyone = _train(runner, options, data, progress)
     baseline = _baseline(runner, options, data, progress)
     result = TrainResult(one, everyone, baseline, data)
-    return TrainResult(one, everyone, baseline, data, tuple(_judge(result)))
+    return TrainResult(one, everyone, baseline, data, tuple(judge(result)))
 
 
 def data_key(options: TrainOptions) -> str:
@@ -341,7 +341,7 @@ def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -
     )  # fmt: skip
 
 
-def _judge(result: TrainResult) -> Iterator[Finding]:
+def judge(result: TrainResult) -> Iterator[Finding]:
     """What a finished training shows."""
     auc, linear = result.auc, result.baseline.auc
     held_out = result.baseline.val

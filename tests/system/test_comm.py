@@ -1,0 +1,202 @@
+"""fairlead.comm on several ranks of a real MPI, without a container."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairlead
+from fairlead.doctor.hostmpi_install import install_wheel_mpi
+
+RUNTIME = Path(fairlead.__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def mpi():
+    """A host MPI's prefix, the one that ``make setup`` installs."""
+    return install_wheel_mpi("mpich", "5.0.2")
+
+
+@pytest.fixture
+def ranks(mpi, tmp_path):
+    """Runs a program on so many ranks; gives (exit code, stdout lines sorted, stderr)."""
+
+    def run(count, program, limit_s=60):
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        environ = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(mpi / "lib"),
+            "PYTHONPATH": str(RUNTIME),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "",  # a line is one write, so ranks do not mix theirs
+        }
+        done = subprocess.run(
+            [mpi / "bin" / "mpiexec", "-n", str(count), sys.executable, path],
+            capture_output=True, text=True, env=environ, timeout=limit_s,
+        )  # fmt: skip
+        return done.returncode, sorted(done.stdout.splitlines()), done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_aggregate_several_ranks_is_the_mean_in_every_dtype(ranks, count):
+    program = """
+import numpy as np
+from fairlead import comm
+me, n = comm.rank(), comm.size()
+def mine(rank):
+    rng = np.random.default_rng(rank)
+    return [rng.normal(size=(5, 7)).astype(np.float32), rng.normal(size=()),
+            rng.normal(size=3) + 1j * rng.normal(size=3), np.zeros((0, 4)),
+            rng.normal(size=(70_000, 3)).astype(np.float32)]
+given = mine(me)
+kept = [a.copy() for a in given]
+result = comm.aggregate(given)
+for i, got in enumerate(result):
+    want = np.mean([mine(r)[i] for r in range(n)], axis=0, dtype=np.result_type(got, np.float64))
+    np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-7)
+    assert got.dtype == given[i].dtype and got.shape == given[i].shape
+    np.testing.assert_array_equal(given[i], kept[i])
+assert comm.check_buffers_match(result).matches
+again = comm.aggregate(given, out=given)
+assert all(a is b for a, b in zip(again, given))
+assert all(np.array_equal(a, b) for a, b in zip(again, result))
+print("ok", comm.average(me) == (n - 1) / 2, comm.init().backend.split()[0])
+comm.finalize()
+"""
+    code, lines, err = ranks(count, program)
+    assert (code, lines) == (0, ["ok True mpi4py"] * count), err
+
+
+def test_broadcast_any_root_and_dtype_is_bit_exact(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+me, n = comm.rank(), comm.size()
+def of(rank):
+    rng = np.random.default_rng(rank)
+    return [rng.normal(size=(2, 3)), rng.integers(0, 9, 4), np.array(rank % 2 == 0),
+            np.array([np.nan, rank], np.float16)]
+for root in range(n):
+    got = comm.broadcast(of(me), root=root)
+    for a, b in zip(got, of(root)):
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
+out = of(me)
+comm.broadcast(of(me), root=1, out=out)
+assert comm.check_buffers_match(out).matches
+print("ok", comm.local_rank() == me)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+def test_check_buffers_match_names_array_and_rank(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+arrays = [np.ones(3), np.zeros(2), np.ones(2)]
+if comm.rank() == 2:
+    arrays[1][0] = 1e-300
+m = comm.check_buffers_match(arrays)
+print(m.matches, m.first, m.ranks, len(m.digests), m.digests[0] == m.digests[1] != m.digests[2])
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["False 1 (2,) 3 True"] * 3), err
+
+
+MISMATCHES = {
+    "shape": (
+        "comm.aggregate([np.ones(2), np.ones(4 if me == 1 else 5)])",
+        "rank 1 passed other arrays to aggregate",
+        "rank 0 has float64 (5,), rank 1 has float64 (4,)",
+    ),
+    "dtype": (
+        "comm.broadcast([np.ones(2, 'f4' if me == 2 else 'f8')])",
+        "rank 2 passed other arrays to broadcast(root=0)",
+        "rank 0 has float64 (2,), rank 2 has float32 (2,)",
+    ),
+    "number": (
+        "comm.aggregate([np.ones(2)] * (2 if me == 2 else 1))",
+        "rank 2 passed other arrays to aggregate",
+        "rank 0 has no array 1 (1 in all), rank 2 has float64 (2,)",
+    ),
+    "call": (
+        "comm.barrier() if me == 1 else comm.average(1.0)",
+        "rank 1 called barrier while rank 0 called average",
+        "a collective needs every rank",
+    ),
+    "root": (
+        "comm.broadcast([np.ones(1)], root=me // 2)",
+        "rank 2 called broadcast(root=1) while rank 0 called broadcast(root=0)",
+        "a collective needs every rank",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISMATCHES)
+def test_mismatch_between_ranks_is_named_and_does_not_hang(ranks, kind):
+    call, what, why = MISMATCHES[kind]
+    # the well-matched step before shows that every call is checked, not only the first
+    program = f"""
+import numpy as np
+from fairlead import comm
+me = comm.rank()
+comm.aggregate([np.ones(2), np.ones(5)])
+{call}
+"""
+    code, _, err = ranks(3, program)
+    assert code != 0
+    assert what in err
+    assert why in err
+
+
+def test_exception_on_one_rank_ends_the_others(ranks):
+    program = """
+import time
+from fairlead import comm
+if comm.rank() == 1:
+    raise ValueError("bad batch")
+comm.barrier()
+"""
+    code, _, err = ranks(3, program)
+    assert code != 0
+    assert "ValueError: bad batch" in err
+    assert "rank 1 of 3 failed; ending the others" in err
+
+
+def test_killed_rank_ends_the_others(ranks):
+    program = """
+import os, signal
+import numpy as np
+from fairlead import comm
+comm.aggregate([np.ones(4)])
+if comm.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+comm.aggregate([np.ones(4)])
+"""
+    code, _, err = ranks(2, program)
+    assert code in (signal.SIGKILL, 128 + signal.SIGKILL), err
+
+
+def test_init_launcher_of_another_mpi_is_refused(mpi):
+    # Open MPI's world cannot be joined through this MPICH: every rank would be alone
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(mpi / "lib"),
+        "PYTHONPATH": str(RUNTIME),
+        "OMPI_COMM_WORLD_SIZE": "2",
+    }
+    environ.pop("PMI_SIZE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", "from fairlead import comm; comm.init()"],
+        capture_output=True, text=True, env=environ, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "the launcher started 2 ranks, but this one sees itself alone" in done.stderr
