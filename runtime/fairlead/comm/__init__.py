@@ -52,7 +52,8 @@ def init() -> Comm:
     """Starts MPI if nobody has, and returns this process's communicator. Calling it again is free.
 
     A process without a launcher and without an MPI library is rank 0 of 1. From here on an
-    uncaught exception on any rank ends all ranks (``MPI_Abort``), so that none waits for ever.
+    uncaught exception on any rank ends all ranks (``MPI_Abort``), so that none waits for ever;
+    ``sys.exit`` does not, so raise an exception where one rank has to give up.
 
     Raises:
         FairleadError: the launcher started more ranks than MPI can see (launcher and MPI are of

@@ -99,6 +99,8 @@ def _layout(call: str, signature: Signature) -> _Layout:
 class Comm:
     """The ranks of this run. Every method is collective: all ranks call it, in the same order.
 
+    For one thread at a time, like MPI itself on one communicator.
+
     Attributes:
         rank, size, local_rank: see the functions of these names in :mod:`fairlead.comm`.
         backend: what moves the bytes, e.g. ``mpi4py 4.1.2``.

@@ -138,6 +138,8 @@ def _tensorflow(threads: int) -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["KERAS_BACKEND"] = "tensorflow"
+    # A keras.json of the user's would change data type or layout; all ranks would write it at once.
+    os.environ["KERAS_HOME"] = os.devnull
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
