@@ -119,6 +119,7 @@ def _rank_proof(report: Mapping[str, Any]) -> RankProof:
         providers=tuple(report["transport"]["providers"]),
         ring_ok=report["ring_ok"],
         namespaces=report["namespaces"],
+        library_path=report["library_path"],
         app_mpi=", ".join(a["path"] for a in app),
     )
 

@@ -33,6 +33,7 @@ class RankProof:
         mpi_count: MPI libraries mapped; more than one corrupt each other.
         version: first line of ``MPI_Get_library_version``.
         transport: what carries messages, e.g. ``ucx: cma, sysv``.
+        library_path: LD_LIBRARY_PATH in it.
         app_mpi: what the loader gives the program itself, empty for a script.
     """
 
@@ -47,6 +48,7 @@ class RankProof:
     providers: tuple[str, ...]
     ring_ok: bool
     namespaces: Mapping[str, str]
+    library_path: str = ""
     app_mpi: str = ""
 
     @property
@@ -148,7 +150,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
     for p in proof.ranks:
         program = p.app_mpi if p.app_mpi and p.app_mpi != proof.planned_file else ""
         if program or p.mpi_path != proof.planned_file:
-            why, remedy = _why_kept(plan)
+            why, remedy = _why_kept(plan, p)
             loaded = program or p.mpi_path
             what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
             if program:
@@ -176,7 +178,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
     return []
 
 
-def _why_kept(plan: Plan) -> tuple[str, str]:
+def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     """The most likely reason that the image's own MPI was taken."""
     tied = [e for e in plan.consumers if e.rpath and not e.runpath]
     if tied:
@@ -201,9 +203,15 @@ def _why_kept(plan: Plan) -> tuple[str, str]:
             f"the image asks for {lacking[0]}, and the staged host MPI has no alias of that name",
             f"an alias {lacking[0]} beside the staged library; `fairlead explain` shows the aliases",
         )
+    if plan.staging and MOUNT not in seen.library_path:
+        return (
+            f"LD_LIBRARY_PATH there is {seen.library_path or 'empty'}: the image's start-up scripts "
+            "changed it, or lack the file at which Apptainer adds the caller's variables",
+            "look into /.singularity.d/env of the image: it needs a 99-base.sh and must not set LD_LIBRARY_PATH",
+        )
     return (
-        "LD_LIBRARY_PATH may have been changed inside the container",
-        "look for scripts of the image that set LD_LIBRARY_PATH; `fairlead inspect` shows its environment",
+        "the loader found another library first",
+        f"`fairlead run --force … -- env LD_DEBUG=libs {mpi_program(plan) or 'PROGRAM'}` shows where it looks",
     )
 
 

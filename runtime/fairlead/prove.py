@@ -168,8 +168,10 @@ class _Mpi:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.lib = library
+        self.world: Any
+        self.byte: Any
         if hasattr(library, "ompi_mpi_comm_world"):
-            self.world: Any = ctypes.c_void_p(
+            self.world = ctypes.c_void_p(
                 ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world"))
             )
             self.byte = ctypes.c_void_p(

@@ -91,13 +91,8 @@ def _consumes(elf: Elf) -> bool:
 
 def _names(root: Path, path: Path) -> Iterator[str]:
     for entry in os.scandir(path.parent):
-        if entry.name == path.name:
-            yield entry.name
-        elif (
-            entry.is_symlink()
-            and ".so" in entry.name
-            and resolve_in(root, Path(entry.path)) == path
-        ):
+        leads = entry.is_symlink() and ".so" in entry.name
+        if entry.name == path.name or (leads and resolve_in(root, Path(entry.path)) == path):
             yield entry.name
 
 

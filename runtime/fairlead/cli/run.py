@@ -53,6 +53,7 @@ Exit code: that of the first rank that failed; 121 refused before launch, 122 th
     "--force", is_flag=True, help="Go on when the checks refuse; the proof still decides."
 )
 @click.option("--dry-run", is_flag=True, help="Print the exact line, and launch nothing.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what every rank proved, as a table.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @json_option
 @click.argument("image")
@@ -70,6 +71,7 @@ def run(
     watchdog: float | None,
     force: bool,
     dry_run: bool,
+    verbose: bool,
     quiet: bool,
     as_json: bool,
     image: str,
@@ -100,6 +102,8 @@ def run(
     proof = prove_it(prepared, ranks, watchdog)
     if not quiet:
         _say(show.proof_line(proof))
+        if verbose:
+            click.echo(show.proof_text(proof), err=True)
     folder = launching.new_run_folder(cache_dir())
     line = launching.command_line(
         prepared.plan, command, ranks, record=folder, workdir=workdir, env=variables

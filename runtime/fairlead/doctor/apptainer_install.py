@@ -244,7 +244,7 @@ def _arrange(tree: Path) -> None:
     for path in (tree / "usr").iterdir():
         path.rename(tree / path.name)
     (tree / "usr").rmdir()
-    for unused in (*tree.glob("lib/*/gconv"), tree / "lib64", tree / "share" / "lintian"):
+    for unused in (*tree.glob("lib/*/gconv"), tree / "lib64", tree / "share" / "man"):
         shutil.rmtree(unused, ignore_errors=True)
     (tree / "var/lib/apptainer/mnt/session").mkdir(parents=True, exist_ok=True)
     # The starter lies below lib/TRIPLET and takes the prefix to be one level higher than it is:

@@ -42,7 +42,7 @@ def run(
         )  # fmt: skip
     except FileNotFoundError as exc:
         return Ran(words, 127, stderr=str(exc))
-    except PermissionError as exc:
+    except OSError as exc:  # not executable, or damaged
         return Ran(words, 126, stderr=str(exc))
     except subprocess.TimeoutExpired:
         return Ran(words, 124, stderr=f"no end after {timeout_s:.0f} s")

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ class TrainResult:
     all: WorkerResult
     baseline: Baseline
     data_dir: Path
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
 
     @property
     def efficiency(self) -> float:
@@ -130,7 +130,7 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
     everyone = _train(runner, options, data, progress)
     baseline = _baseline(runner, options, data, progress)
     result = TrainResult(one, everyone, baseline, data)
-    return TrainResult(one, everyone, baseline, data, tuple(judge(result)))
+    return replace(result, findings=tuple(judge(result)))
 
 
 def data_key(options: TrainOptions) -> str:

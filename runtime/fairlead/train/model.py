@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -115,6 +115,7 @@ class WorkerResult:
         versions: of what computed: ``python``, ``tensorflow``, ``keras``, ``numpy``, ``mpi4py``.
         weights: one a rank; ``final`` is the same on all of them, or there is no result.
         evaluation: None when only speed was measured.
+        stopped_by: ``epochs``, ``max_steps`` or ``max_seconds``, whichever came first.
     """
 
     ranks: int
@@ -131,4 +132,4 @@ class WorkerResult:
     train_seconds: float
     epochs_done: float
     evaluation: Evaluation | None = None
-    stopped_by: str = field(default="epochs")
+    stopped_by: str = "epochs"

@@ -1,0 +1,208 @@
+"""``fairlead train``: a bundled model, data-parallel in an image, with a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead import launch as launching
+from fairlead.cli import options, show
+from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
+from fairlead.findings import ExitCode, Severity
+from fairlead.paths import cache_dir
+from fairlead.serial import to_json
+from fairlead.session import Prepared, prepare, prove_it, refuse
+
+EPILOG = """\b
+Examples:
+  fairlead train hepcnn -n 2
+  fairlead train hepcnn -n 4 --max-seconds 600 --epochs 5 -o report
+  fairlead train hepcnn -n 2 --mpi container --json
+  fairlead train hepcnn -n 2 --data /scratch/hep-events
+"""
+MODELS = ("hepcnn",)
+
+
+@click.command(epilog=EPILOG, short_help="Train a bundled model data-parallel, and report.")
+@click.argument("model", type=click.Choice(MODELS))
+@click.option(
+    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on."
+)
+@click.option(
+    "--image", default="tensorflow", show_default=True, help="Recipe name or path of the image."
+)
+@options.choice_options
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of your own event files; otherwise they are generated once and kept.",
+)
+@click.option(
+    "--train-events",
+    default=6000,
+    show_default=True,
+    type=click.IntRange(100),
+    help="Events to train on.",
+)
+@click.option(
+    "--epochs",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Times through the events.",
+)
+@click.option(
+    "--batch", default=16, show_default=True, type=click.IntRange(1), help="Events a rank and step."
+)
+@click.option(
+    "--max-seconds",
+    default=90.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Longest training time.",
+)
+@click.option("--seed", default=1, show_default=True, help="Seed of weights, data and order.")
+@click.option(
+    "-o",
+    "--output",
+    default="fairlead-report",
+    show_default=True,
+    help="Folder for the report.",
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@click.option(
+    "--watchdog",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Longest time until every rank has reported.  [default: the site's, 30]",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Print the line of the training launch, and launch nothing."
+)
+@json_option
+def train(
+    model: str,
+    ranks: int,
+    image: str,
+    mpi: str,
+    site: str | None,
+    launcher: str | None,
+    apps: tuple[str, ...],
+    binds: tuple[str, ...],
+    engine_args: tuple[str, ...],
+    data: Path | None,
+    train_events: int,
+    epochs: int,
+    batch: int,
+    max_seconds: float,
+    seed: int,
+    output: Path,
+    watchdog: float | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Train MODEL data-parallel in an image, and write report.html and report.json.
+
+    The launch is planned, checked and proved as by `fairlead run`. Speed is measured on 1 rank,
+    then the model is trained on all: initial weights are broadcast, gradients averaged, and at the
+    end all ranks must hold the same bits. The held-out score stands beside a linear model's.
+    """
+    from fairlead.report import write_report
+    from fairlead.report.compose import compose
+    from fairlead.train.host import TrainOptions
+    from fairlead.train.host import train as train_model
+    from fairlead.train.session_runner import runner
+
+    output = output.absolute()
+    bars = progress(as_json)
+    prepared = prepare(
+        image,
+        options.choices(mpi, site, launcher),
+        options.request(mpi, apps, binds, engine_args, ranks),
+        progress=bars,
+    )
+    if prepared.refused:
+        raise refuse(prepared)
+    if dry_run:
+        return _dry_run(prepared, ranks, output, as_json)
+    with bars.stage(f"prove the launch on {ranks} ranks") as stage:
+        proof = prove_it(prepared, ranks, watchdog)
+        stage.result(f"{proof.ranks[0].version}, {proof.ranks[0].transport}")
+    output.mkdir(parents=True, exist_ok=True)
+    settings = TrainOptions(
+        run_dir=output / "run",
+        ranks=ranks,
+        data_dir=data.absolute() if data else None,
+        train_events=train_events,
+        epochs=epochs,
+        batch=batch,
+        max_seconds=max_seconds,
+        seed=seed,
+    )
+    launch_by_plan = runner(prepared.plan, cache_dir(), output / "ranks.log")
+    result = train_model(launch_by_plan, settings, bars)
+    repeat = (
+        f"fairlead build {image}",
+        f"fairlead train {model} -n {ranks} --image {image} --seed {seed}",
+    )
+    report = compose(f"HEP-CNN in {image} on {ranks} ranks", prepared, proof, result, repeat)
+    with bars.stage("write the report"):
+        page, document = write_report(output, report)
+    failed = any(f.severity is Severity.ERROR for f in result.findings)
+    if as_json:
+        payload: dict[str, Any] = {
+            "report": str(document),
+            "page": str(page),
+            "proof": to_json(proof),
+            "result": to_json(result),
+        }
+        print_json("train", payload)
+    else:
+        click.echo("\n" + _summary(result))
+        if result.findings:
+            print_findings(result.findings)
+        click.echo(f"\nreport: {page}\n        {document}")
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _dry_run(prepared: Prepared, ranks: int, output: Path, as_json: bool) -> int:
+    config = output / "run" / "train.config.json"
+    command = ("python3", "-m", "fairlead.train.worker", "--config", str(config))
+    line = launching.command_line(prepared.plan, command, ranks).shell()
+    if as_json:
+        print_json("train", {**show.prepared_json(prepared), "command_line": line, "dry_run": True})
+    else:
+        click.echo(line)
+    return ExitCode.DONE
+
+
+def _summary(result: Any) -> str:
+    """The figures of a training, in a table."""
+    every = result.all
+    rows = [
+        (
+            "held-out AUC",
+            f"{result.auc:.3f}",
+            f"linear model on the same events: {result.baseline.auc:.3f}",
+        ),
+        (
+            f"samples/s, {every.ranks} ranks",
+            f"{every.speed.samples_per_s:.1f}",
+            f"batch {every.batch} a rank",
+        ),
+    ]
+    if result.one is not None:
+        rows.append(
+            ("samples/s, 1 rank", f"{result.one.speed.samples_per_s:.1f}", "same batch a rank")
+        )
+        rows.append(
+            ("efficiency", f"{100 * result.efficiency:.0f} %", f"of {every.ranks} x 1 rank")
+        )
+    digests = {w.final for w in every.weights}
+    same = "bit-identical" if len(digests) == 1 else "DIFFERENT"
+    rows.append(
+        ("weights", same, f"on {len(every.weights)} ranks: sha256 {every.weights[0].final[:16]}…")
+    )
+    return table(rows)
