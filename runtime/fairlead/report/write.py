@@ -137,6 +137,8 @@ def _figures(training: TrainResult) -> tuple[Figure, ...]:
             f" each rank with a batch of {everyone.batch} and {everyone.threads}"
             f" thread{'s' if everyone.threads > 1 else ''}"
         )
+        if training.efficiency > 1.02:
+            scaling += "; more than ideal means that other work slowed the machine on 1 rank"
     return (
         Figure("Speed", scaling, plots.scaling(training)),
         Figure(
@@ -148,7 +150,7 @@ def _figures(training: TrainResult) -> tuple[Figure, ...]:
         Figure(
             "Loss",
             f"from {points[0].loss:.2f} to {smooth:.2f} in {len(points)} steps of"
-            f" {everyone.batch * everyone.ranks} events",
+            f" {everyone.batch * everyone.ranks} events; faint: each step",
             plots.loss_curve(training),
         ),
         Figure(
