@@ -11,12 +11,12 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.facts import Elf
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
 
 _MPI_SYMBOL = re.compile(r"P?MPI_[A-Z]\w*|p?mpi_\w+?_{1,2}")
 _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
@@ -58,6 +58,9 @@ def read(path: Path, shown_as: str = "") -> Elf:
         NotElf: it is no ELF file, is truncated, or contradicts itself.
         OSError: it cannot be read.
     """
+    from elftools.common.exceptions import ELFError  # 20 ms, and facts are mostly cached
+    from elftools.elf.elffile import ELFFile
+
     with path.open("rb") as stream:
         if stream.read(4) != b"\x7fELF":
             raise NotElf(f"{path} is not an ELF file")
@@ -78,19 +81,6 @@ def read(path: Path, shown_as: str = "") -> Elf:
             MemoryError,
         ) as exc:
             # pyelftools lets many of its own errors through on damaged files.
-            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
-
-
-def symbols(path: Path) -> Iterator[Symbol]:
-    """Every dynamic symbol of a file.
-
-    Raises:
-        NotElf: as :func:`read`.
-    """
-    with path.open("rb") as stream:
-        try:
-            yield from _symbols(ELFFile(stream), b"")
-        except (ELFError, struct.error, KeyError, UnicodeError) as exc:
             raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
 
 

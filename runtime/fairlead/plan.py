@@ -27,7 +27,7 @@ from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
 from fairlead.hostmpi import GLIBC_PIECES, RUNTIME_PIECES, HostMpi, Launcher
 from fairlead.identify import family_of_soname
-from fairlead.site import SiteProfile
+from fairlead.site import Site
 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 _STAGE_FORMAT = 1  # moves when the layout of a staged folder does
@@ -121,7 +121,7 @@ class Plan:
     mode: str
     image: str
     facts: ImageFacts
-    site: SiteProfile
+    site: Site
     engine: Engine
     launcher: Launcher
     host: HostMpi | None
@@ -176,7 +176,7 @@ def plan(
     facts: ImageFacts,
     host: HostMpi | None,
     launcher: Launcher,
-    site: SiteProfile,
+    site: Site,
     engine: Engine,
     request: Request,
     cache: Path,

@@ -250,7 +250,7 @@ def _messages(proof: Proof) -> list[Finding]:
 
 
 def _transport(plan: Plan, proof: Proof) -> list[Finding]:
-    accepted = set(plan.site.fabric.accepts)
+    accepted = set(plan.site.accepts)
     for p in proof.ranks:
         used = {part for provider in p.providers for part in provider.split(";")}
         if foreign := sorted(used - accepted):
@@ -258,9 +258,9 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
                 error(
                     f"messages go over {', '.join(foreign)}",
                     where=f"rank {p.rank} on {p.host}, {p.transport}",
-                    why=f"site {plan.site.site.name} accepts {', '.join(sorted(accepted))}",
+                    why=f"site {plan.site.name} accepts {', '.join(sorted(accepted))}",
                     remedy=f"unset variables that force a transport (FI_PROVIDER, UCX_TLS); `fairlead site show "
-                    f"{plan.site.site.name}` shows what is accepted",
+                    f"{plan.site.name}` shows what is accepted",
                     check="transport",
                 )
             ]

@@ -60,6 +60,8 @@ def _build(hint: Any, data: Any) -> Any:
         if not isinstance(data, list | tuple):
             raise ValueError(f"expected a list, found {type(data).__name__}")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
+            if arguments[0] is str and all(type(item) is str for item in data):
+                return tuple(data)  # symbol lists have thousands of entries
             return tuple(_build(arguments[0], item) for item in data)
         return tuple(_build(a, item) for a, item in zip(arguments, data, strict=True))
     if origin is list:

@@ -153,7 +153,7 @@ def prove_it(
     """
     cache = cache_dir(environ)
     staging.ensure(prepared.plan, cache)
-    limit = limit_s or prepared.plan.site.watchdog.start_s
+    limit = limit_s or prepared.plan.site.start_s
     proof = probe(prepared.plan, ranks, cache, environ, limit)
     if not proof.holds:
         errors = [f for f in proof.findings if f.severity is Severity.ERROR]

@@ -6,66 +6,41 @@ that this machine is one of them.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import platform
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from pydantic import Field
-
+from fairlead import __version__
 from fairlead.findings import ExitCode, fail
-from fairlead.paths import bundled, config_dir
+from fairlead.paths import atomic_write, bundled, cache_dir, config_dir
+from fairlead.serial import from_json, to_json
 from fairlead.suggest import suggest
-from fairlead.tomlfile import Strict, load
 
 
-class About(Strict):
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="the profile's name")
-    summary: str = Field(description="one line for people")
-    source: str = Field(description="where its values come from")
-    status: Literal["run", "documented", "user", "guess"] = Field(
-        description="how well they are known"
-    )
+@dataclass(frozen=True)
+class Site:
+    """What a plan, its checks and its proof need of a profile.
 
+    Attributes:
+        accepts: transports that a proof may find in use.
+        start_s: seconds until every rank must have reported.
+        absent_programs, absent_paths: what must not be on a machine of this site.
+    """
 
-class Detect(Strict):
-    absent_programs: tuple[str, ...] = Field((), description="programs that must not be on PATH")
-    absent_paths: tuple[str, ...] = Field((), description="paths that must not exist")
-
-
-class Engines(Strict):
-    kinds: tuple[Literal["apptainer"], ...] = Field(
-        description="container engines, preferred first"
-    )
-
-
-class Launchers(Strict):
-    kinds: tuple[Literal["mpiexec"], ...] = Field(description="what starts ranks, preferred first")
-
-
-class Fabric(Strict):
-    kind: Literal["none", "ethernet"] = Field(description="the network between nodes")
-    accepts: tuple[str, ...] = Field(description="transports that a proof may find in use")
-
-
-class Watchdog(Strict):
-    start_s: float = Field(
-        30, gt=0, le=3600, description="seconds until every rank must have reported"
-    )
-
-
-class SiteProfile(Strict):
-    """One ``sitecfg/NAME.toml``."""
-
-    site: About
-    detect: Detect
-    engine: Engines
-    launcher: Launchers
-    fabric: Fabric
-    watchdog: Watchdog = Watchdog(start_s=30)
+    name: str
+    summary: str
+    engines: tuple[str, ...]
+    launchers: tuple[str, ...]
+    accepts: tuple[str, ...]
+    start_s: float
+    absent_programs: tuple[str, ...] = ()
+    absent_paths: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,11 +75,11 @@ def profile_files(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
     return files
 
 
-def load_profile(name: str, environ: Mapping[str, str] = os.environ) -> SiteProfile:
-    """The profile called ``name``, or the file of that path.
+def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file of the profile called ``name``, or ``name`` itself when it is a ``.toml`` path.
 
     Raises:
-        FairleadError: exit code 2; it is unknown, or its file has mistakes.
+        FairleadError: exit code 2; there is no such profile.
     """
     files = profile_files(environ)
     path = Path(name) if name.endswith(".toml") else files.get(name)
@@ -117,7 +92,42 @@ def load_profile(name: str, environ: Mapping[str, str] = os.environ) -> SiteProf
             check="site-unknown",
             code=ExitCode.USAGE,
         )
-    return load(path, SiteProfile, f"fairlead site show {name}")
+    return path
+
+
+def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
+    """The profile called ``name``, checked.
+
+    A profile that was found right once is remembered by its content, since checking it takes
+    longer than everything else before a launch.
+
+    Raises:
+        FairleadError: exit code 2; it is unknown, or its file has mistakes.
+    """
+    path = profile_file(name, environ)
+    try:
+        content = path.read_bytes()
+        key = hashlib.sha256(f"{__version__} ".encode() + content).hexdigest()[:20]
+        cached = cache_dir(environ) / "facts" / f"site-{key}.json"
+        return from_json(Site, json.loads(cached.read_text()))
+    except (OSError, ValueError):
+        pass
+    from fairlead import siteprofile  # pydantic, only when it must be checked
+
+    profile = siteprofile.read(path)
+    site = Site(
+        name=profile.site.name,
+        summary=profile.site.summary,
+        engines=profile.engine.kinds,
+        launchers=profile.launcher.kinds,
+        accepts=profile.fabric.accepts,
+        start_s=float(profile.watchdog.start_s),
+        absent_programs=profile.detect.absent_programs,
+        absent_paths=profile.detect.absent_paths,
+    )
+    with contextlib.suppress(OSError), atomic_write(cached, "w") as stream:
+        json.dump(to_json(site), stream)
+    return site
 
 
 def detect(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Detected:
@@ -126,7 +136,7 @@ def detect(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> D
     against: dict[str, tuple[str, ...]] = {}
     match: str | None = None
     for name in profile_files(environ):
-        reasons = why_not(load_profile(name, environ), environ, root)
+        reasons = why_not(load_site(name, environ), environ, root)
         if reasons:
             against[name] = reasons
         elif match is None:
@@ -135,32 +145,30 @@ def detect(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> D
 
 
 def why_not(
-    profile: SiteProfile, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+    profile: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 ) -> tuple[str, ...]:
     """The facts of this machine that contradict ``profile``; empty when it fits."""
     programs = [
         f"`{program}` is on PATH"
-        for program in profile.detect.absent_programs
+        for program in profile.absent_programs
         if shutil.which(program, path=environ.get("PATH", ""))
     ]
     paths = [
-        f"{path} exists"
-        for path in profile.detect.absent_paths
-        if (root / path.lstrip("/")).exists()
+        f"{path} exists" for path in profile.absent_paths if (root / path.lstrip("/")).exists()
     ]
     return (*programs, *paths)
 
 
-def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[SiteProfile, str]:
+def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Site, str]:
     """The profile to use and why: ``--site``, ``$FAIRLEAD_SITE``, or what was detected.
 
     Raises:
         FairleadError: exit code 2; none was named and none fits. Guessing would be silent.
     """
     if name:
-        return load_profile(name, environ), "named by --site"
+        return load_site(name, environ), "named by --site"
     if chosen := environ.get("FAIRLEAD_SITE"):
-        return load_profile(chosen, environ), "named by $FAIRLEAD_SITE"
+        return load_site(chosen, environ), "named by $FAIRLEAD_SITE"
     found = detect(environ)
     if found.profile is None:
         reasons = "\n".join(f"{site}: {'; '.join(why)}" for site, why in found.against.items())
@@ -173,7 +181,7 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
             check="site-detect",
             code=ExitCode.USAGE,
         )
-    return load_profile(found.profile, environ), "detected"
+    return load_site(found.profile, environ), "detected"
 
 
 def _machine(root: Path) -> list[Evidence]:

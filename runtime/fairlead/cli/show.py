@@ -32,7 +32,7 @@ def plan_text(prepared: Prepared) -> str:
     plan = prepared.plan
     parts = [
         f"Image  {plan.image}\n       {plan.facts.os}, glibc {plan.facts.glibc}, Python {plan.facts.python or '-'}",
-        f"Site   {plan.site.site.name} ({prepared.site_reason}): {plan.site.site.summary}",
+        f"Site   {plan.site.name} ({prepared.site_reason}): {plan.site.summary}",
     ]
     for kind, title in _TITLES.items():
         lines = [line for line in plan.lines if line.kind == kind]
@@ -100,7 +100,7 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
             "glibc": plan.facts.glibc,
             "mpis": [m.title for m in plan.facts.mpis],
         },
-        "site": {"name": plan.site.site.name, "reason": prepared.site_reason},
+        "site": {"name": plan.site.name, "reason": prepared.site_reason},
         "mpi": {
             "mode": plan.mode,
             "planned": plan.planned_title,

@@ -6,7 +6,7 @@ import platform
 
 import click
 
-from fairlead import hostmpi
+from fairlead import hostmpi, siteprofile
 from fairlead import site as sites
 from fairlead.cli.screen import json_option, print_json, table
 from fairlead.serial import to_json
@@ -26,7 +26,7 @@ def site() -> None:
 @json_option
 def list_profiles(as_json: bool) -> None:
     """The profiles that fairlead knows."""
-    profiles = [sites.load_profile(name) for name in sorted(sites.profile_files())]
+    profiles = [siteprofile.read(path) for path in sorted(sites.profile_files().values())]
     if as_json:
         print_json("site-list", {"sites": [p.model_dump(mode="json") for p in profiles]})
     else:
@@ -38,18 +38,17 @@ def list_profiles(as_json: bool) -> None:
 @json_option
 def show_profile(name: str, as_json: bool) -> None:
     """Every value of a profile, and what it means."""
-    profile = sites.load_profile(name)
+    profile = siteprofile.read(sites.profile_file(name))
     if as_json:
         print_json("site", {"site": profile.model_dump(mode="json")})
         return
     rows = []
-    for title, field in type(profile).model_fields.items():
+    for title in type(profile).model_fields:
         part = getattr(profile, title)
         for key, info in type(part).model_fields.items():
             value = getattr(part, key)
             shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
             rows.append((f"{title}.{key}", shown, info.description or ""))
-        del field
     click.echo(table(rows, ("key", "value", "meaning")))
 
 

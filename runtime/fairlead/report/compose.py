@@ -83,7 +83,7 @@ def _environment(prepared: Prepared) -> tuple[Fact, ...]:
     return (
         Fact("machine", f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"),
         Fact("kernel", platform.release()),
-        Fact("site", f"{plan.site.site.name} ({prepared.site_reason})"),
+        Fact("site", f"{plan.site.name} ({prepared.site_reason})"),
         Fact("engine", f"{plan.engine.kind} at {plan.engine.path}"),
         Fact("launcher", plan.launcher.title),
         Fact(
