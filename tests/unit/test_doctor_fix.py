@@ -129,6 +129,13 @@ def test_run_absent_program_is_code_127() -> None:
     assert run(["no-such-program-anywhere"]).returncode == 127
 
 
+def test_run_damaged_program_is_code_126(tmp_path: Path) -> None:
+    damaged = tmp_path / "program"
+    damaged.write_bytes(b"\x7fELF" + bytes(60))
+    damaged.chmod(0o755)
+    assert run([damaged]).returncode == 126
+
+
 def test_run_of_a_program_that_hangs_ends() -> None:
     assert run(["sleep", "60"], timeout_s=0.1).returncode == 124
 

