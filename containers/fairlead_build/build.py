@@ -1,15 +1,15 @@
 """``fairlead build``: from a recipe and its lock to one deterministic image, stage by stage.
 
-=======  ===================================================  ======================
+=======  ===================================================  =============================
 stage    makes                                                read next
-=======  ===================================================  ======================
+=======  ===================================================  =============================
 fetch    every .deb and wheel of the lock, by hash            ``fetch.py``
 tree     a squashfs of all that, without our own wheel        ``tree.py``
-facts    what the planner must know; checked against itself   ``mpicheck.py``
+facts    what the planner must know; checked against itself   ``examine.py``, ``mpicheck.py``
 payload  our wheel and the image's description over the tree  ``payload.py``
 sif      the squashfs in a SIF                                ``sif.py``
 index    the name under which ``fairlead run`` finds it       ``images.py``
-=======  ===================================================  ======================
+=======  ===================================================  =============================
 
 Each stage's result has a key made of all its inputs, and is kept in the cache under it.
 """
@@ -29,11 +29,11 @@ from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
-from fairlead.scan import scan_tree
 from fairlead.serial import from_json, to_json
 from fairlead.sif import copy_object, read_sif
 from fairlead.suggest import suggest
 from fairlead_build import fetch, payload
+from fairlead_build.examine import examine
 from fairlead_build.images import ImageEntry, hand_out, read_entry, write_entry
 from fairlead_build.lock import Lock, load_lock
 from fairlead_build.mpicheck import image_findings
@@ -253,14 +253,8 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
     with (
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
-        payload.mounted(tree, scratch) as root,
     ):
-        facts = _facts(job, root, progress)
-        bytecode: dict[str, bytes] = {}
-        python = job.loaded.recipe.python
-        if job.wheel is not None and python is not None:
-            site = f"{python.prefix}/lib/python{python.version}/site-packages"
-            bytecode = payload.wheel_bytecode(root, job.wheel, python.prefix, site)
+        facts, bytecode = _examine(job, tree, scratch, progress)
         description = payload.describe(
             job.loaded,
             lock,
@@ -271,7 +265,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
         )
         members = payload.layer(job.loaded, description, job.wheel, bytecode)
         squashfs = scratch / "image.squashfs"
-        digest = payload.overlay(tree, members, root, squashfs, lock, progress, job.again)
+        digest = payload.overlay(tree, members, squashfs, lock, progress, job.again)
         return _wrap(job, squashfs, digest, description, work, progress)
 
 
@@ -304,18 +298,26 @@ def _glibc(lock: Lock) -> str:
     return version.split("-")[0]
 
 
-def _facts(job: _Job, root: Path, progress: Progress) -> ImageFacts:
-    """The tree's facts, from the cache or by a scan; checked either way."""
-    facts = _read_facts(job)
-    if facts is None:
-        with progress.stage("inspect the tree") as stage:
-            facts = scan_tree(root)
+def _examine(
+    job: _Job, tree: Path, scratch: Path, progress: Progress
+) -> tuple[ImageFacts, dict[str, bytes]]:
+    """The tree's facts, from the cache or by a scan, checked either way; and our wheel's .pyc."""
+    known = _read_facts(job)
+    python = job.loaded.recipe.python
+    with progress.stage("examine the tree") as stage:
+        found = examine(
+            tree, scratch, facts=known is None, wheel=job.wheel,
+            python=f"{python.prefix}/bin/python3" if python else "", site=python.site if python else "",
+        )  # fmt: skip
+        facts = known or found.facts
+        assert facts is not None
+        if known is None:
             with atomic_write(job.cache.tree_facts(job.tree), "w") as out:
                 json.dump({"scanner": _scanner(), "facts": to_json(facts)}, out)
-            stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
+        stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
     if wrong := image_findings(facts, job.loaded):
         raise FairleadError(wrong)
-    return facts
+    return facts, found.bytecode
 
 
 def _read_facts(job: _Job) -> ImageFacts | None:

@@ -1,7 +1,7 @@
 """Our own wheel and the image's description, laid over a finished tree without unpacking it.
 
 The tree streams from its squashfs through a tar pipe into a new one, with a small layer before it.
-The layer's .pyc files are made by the image's own Python, in the mounted tree.
+``examine.py`` makes the layer's .pyc files.
 """
 
 from __future__ import annotations
@@ -12,30 +12,23 @@ import json
 import shlex
 import subprocess
 import tarfile
-import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
 from fairlead.facts import ImageFacts
-from fairlead.findings import fail
 from fairlead.progress import Progress
 from fairlead.serial import to_json
 from fairlead_build.lock import Lock
-from fairlead_build.proc import child, clean_environment, run, tool_failed
+from fairlead_build.proc import child, clean_environment, tool_failed
 from fairlead_build.recipe import LoadedRecipe, Recipe
 from fairlead_build.squash import CHUNK, squashing, unsquash_argv
 from fairlead_build.tree import compression_of
 
 SCHEMA_VERSION = 1
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# mmdebstrap leaves /dev out together with its device nodes; engines mount over these.
-_MOUNT_POINTS = ("dev", "proc", "sys", "run", "tmp")
-_BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
 
 @dataclass(frozen=True)
@@ -100,59 +93,6 @@ def environment(recipe: Recipe) -> dict[str, str]:
     return {**own, **dict(sorted(recipe.env.items()))}
 
 
-@contextmanager
-def mounted(squashfs: Path, folder: Path) -> Iterator[Path]:
-    """``squashfs`` mounted read-only at ``folder/mnt``, without privileges.
-
-    Raises:
-        FairleadError: FUSE cannot be used here.
-    """
-    mount = folder / "mnt"
-    mount.mkdir()
-    argv: list[str | Path] = ["squashfuse", "-f", "-o", "ro,nodev,nosuid", squashfs, mount]
-    with child(argv, env=clean_environment(), stderr=subprocess.STDOUT) as process:
-        deadline = time.monotonic() + 30
-        while not mount.is_mount():
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.terminate()
-                said = (
-                    process.stdout.read().decode("utf-8", "replace").strip()
-                    if process.stdout
-                    else ""
-                )
-                raise fail(
-                    "the tree cannot be mounted", where=f"squashfuse, {mount}", why=said or "it did not start",
-                    remedy="sudo apt-get install squashfuse fuse3 && sudo chmod 666 /dev/fuse",
-                    check="fuse",
-                )  # fmt: skip
-            time.sleep(0.01)
-        yield mount  # SIGTERM makes squashfuse unmount, and it gets that when the block ends
-
-
-def wheel_bytecode(root: Path, wheel: bytes, prefix: str, site: str) -> dict[str, bytes]:
-    """The .pyc files of a wheel, made by the Python of the tree mounted at ``root``.
-
-    Returns:
-        Their bytes, by name relative to ``site`` (the tree's site-packages).
-    Raises:
-        FairleadError: the tree's Python does not run, or cannot compile the wheel.
-    """
-    asked = io.BytesIO(wheel)
-    with zipfile.ZipFile(asked, "a") as archive:
-        archive.comment = site.encode()
-    # Nothing is written to the tree: the archive goes in by stdin and comes out by stdout.
-    argv = [
-        "unshare", "--user", "--map-root-user", f"--root={root}", f"{prefix}/bin/python3", "-I", "-S", "-c",
-        _BYTECODE.read_text("utf-8"),
-    ]  # fmt: skip
-    made = run(
-        argv, env=clean_environment(), stdin=asked.getvalue(), doing="compile fairlead for the image's Python",
-        remedy="fairlead doctor",
-    )  # fmt: skip
-    with zipfile.ZipFile(io.BytesIO(made)) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
 @dataclass(frozen=True)
 class Member:
     """One file of the layer."""
@@ -198,7 +138,7 @@ def layer(
     ]
     python = loaded.recipe.python
     if wheel is not None and python is not None:
-        site = f"{python.prefix}/lib/python{python.version}/site-packages".lstrip("/")
+        site = python.site.lstrip("/")
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             names = archive.namelist()
             members += [Member(f"{site}/{name}", archive.read(name)) for name in names]
@@ -215,7 +155,6 @@ def layer(
 def overlay(
     tree: Path,
     members: list[Member],
-    present: Path,
     target: Path,
     lock: Lock,
     progress: Progress,
@@ -224,7 +163,7 @@ def overlay(
     """Writes ``target``: ``tree`` with ``members`` in it.
 
     Args:
-        present: the mounted tree; its folders keep their attributes.
+        members: what it gets; none of them may be in ``tree`` already.
     Returns:
         The sha256 of ``target``.
     Raises:
@@ -236,7 +175,7 @@ def overlay(
         squashing(target, how, remedy) as sink,
     ):
         # Our layer first, without its end mark: then the tree's own end mark ends both.
-        sink.write(_tar(members, present, how.epoch))
+        sink.write(_tar(members, how.epoch))
         argv = unsquash_argv(tree)
         with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as source:
             assert source.stdout is not None and source.stderr is not None
@@ -252,15 +191,12 @@ def overlay(
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _tar(members: list[Member], present: Path, epoch: int) -> bytes:
-    folders = set(_MOUNT_POINTS)
-    for member in members:
-        folders.update(str(p) for p in PurePosixPath(member.path).parents if str(p) != ".")
+def _tar(members: list[Member], epoch: int) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for folder in sorted(folders):
-            if not (present / folder).is_dir():
-                archive.addfile(_info(folder, tarfile.DIRTYPE, 0o755, 0, epoch))
+        # mmdebstrap leaves /dev out together with its device nodes; engines mount over it. Other
+        # folders are not told of: those of the tree stay, new ones get the writer's defaults.
+        archive.addfile(_info("dev", tarfile.DIRTYPE, 0o755, 0, epoch))
         for member in sorted(members, key=lambda m: m.path):
             info = _info(member.path, tarfile.REGTYPE, member.mode, len(member.body), epoch)
             archive.addfile(info, io.BytesIO(member.body))

@@ -77,6 +77,11 @@ class Python(Strict):
     version: PyMinor
     prefix: str = "/opt/python"
 
+    @property
+    def site(self) -> str:
+        """Where wheels are installed."""
+        return f"{self.prefix}/lib/python{self.version}/site-packages"
+
 
 class Packages(Strict):
     """``[packages]``: what is installed, dependencies excluded."""

@@ -147,11 +147,6 @@ def _sweep(parent: Path, stem: str) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Removes ``folder``, also what mmdebstrap left in it under subordinate user ids."""
-    if os.path.ismount(folder / "mnt"):
-        # Of a build that was killed together with its squashfuse; whichever of these may do it.
-        for argv in (["umount", "-l"], ["fusermount3", "-uz"], ["fusermount", "-uz"]):
-            if (program := shutil.which(argv[0])) is not None:
-                subprocess.run([program, argv[1], folder / "mnt"], check=False, capture_output=True)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists() and os.getuid() != 0:
         helper = [

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import selectors
+import shlex
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 from fairlead.findings import FairleadError, fail
 from fairlead.progress import Progress, Stage
@@ -29,7 +31,8 @@ from fairlead_build.store import Cache, copy_blob, publish, scratch_parent, work
 
 _INSIDE = Path(__file__).with_name("inside")
 # Documentation and translations: nothing at run time reads them; copyright files stay.
-_LEFT_OUT = (
+_DPKG = (
+    "force-unsafe-io",  # the tree is thrown away, whole or not
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
     "path-exclude=/usr/share/man/*",
@@ -149,22 +152,23 @@ def _unpack(
     """Runs mmdebstrap, and passes the tar stream it makes on to ``sink``."""
     # /usr merged from the start, as Debian's installer does; then nothing has to be moved later.
     merged = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done'
-    lay = f'cp -r --no-preserve=ownership,timestamps "{scratch}/files/." "$1/"'
+    files, stage = shlex.quote(f"{scratch}/files/."), shlex.quote(f"{scratch}/stage")
+    lay = f'cp -r --no-preserve=ownership,timestamps {files} "$1/"'
     install = (
-        f'mkdir "$1/.fairlead-stage" && cp -r "{scratch}/stage/." "$1/.fairlead-stage/" && '
+        f'mkdir "$1/.fairlead-stage" && cp -r {stage}/. "$1/.fairlead-stage/" && '
         'chroot "$1" /usr/bin/python3 -I /.fairlead-stage/install.py'
     )
     hooks = [
         lay,
         *([install] if with_python else ['chroot "$1" ldconfig']),
-        f'sh "{scratch}/stage/clean.sh" "$1"',
+        f'sh {stage}/clean.sh "$1"',
     ]
     argv = [
         "mmdebstrap", "--mode=unshare", "--variant=essential", "--format=tar", "--verbose",
-        f"--architectures={lock.architecture}", "--skip=output/dev,check/signed-by",
+        f"--architectures={lock.architecture}", "--skip=output/dev,check/signed-by,cleanup/apt",
         f"--include={','.join(d.name for d in lock.deb)}", "--setup-hook=" + merged,
-        *(f"--dpkgopt={option}" for option in _LEFT_OUT), *(f"--customize-hook={hook}" for hook in hooks),
-        "", "-", f"deb [trusted=yes] copy://{scratch}/repo ./",
+        *(f"--dpkgopt={option}" for option in _DPKG), *(f"--customize-hook={hook}" for hook in hooks),
+        "", "-", f"deb [trusted=yes] copy://{quote(str(scratch))}/repo ./",
     ]  # fmt: skip
     env = clean_environment(
         {"SOURCE_DATE_EPOCH": str(lock.source_date_epoch), "TMPDIR": str(scratch)}

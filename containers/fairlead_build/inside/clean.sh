@@ -17,6 +17,8 @@ for name in hostname hosts resolv.conf machine-id localtime; do
     : > "$root/etc/$name"
     chmod 0644 "$root/etc/$name"
 done
+# Not every engine brings its own, and MPI launchers look themselves up.
+printf '127.0.0.1 localhost\n::1 localhost\n' > "$root/etc/hosts"
 
 # The host's /dev, /proc and /sys are mounted here; -xdev alone does not keep out of /dev/shm, which
 # may be the very file system that the tree is on.
