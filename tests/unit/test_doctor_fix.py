@@ -12,7 +12,7 @@ import pytest
 from fairlead.doctor.checks import packages, subids
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, ill, well
 from fairlead.doctor.fix import apply, mend
-from fairlead.doctor.process import Ran, run
+from fairlead.doctor.process import Ran, follow, run
 from fairlead.doctor.world import Machine, World
 from fairlead.findings import FairleadError, Severity, fail
 from fairlead.progress import Progress, Silent
@@ -134,6 +134,16 @@ def test_run_damaged_program_is_code_126(tmp_path: Path) -> None:
     damaged.write_bytes(b"\x7fELF" + bytes(60))
     damaged.chmod(0o755)
     assert run([damaged]).returncode == 126
+
+
+def test_follow_shows_both_streams_line_by_line() -> None:
+    lines: list[str] = []
+    ran = follow(["sh", "-c", "echo one; echo two >&2; exit 4"], lines.append)
+    assert (ran.returncode, lines, ran.stdout) == (4, ["one", "two"], "one\ntwo\n")
+
+
+def test_follow_absent_program_is_code_127() -> None:
+    assert follow(["no-such-program-anywhere"], print).returncode == 127
 
 
 def test_run_of_a_program_that_hangs_ends() -> None:

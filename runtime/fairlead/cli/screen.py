@@ -123,20 +123,22 @@ class _LineStage:
 
     def advance(self, amount: float) -> None:
         self.done += amount
-        now = time.monotonic()
-        if now - self.last > 15:
-            self.last = now
-            click.echo(
-                f"  ..    {self.title}: {_amount(self.done, self.whole, self.unit)}", err=True
-            )
+        self._sign_of_life(_amount(self.done, self.whole, self.unit))
 
     def total(self, amount: float) -> None:
         self.whole = amount
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        self._sign_of_life(text)
 
     def result(self, text: str) -> None:
         self.words = text
+
+    def _sign_of_life(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self.last > 15:
+            self.last = now
+            click.echo(f"  ..    {self.title}: {text}", err=True)
 
 
 def _amount(done: float, whole: float | None, unit: str) -> str:

@@ -69,5 +69,7 @@ def apply(fix: Fix, world: World, progress: Progress) -> None:
             )
         command = ("sudo", "-n", *command)
     with progress.stage(fix.does) as stage:
-        process.run_checked(command, f"this failed: {fix.does}", fix.line, environ=world.environ)
+        # apt says every second whose lock it waits for.
+        ran = process.follow(command, stage.note, environ=world.environ)
+        process.checked(ran, f"this failed: {fix.does}", fix.line)
         stage.result("done")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,34 @@ def run(
     return Ran(words, done.returncode, done.stdout, done.stderr)
 
 
+def follow(
+    argv: Sequence[str | Path],
+    on_line: Callable[[str], None],
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Ran:
+    """As :func:`run` without a time limit, and shows each line as it comes.
+
+    Args:
+        on_line: told each line of its standard output and error, which are one in the result.
+    """
+    words = tuple(str(word) for word in argv)
+    lines: list[str] = []
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", env={**environ, "LC_ALL": "C"},
+        )  # fmt: skip
+    except OSError as exc:
+        return Ran(words, 127, stderr=str(exc))
+    with process:
+        assert process.stdout
+        for line in process.stdout:
+            lines.append(line)
+            on_line(line.strip())
+    return Ran(words, process.returncode, "".join(lines))
+
+
 def run_checked(
     argv: Sequence[str | Path],
     what: str,
@@ -65,7 +93,11 @@ def run_checked(
     Raises:
         FairleadError: it ended with another code than 0.
     """
-    ran = run(argv, environ=environ, cwd=cwd)
+    return checked(run(argv, environ=environ, cwd=cwd), what, remedy)
+
+
+def checked(ran: Ran, what: str, remedy: str) -> str:
+    """The standard output of a program that ended well; for the rest see :func:`run_checked`."""
     if ran.returncode:
         raise fail(
             what,
