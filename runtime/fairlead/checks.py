@@ -162,13 +162,10 @@ def rpath(plan: Plan) -> Iterator[Finding]:
     """DT_RPATH beats LD_LIBRARY_PATH: such a program keeps the image's MPI, with exit code 0."""
     if plan.host is None:
         return
-    held = {str(m.path).rsplit("/", 1)[0] for m in plan.facts.mpis}
+    held = {m.path.rpartition("/")[0] for m in plan.facts.mpis}
     bad = False
     for elf in plan.consumers:
-        folder = elf.path.rsplit("/", 1)[0]
-        fixed = [p.replace("$ORIGIN", folder).replace("${ORIGIN}", folder) for p in elf.rpath]
-        fixed = [_normal(p) for p in fixed] if not elf.runpath else []
-        if any(p in held for p in fixed):
+        if held.intersection(elf.rpath_folders):
             bad = True
             yield error(
                 f"{elf.path} would keep the image's MPI",
@@ -181,12 +178,6 @@ def rpath(plan: Plan) -> Iterator[Finding]:
             )
     if not bad:
         yield _ok("rpath", "no program of the image is tied to the image's MPI by DT_RPATH")
-
-
-def _normal(path: str) -> str:
-    import posixpath
-
-    return posixpath.normpath(path)
 
 
 def static(plan: Plan) -> Iterator[Finding]:

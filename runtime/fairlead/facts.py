@@ -7,6 +7,7 @@ fills these for a folder, ``image.py`` for an image, ``hostmpi.py`` for a host's
 from __future__ import annotations
 
 import enum
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -47,6 +48,17 @@ class Elf:
     mpi_exports: tuple[str, ...] = ()
     interpreter: str = ""
     build_id: str = ""
+
+    @property
+    def rpath_folders(self) -> tuple[str, ...]:
+        """DT_RPATH as folders; empty when a RUNPATH makes the loader ignore it (ld.so(8))."""
+        if self.runpath:
+            return ()
+        origin = self.path.rpartition("/")[0]
+        return tuple(
+            posixpath.normpath(entry.replace("${ORIGIN}", origin).replace("$ORIGIN", origin))
+            for entry in self.rpath
+        )
 
 
 @dataclass(frozen=True)

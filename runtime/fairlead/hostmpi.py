@@ -271,7 +271,7 @@ def _closure(
 def _resolve(name: str, by: Elf, environ: Mapping[str, str], system: list[Path]) -> Path | None:
     """ld.so(8)'s order: DT_RPATH (without RUNPATH), LD_LIBRARY_PATH, DT_RUNPATH, then the system."""
     origin = str(Path(by.path).parent)
-    search: list[str] = [] if by.runpath else [p.replace("$ORIGIN", origin) for p in by.rpath]
+    search = list(by.rpath_folders)
     search += [p for p in environ.get("LD_LIBRARY_PATH", "").split(":") if p]
     search += [p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for p in by.runpath]
     for folder in [*map(Path, search), *system]:

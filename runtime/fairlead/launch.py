@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shlex
 import shutil
 import signal
@@ -107,7 +106,7 @@ def new_run_folder(cache: Path) -> Path:
         FairleadError: exit code 123; it cannot be made.
     """
     runs = cache / "runs"
-    folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
     try:
         folder.mkdir(parents=True)
     except OSError as exc:

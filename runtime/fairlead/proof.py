@@ -180,7 +180,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
 
 def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     """The most likely reason that the image's own MPI was taken."""
-    tied = [e for e in plan.consumers if e.rpath and not e.runpath]
+    tied = [e for e in plan.consumers if e.rpath_folders]
     if tied:
         return (
             f"{tied[0].path} has DT_RPATH {':'.join(tied[0].rpath)}, which the loader searches first",

@@ -27,6 +27,7 @@ def scan_tree(root: Path) -> ImageFacts:
     """
     mpis: list[MpiLibrary] = []
     consumers: list[Elf] = []
+    tied: list[Elf] = []  # a DT_RPATH rules over the libraries of its program too
     floor: list[str] = []
     glibc = libstdcxx = arch = ""
     count = 0
@@ -47,6 +48,10 @@ def scan_tree(root: Path) -> ImageFacts:
             mpis.append(identify(path, elf, names, _python_prefix(root, path)))
         elif _consumes(elf):
             consumers.append(elf)
+        elif elf.rpath and not elf.runpath:
+            tied.append(elf)
+    folders = {m.path.rpartition("/")[0] for m in mpis}
+    consumers += [e for e in tied if folders.intersection(e.rpath_folders)]
     return ImageFacts(
         arch=arch,
         glibc=glibc,
