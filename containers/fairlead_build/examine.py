@@ -101,7 +101,7 @@ def main() -> None:
 
 def _answer(asked: dict[str, Any]) -> dict[str, Any]:
     mount = Path(asked["mount"])
-    argv = ["squashfuse", "-f", "-o", "ro", asked["squashfs"], str(mount)]
+    argv = ["squashfuse_ll", "-f", "-o", "ro", asked["squashfs"], str(mount)]
     with child(argv, env=clean_environment(), stderr=subprocess.STDOUT) as process:
         deadline = time.monotonic() + 30
         while not mount.is_mount():
@@ -109,7 +109,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
                 process.terminate()
                 said = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
                 raise fail(
-                    "the image's tree cannot be mounted", where=f"squashfuse, {mount}",
+                    "the image's tree cannot be mounted", where=f"squashfuse_ll, {mount}",
                     why=said.strip() or "it did not start",
                     remedy="sudo chmod 666 /dev/fuse (as udev does), and check that `modprobe fuse` works",
                     check="fuse",

@@ -17,7 +17,7 @@ from fairlead.findings import FairleadError, fail
 PACKAGE = {
     "apt-get": "apt", "dpkg-deb": "dpkg", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux",
     "tar2sqfs": "squashfs-tools-ng", "sqfs2tar": "squashfs-tools-ng", "unshare": "util-linux",
-    "squashfuse": "squashfuse", "newuidmap": "uidmap",
+    "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
 }  # fmt: skip
 
 _NO_SPACE = "No space left on device"
