@@ -66,6 +66,12 @@ def test_mend_failed_fix_is_told_and_the_next_goes_on(tmp_path: Path) -> None:
     assert second.finding.severity is Severity.OK
 
 
+def test_mend_fix_without_room_is_told(tmp_path: Path) -> None:
+    check = switch(tmp_path / "absent" / "x")
+    [found] = mend(Somebody(0), [check], lambda fix: True, Silent())
+    assert "not done, makes it: [Errno 2]" in found.finding.why
+
+
 def test_mend_info_is_never_mended(tmp_path: Path) -> None:
     check = switch(tmp_path / "x", severity=Severity.INFO)
     list(mend(Somebody(0), [check], lambda fix: True, Silent()))

@@ -40,6 +40,8 @@ def mend(
                     apply(fix, world, progress)
                 except FairleadError as exc:
                     failures += [f"{f.what}: {f.why}" for f in exc.findings]
+                except OSError as exc:  # no space, no permission
+                    failures.append(f"not done, {fix.does}: {exc}")
         after = list(check.examine(world)) if any(d.fix for d in before) else before
         for diagnosis in after:
             if failures and diagnosis.finding.severity in SEVERITIES_TO_MEND:
