@@ -165,7 +165,7 @@ def _prefixes(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, st
         yield Path(value), "named by $FAIRLEAD_MPI"
     installed = data_dir(environ) / "mpi"
     if installed.is_dir():
-        for prefix in sorted(installed.iterdir()):
+        for prefix in sorted(installed.iterdir(), key=_default_first):
             if prefix.is_dir() and not prefix.name.startswith("."):
                 yield prefix, "installed by `fairlead doctor --fix`"
     for folder in environ.get("PATH", "").split(":"):
@@ -173,6 +173,12 @@ def _prefixes(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, st
         if folder and program.exists():
             yield program.resolve().parent.parent, f"its mpiexec is on PATH: {program}"
     yield root / "usr", "in the system's library folders"
+
+
+def _default_first(prefix: Path) -> tuple[bool, list[int], str]:
+    """MPICH, newest first, before any other that was installed for a trial."""
+    name, _, version = prefix.name.partition("-")
+    return (name != "mpich", [-part for part in version_key(version)], prefix.name)
 
 
 def _library_files(prefix: Path) -> list[Path]:

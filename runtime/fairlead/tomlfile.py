@@ -65,21 +65,26 @@ def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as exc:
         raise fail(
-            f"{path.name} is not UTF-8 text", where=f"{path}, byte {exc.start}", why=str(exc.reason),
-            remedy=f"save it as UTF-8, then `{remedy}`", check="toml-encoding", code=ExitCode.USAGE,
+            f"{path.name} is not UTF-8 text",
+            where=f"{path}, byte {exc.start}",
+            why=str(exc.reason),
+            remedy=f"save it as UTF-8, then `{remedy}`",
+            check="toml-encoding",
+            code=ExitCode.USAGE,
         ) from None
     except OSError as exc:
         raise fail(
-            f"cannot read {path.name}", where=str(path), why=exc.strerror or str(exc),
+            f"cannot read {path.name}",
+            where=str(path),
+            why=exc.strerror or str(exc),
             remedy=f"check the path and its permissions, then `{remedy}`",
-            check="toml-unreadable", code=ExitCode.USAGE,
+            check="toml-unreadable",
+            code=ExitCode.USAGE,
         ) from None
     return parse(text, path, model, remedy, cross)
 
 
-def parse(
-    text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
-) -> M:
+def parse(text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks) -> M:
     """As :func:`load`, of text that is already in memory; ``path`` is for the messages."""
     try:
         data = tomllib.loads(text)
@@ -87,8 +92,12 @@ def parse(
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(exc))
         where = f"{path}:{at[1]}" if at else str(path)
         raise fail(
-            f"{path.name} is not valid TOML", where=where, why=str(exc) or "nested too deeply",
-            remedy=f"mend that line, then `{remedy}`", check="toml-syntax", code=ExitCode.USAGE,
+            f"{path.name} is not valid TOML",
+            where=where,
+            why=str(exc) or "nested too deeply",
+            remedy=f"mend that line, then `{remedy}`",
+            check="toml-syntax",
+            code=ExitCode.USAGE,
         ) from None
     lines = _line_index(text)
     findings: list[Finding] = []
@@ -100,7 +109,13 @@ def parse(
     for mistake in cross(data):
         where, edit = _place(mistake.loc, path, lines)
         findings.append(
-            error(mistake.what, where=where, why=mistake.why, remedy=f"{edit}, then `{remedy}`", check=mistake.check)
+            error(
+                mistake.what,
+                where=where,
+                why=mistake.why,
+                remedy=f"{edit}, then `{remedy}`",
+                check=mistake.check,
+            )
         )
     if value is None or findings:
         raise FairleadError(findings, ExitCode.USAGE)
@@ -129,7 +144,10 @@ def _finding(
         check = "unknown-key"
     elif kind == "missing":
         table = ".".join(str(part) for part in loc[:-1])
-        what, why = f"`{loc[-1]}` is missing" + (f" in [{table}]" if table else ""), "it has no default"
+        what, why = (
+            f"`{loc[-1]}` is missing" + (f" in [{table}]" if table else ""),
+            "it has no default",
+        )
         check = "missing-key"
     elif kind in ("literal_error", "enum"):
         expected = re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected", "")))
@@ -175,7 +193,9 @@ def _models_in(annotation: Any) -> typing.Iterator[type[BaseModel]]:
 
 
 _TABLE = re.compile(r"^\s*\[(\[?)\s*([^\]]+?)\s*\]?\]\s*(?:#.*)?$")
-_KEY = re.compile(r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*=""")
+_KEY = re.compile(
+    r"""^\s*((?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
 _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 
 

@@ -68,9 +68,7 @@ def _plan(plan: Plan) -> tuple[PlanRow, ...]:
         if line.kind not in _KINDS:
             continue
         outside, _, inside = line.what.partition(" -> ")
-        if line.kind == "replace":
-            outside, inside = inside, outside
-        elif line.kind == "alias":
+        if line.kind == "replace" or line.kind == "alias":
             outside, inside = inside, outside
         elif line.kind == "env":
             inside, _, outside = line.what.partition("=")

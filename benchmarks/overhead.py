@@ -1,0 +1,73 @@
+"""What ``fairlead run`` adds to the bare line that it launches, and how long ``--help`` takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.measure import Result, alternate, compare
+from fairlead import stage
+from fairlead.launch import command_line
+from fairlead.paths import cache_dir
+from fairlead.plan import Request
+from fairlead.session import Choices, prepare
+
+_FAIRLEAD = (str(Path(sys.executable).with_name("fairlead")),)
+
+
+def measure_tensorflow() -> Result:
+    """A program that imports TensorFlow, warm, against the bare ``mpiexec … apptainer exec``."""
+    return _against_bare(
+        "run-tensorflow", "tensorflow", ("python3", "-c", "import tensorflow"), 10, 1.15, "ratio"
+    )
+
+
+def measure_noop() -> Result:
+    """A program that does nothing: the whole cost, in seconds."""
+    return _against_bare("run-noop", "mpi-base", ("true",), 20, 0.5, "difference")
+
+
+def measure_help() -> Result:
+    """``fairlead --help``: seconds, against nothing."""
+    words = (*_FAIRLEAD, "--help")
+    _time(words, {})
+    times = [_time(words, {}) for _ in range(20)]
+    row = compare("fairlead --help", times, [0.0] * len(times), 0.12, kind="difference")
+    return Result("help", "fairlead --help, wall time", "nothing", (row,))
+
+
+def _against_bare(
+    name: str, image: str, command: tuple[str, ...], rounds: int, bar: float, kind: str
+) -> Result:
+    plan = prepare(image, Choices(), Request(ranks=2, command=command)).plan
+    stage.ensure(plan, cache_dir())
+    bare = command_line(plan, command, 2)
+    ours = (*_FAIRLEAD, "run", "-q", "-n", "2", image, "--", *command)
+    sides = {"ours": lambda: _time(ours, {}), "bare": lambda: _time(bare.argv, dict(bare.environ))}
+    for side in sides.values():
+        side()  # warm
+    found = alternate(rounds, sides)
+    label = f"fairlead run -n 2 {image} -- {' '.join(command)}"
+    row = compare(label, found["ours"], found["bare"], bar, kind=kind)
+    return Result(
+        name,
+        label,
+        bare.shell().replace(str(Path.home()), "~"),
+        (row,),
+        {"mpi": plan.planned_title},
+    )
+
+
+def _time(argv: tuple[str, ...], extra: dict[str, str]) -> float:
+    begun = time.perf_counter()
+    subprocess.run(
+        argv,
+        env={**os.environ, **extra},
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return time.perf_counter() - begun
