@@ -67,6 +67,8 @@ make_venv() {
         stage "virtual environment ($("$python" --version))" "$python" -m venv "$VENV"
     rm -f "$VENV/.fairlead-made"
     stage "Python packages" "$VENV/bin/python" -m pip install --progress-bar off -e ".[$EXTRAS]"
+    # Where PYTHONDONTWRITEBYTECODE is set, every start would compile the checkout anew.
+    "$VENV/bin/python" -m compileall -q runtime containers || true
     write_stamp made "$venv_key"
 }
 

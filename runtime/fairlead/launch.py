@@ -31,7 +31,7 @@ _RECORD = (
     "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-$$}}}}; "
     'echo $c >"$d/exit.$r"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
-_POLL_S = 0.02
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,7 @@ def _wait(
     died_at: float | None = None
     looked = 0.0
     while True:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_POLL_S if time.monotonic() - begun < 5 else 0.2)
+        if processes.wait(process, _POLL_S):
             return
         now = time.monotonic()
         if tick is not None and now - looked > 0.05:

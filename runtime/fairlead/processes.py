@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import time
@@ -53,6 +54,8 @@ def end(process: subprocess.Popen[bytes], run_id: str, grace_s: float = 2.0) -> 
             process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace_s)
+    if process.poll() is not None and not _children():
+        return 0  # every orphan would be ours by now
     killed = 0
     for _ in range(50):
         left = survivors(process.pid, run_id)
@@ -67,6 +70,33 @@ def end(process: subprocess.Popen[bytes], run_id: str, grace_s: float = 2.0) -> 
         process.kill()
         process.wait()
     return killed
+
+
+def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Waits at most ``seconds`` for a process's end, and notices it at once; True when it ended.
+
+    ``Popen.wait`` with a time limit sleeps up to 50 ms between looks, which a launch would notice.
+    """
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):  # a kernel before 5.3
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return process.poll() is not None
+    try:
+        select.select([handle], [], [], seconds)
+    finally:
+        os.close(handle)
+    return process.poll() is not None
+
+
+def _children() -> list[int]:
+    """This process's children, adopted ones included."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def survivors(launcher: int, run_id: str) -> list[int]:

@@ -16,8 +16,6 @@ import ctypes
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
 
 TYPE_CHECKING = False
@@ -44,9 +42,9 @@ def main(spec_path: str) -> int:
         spec = json.load(stream)
     out = spec["out"]
     me = next((os.environ[v] for v in _RANK_VARIABLES if v in os.environ), str(os.getpid()))
-    _write(out, f"started.{me}", {"host": socket.gethostname(), "pid": os.getpid()})
+    _write(out, f"started.{me}", {"host": os.uname().nodename, "pid": os.getpid()})
     report: dict[str, Any] = {
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "pid": os.getpid(),
         "launcher_rank": me,
         "launcher_size": next((os.environ[v] for v in _SIZE_VARIABLES if v in os.environ), ""),
@@ -104,6 +102,8 @@ def _namespaces() -> dict[str, str]:
 
 def _app_mpi(app: str) -> dict[str, Any]:
     """Where the loader takes the program's MPI from: what `ldd` prints, without a shell."""
+    import subprocess  # some programs are scripts, and each import is read from the image anew
+
     environ = dict(os.environ, LD_TRACE_LOADED_OBJECTS="1")
     try:
         done = subprocess.run([app], env=environ, capture_output=True, text=True, timeout=20)
