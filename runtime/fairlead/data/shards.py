@@ -181,5 +181,7 @@ def _damaged(path: Path, exc: Exception) -> FairleadError:
     return fail(
         f"{path.name} is not a whole HEP-CNN file", where=str(path),
         why=f"truncated, altered or of another kind: {exc}",
-        remedy=f"rm {path}; the next `fairlead train hepcnn` makes it anew", check="data-damaged",
+        remedy=f"rm {path}; generated files come back with the next `fairlead train hepcnn`,"
+        " others must be copied again",
+        check="data-damaged",
     )  # fmt: skip

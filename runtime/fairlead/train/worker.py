@@ -164,7 +164,8 @@ class _Network:
         def gradients(images: Any, labels: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = hepcnn.loss(labels, model(hepcnn.prepare(images), training=True))
-            return loss, tape.gradient(loss, [v.value for v in variables])
+            gradients = tape.gradient(loss, [v.value for v in variables])
+            return loss, tf.linalg.global_norm(gradients), gradients
 
         def apply(averaged: Any) -> None:
             optimizer.apply(averaged, variables)
@@ -252,15 +253,17 @@ def _train(
         start = time.perf_counter()
         epoch, batch = next(batches)
         read = time.perf_counter()
-        loss, gradients = network.gradients(batch.images, batch.labels)
-        own = np.array([float(loss), start - begun > config.max_seconds], np.float32)
+        loss, norm, gradients = network.gradients(batch.images, batch.labels)
+        late = start - begun > config.max_seconds
+        own = np.array([float(loss), float(norm), late], np.float32)
         arrays = [np.asarray(gradient) for gradient in gradients]
         before, computed = ranks.timings, time.perf_counter()
         *averaged, shared = ranks.aggregate([*arrays, own])
         aggregated = time.perf_counter()
         waited = ranks.timings.wait_s - before.wait_s
-        if not math.isfinite(shared[0]):
-            raise _not_a_number(ranks, step, float(loss), config.learning_rate)
+        # the gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite
+        if not np.isfinite(shared[:2]).all():
+            raise _not_finite(ranks, step, own[:2], config.learning_rate)
         network.apply(averaged)
         end = time.perf_counter()
         times.append(
@@ -278,20 +281,26 @@ def _train(
             "step", step=step + 1, epoch=epoch, loss=float(shared[0]), seconds=end - begun,
             samples_per_s=config.batch * ranks.size / statistics.median(recent),
         )  # fmt: skip
-        if shared[1] > 0:
+        if shared[2] > 0:
             break
     return _Trained(points, times)
 
 
-def _not_a_number(ranks: Comm, step: int, loss: float, rate: float) -> FairleadError:
-    losses = ranks.broadcast([np.array(ranks.gather(loss) or [0.0] * ranks.size)])[0]
-    guilty = [r for r in range(ranks.size) if not math.isfinite(losses[r])]
+def _not_finite(ranks: Comm, step: int, own: comm.core.Array, rate: float) -> FairleadError:
+    """Names the first rank whose loss or gradient norm (``own``) is no finite number."""
+    everyone = ranks.gather(own)
+    table = ranks.broadcast(
+        [np.zeros((ranks.size, 2), np.float32) if everyone is None else np.array(everyone)]
+    )
+    losses, norms = table[0].T
+    # all finite, and yet their mean is not: the sum overflowed, which rank 0 then stands for
+    rank = next((r for r in range(ranks.size) if not np.isfinite(table[0][r]).all()), 0)
+    name = "loss" if not math.isfinite(losses[rank]) else "gradient"
     return fail(
-        f"the loss is {losses[guilty[0]]} on rank {guilty[0]} in step {step}",
-        where=f"rank {guilty[0]}, step {step}",
-        why=f"losses of the ranks: {', '.join(f'{value:.4g}' for value in losses[:8])}",
-        remedy=f"lower the learning rate (now {rate:g}), or look for bad values in that rank's"
-        " files",
+        f"the {name} on rank {rank} is no finite number in step {step + 1}",
+        where=f"rank {rank}, step {step + 1}",
+        why=f"loss {losses[rank]:.4g}, norm of the gradients {norms[rank]:.4g}",
+        remedy=f"look for bad values in that rank's files, or lower the learning rate ({rate:g})",
         check="loss-not-finite",
     )
 
