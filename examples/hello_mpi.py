@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 world = MPI.COMM_WORLD
 version = " ".join(MPI.Get_library_version().splitlines()[0].split())
-print(f"rank {world.rank} of {world.size}: {version}", flush=True)
+lines = world.gather(f"rank {world.rank} of {world.size}: {version}")
 
 # Every rank gives rank + 1 in each of 1,000 places; every rank gets the sums.
 given = np.full(1000, world.rank + 1, dtype=np.float64)
@@ -20,5 +20,6 @@ world.Allreduce(given, summed, op=MPI.SUM)
 
 expected = world.size * (world.size + 1) / 2
 assert (summed == expected).all(), summed[:5]
-if world.rank == 0:
-    print(f"allreduce over {world.size} ranks: {summed[0]:g}, as expected", flush=True)
+if world.rank == 0:  # lines of several ranks would run into each other
+    print(*lines, sep="\n")
+    print(f"allreduce over {world.size} ranks: {summed[0]:g}, as expected")

@@ -1,0 +1,75 @@
+"""Runs each example as its own head says: the lines that begin with ``$``."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRON = {
+    **{k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))},
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "NO_COLOR": "1",
+}
+
+
+def _commands(example: str) -> list[str]:
+    """What the example's head tells to type."""
+    found = re.findall(r"^#? *\$ (.+)$", (ROOT / "examples" / example).read_text(), re.MULTILINE)
+    assert found, f"{example} does not say how it is run"
+    return found
+
+
+def _run(command: str) -> str:
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=ENVIRON, text=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}\n{done.stdout}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def base_image() -> None:
+    _run("fairlead build mpi-base")
+
+
+def test_hello_on_host_mpi_then_on_the_images_agrees(base_image: None) -> None:
+    on_host, on_own = map(_run, _commands("hello_mpi.py"))
+    assert "MPICH 3.4.3 of the image ->" in on_host
+    assert on_own.count("of 2: MPICH Version: 3.4.3") == 2
+    assert "of 2: MPICH Version: 3.4.3" not in on_host
+    for said in (on_host, on_own):
+        assert "allreduce over 2 ranks: 3, as expected" in said
+
+
+def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None) -> None:
+    (command,) = _commands("average_gradients.py")
+    assert "the same bits on 2 rank(s)" in _run(command)
+    alone = _run(command.replace("-n 2", "-n 1"))
+    assert "the same bits on 1 rank(s)" in alone
+
+
+def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
+    (command,) = _commands("run.sh")
+    line, _, output = _run(command).partition("\n\n")
+    assert "mpiexec" in line and " exec " in line and line.endswith("examples/hello_mpi.py")
+    assert "allreduce over 2 ranks: 3, as expected" in output
+
+
+def test_own_recipe_is_sound_and_locked() -> None:
+    check, *_ = _commands("my-recipe/recipe.toml")
+    assert "its lock matches it" in _run(check)
+
+
+@pytest.mark.full
+def test_own_recipe_is_built_and_run() -> None:
+    """A tree of its own: some 40 s on two cores, hence not in every run."""
+    *_, build, run = _commands("my-recipe/recipe.toml")
+    assert re.search(r"^(built|unchanged): my-recipe, ", _run(build), re.MULTILINE)
+    assert "mean over 2 rank(s): 0.5" in _run(run)
