@@ -270,6 +270,26 @@ def test_every_check_has_a_section_in_why_it_stopped() -> None:
     assert {cause[-1] for cause in probe._CAUSES} <= headings
 
 
+def _templates() -> Iterator[re.Pattern[str]]:
+    """Every sentence of the source, with ``.+`` where a value is put in."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            fixed = [p.value if isinstance(p, ast.Constant) else None for p in parts]
+            if sum(len(part) for part in fixed if isinstance(part, str)) >= 12:
+                yield re.compile(
+                    "".join(re.escape(p) if isinstance(p, str) else ".+" for p in fixed)
+                )
+
+
+def test_messages_quoted_in_why_it_stopped_are_those_of_the_code() -> None:
+    quotes = re.findall(r"^> (.+)$", _text("docs/why-it-stopped.md"), re.MULTILINE)
+    templates = list(_templates())
+    said = [part for quote in quotes for part in quote.split(" · ")]
+    assert len(said) > 25
+    assert not [part for part in said if not any(t.match(part) for t in templates)]
+
+
 def test_examples_are_short_and_say_how_they_are_run() -> None:
     for path in sorted(
         p for p in (ROOT / "examples").rglob("*") if p.suffix in (".py", ".sh", ".toml")
