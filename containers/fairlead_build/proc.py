@@ -74,8 +74,9 @@ def child(
         tool(os.fspath(argv[0])),
         *(os.fspath(part) for part in argv[1:]),
     ]
+    # A group of its own: mmdebstrap sends SIGHUP to its whole group when something goes wrong.
     process = subprocess.Popen(
-        command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022
+        command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022, process_group=0
     )
     try:
         yield process
