@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fairlead_build.proc import child, clean_environment, tool_failed
+from fairlead_build.proc import child, clean_environment, no_space, tool_failed
 
 CHUNK = 1 << 20
 
@@ -51,6 +52,9 @@ def squashing(target: Path, how: Compression, remedy: str) -> Iterator[IO[bytes]
         said = writer.stderr.read().decode("utf-8", "replace")
         code = writer.wait()
         if code or broken:
+            # The writer says no more than "I/O error" when the disk is full.
+            if shutil.disk_usage(target.parent).free < CHUNK:
+                raise no_space("write the squashfs", target.parent)
             raise tool_failed(argv, code, said, "write the squashfs", remedy)
 
 
