@@ -33,8 +33,9 @@ def measure_noop() -> Result:
 def measure_help() -> Result:
     """``fairlead --help``: seconds, against nothing."""
     words = (*_FAIRLEAD, "--help")
-    _time(words, {})
-    times = [_time(words, {}) for _ in range(20)]
+    shell = dict(os.environ)
+    _time(words, shell)
+    times = [_time(words, shell) for _ in range(20)]
     row = compare("fairlead --help", times, [0.0] * len(times), 0.12, kind="difference")
     return Result("help", "fairlead --help, wall time", "nothing", (row,))
 
@@ -46,7 +47,11 @@ def _against_bare(
     stage.ensure(plan, cache_dir())
     bare = command_line(plan, command, 2)
     ours = (*_FAIRLEAD, "run", "-q", "-n", "2", image, "--", *command)
-    sides = {"ours": lambda: _time(ours, {}), "bare": lambda: _time(bare.argv, dict(bare.environ))}
+    shell = dict(os.environ)
+    sides = {
+        "ours": lambda: _time(ours, shell),
+        "bare": lambda: _time(bare.argv, bare.environment(shell)),
+    }
     for side in sides.values():
         side()  # warm
     found = alternate(rounds, sides)
@@ -61,11 +66,11 @@ def _against_bare(
     )
 
 
-def _time(argv: tuple[str, ...], extra: dict[str, str]) -> float:
+def _time(argv: tuple[str, ...], environ: dict[str, str]) -> float:
     begun = time.perf_counter()
     subprocess.run(
         argv,
-        env={**os.environ, **extra},
+        env=environ,
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -115,7 +115,7 @@ def _with_namespaces(plan: Plan) -> Plan:
 def _run(line: CommandLine) -> dict[tuple[str, int], float]:
     done = subprocess.run(
         line.argv,
-        env={**os.environ, **line.environ},
+        env=line.environment(os.environ),
         capture_output=True,
         text=True,
         check=True,

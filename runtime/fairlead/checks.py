@@ -38,15 +38,7 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
     wanted, offered = image_family(plan.facts), plan.host.library.family
-    if wanted is AbiFamily.UNKNOWN:
-        yield error(
-            "nothing in the image uses MPI",
-            where=plan.image,
-            why="no file of it needs a library of a known MPI family",
-            remedy="fairlead run --mpi container, or build MPI programs into the image",
-            check="abi-family",
-        )
-    elif wanted is not offered:
+    if wanted is not offered:
         yield error(
             f"the host's {plan.host.library.title or 'MPI'} cannot replace the image's MPI",
             where=plan.host.library.path,

@@ -9,25 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, fail
+from fairlead.look import look
 from fairlead.paths import atomic_write, cache_dir
 from fairlead.progress import Progress, Silent
-from fairlead.scan import resolve_in, scan_tree
+from fairlead.scan import scan_tree
 from fairlead.serial import from_json, to_json
 from fairlead.sif import is_sif, read_sif
 from fairlead.suggest import suggest
 
-_RECORD_NAME = "image.json"  # the SIF's JSON object, and /.fairlead/image.json inside
+_RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
 
 
@@ -194,20 +191,10 @@ def _read(
             return Image(name, str(path), kind, size, digest, False, facts, kept)
         except ValueError:
             pass  # a record of another version: look instead
-    with (
-        progress.stage(f"looking into {path.name}") as stage,
-        mounted(path, offset, environ) as root,
-    ):
-        facts = scan_tree(root)
+    with progress.stage(f"looking into {path.name}") as stage:
+        facts, inner = look(path, offset, environ)
         stage.result(f"{facts.files} ELF files")
-        inner = resolve_in(root, root / ".fairlead" / _RECORD_NAME)
-        if inner is not None and not record:
-            with_facts = json.loads(inner.read_text())
-            record = (
-                {k: v for k, v in with_facts.items() if k != "facts"}
-                if isinstance(with_facts, dict)
-                else {}
-            )
+    record = record or {k: v for k, v in inner.items() if k != "facts"}
     return Image(name, str(path), kind, size, digest, True, facts, record)
 
 
@@ -224,59 +211,3 @@ def _sha256(path: Path, offset: int, length: int, advance: Any) -> str:
             left -= len(block)
             advance(len(block))
     return digest.hexdigest()
-
-
-@contextmanager
-def mounted(path: Path, offset: int, environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
-    """The squashfs that begins at ``offset`` of ``path``, mounted read-only by FUSE.
-
-    Raises:
-        FairleadError: squashfuse is missing, or cannot mount it.
-    """
-    program = shutil.which("squashfuse", path=environ.get("PATH"))
-    if program is None:
-        raise fail(
-            "squashfuse is not installed",
-            where="PATH",
-            why=f"{path.name} has no record of its own, so it must be looked into, which needs squashfuse",
-            remedy="fairlead doctor --fix packages",
-            check="squashfuse",
-        )
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-mount-"))
-    try:
-        done = subprocess.run(
-            [program, "-o", f"ro,offset={offset}", str(path), str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise fail(
-                f"{path.name} cannot be mounted",
-                where=str(path),
-                why=(done.stderr or done.stdout).strip()
-                or f"squashfuse ended with {done.returncode}",
-                remedy="fairlead doctor fuse; if that is well, the file is damaged: fetch or build it again",
-                check="image-mount",
-            )
-        try:
-            yield folder
-        finally:
-            _unmount(folder)
-    finally:
-        folder.rmdir()
-
-
-def _unmount(folder: Path) -> None:
-    for words in (["fusermount", "-u"], ["fusermount3", "-u"], ["umount"]):
-        if shutil.which(words[0]):
-            done = subprocess.run([*words, str(folder)], capture_output=True, check=False)
-            if done.returncode == 0:
-                return
-    raise fail(
-        "a mount was left behind",
-        where=str(folder),
-        why="neither fusermount nor umount could remove it",
-        remedy=f"umount {folder}",
-        check="image-mount",
-    )

@@ -25,26 +25,35 @@ from fairlead.findings import ExitCode, Finding, error, fail
 from fairlead.plan import Bind, Plan
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
-# raised again, since launchers end the other ranks only when one dies by a signal.
+# raised again, since launchers end the other ranks only when one dies by a signal. A file that
+# stays empty is a rank that was started and then killed by the launcher.
 _RECORD = (
-    'd=$1; shift; "$@"; c=$?; '
     "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-$$}}}}; "
-    'echo $c >"$d/exit.$r"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
+    'f=$1/exit.$r; shift; : >"$f"; "$@"; c=$?; '
+    'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What is executed: words, and the variables that are added to the shell's own."""
+    """What is executed: words, and the variables added to and taken from the shell's own."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
+    unset: tuple[str, ...] = ()
 
     def shell(self) -> str:
         """A line that can be pasted into a shell."""
         sets = [f"{k}={shlex.quote(v)}" for k, v in self.environ.items()]
+        if self.unset:
+            sets = ["env", *(f"-u {name}" for name in self.unset), *sets]
         return " ".join([*sets, shlex.join(self.argv)])
+
+    def environment(self, shell: Mapping[str, str]) -> dict[str, str]:
+        """The environment it runs in, when ``shell`` is the caller's."""
+        kept = {name: value for name, value in shell.items() if name not in self.unset}
+        return {**kept, **self.environ}
 
 
 @dataclass(frozen=True)
@@ -62,12 +71,14 @@ class LaunchResult:
 
     Attributes:
         code: of the first rank that failed; the launcher's own when no rank reported.
+        started: ranks that were started, whether or not their end was recorded.
         launcher_code: what the launcher itself returned, negative for a signal.
         killed: processes that had to be killed after the launcher's end.
     """
 
     code: int
     launcher_code: int
+    started: int
     ranks: tuple[RankExit, ...]
     seconds: float
     killed: int
@@ -96,7 +107,8 @@ def command_line(
     if record is not None:
         inner = ("/bin/sh", "-c", _RECORD, "fairlead-rank", str(record), *inner)
     argv = (plan.launcher.path, "-n", str(ranks), *inner)
-    return CommandLine(argv, apptainer.environment({**plan.env, **(env or {})}))
+    variables = apptainer.environment({**plan.env, **(env or {})})
+    return CommandLine(argv, variables, plan.unset)
 
 
 def new_run_folder(cache: Path) -> Path:
@@ -150,9 +162,9 @@ def launch(
     run_id = folder.name
     begun = time.monotonic()
     try:
-        process = processes.start(
+        started = processes.start(
             line.argv,
-            {**environ, **line.environ},
+            line.environment(environ),
             run_id,
             stdout=stdout,
             stderr=stderr,
@@ -168,15 +180,17 @@ def launch(
             code=ExitCode.LAUNCH_FAILED,
         ) from None
     try:
-        _wait(process, folder, begun, limit_s, after_death_s, tick)
+        _wait(started.process, folder, begun, limit_s, after_death_s, tick)
     finally:
-        killed = processes.end(process, run_id)
+        killed = processes.end(started)
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
-    code = failed[0].code if failed else process.returncode
+    own = started.process.returncode
+    code = failed[0].code if failed else own
     return LaunchResult(
         code if code >= 0 else 128 - code,
-        process.returncode,
+        own,
+        len(list(folder.glob("exit.*"))),
         ranks,
         time.monotonic() - begun,
         killed,
@@ -246,10 +260,18 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     if result.code == 0:
         return None
     failed = [r for r in result.ranks if r.code]
+    if not failed and result.started:
+        return error(
+            f"the launcher ended the job: {signal_name(result.code)}",
+            where=f"{result.started} ranks were running",
+            why="a rank called MPI_Abort, or the launcher lost one",
+            remedy="the ranks' own output above says why",
+            check="aborted",
+        )
     if not failed:
         return error(
             f"the launcher failed: {signal_name(result.code)}",
-            where="before any rank reported its end",
+            where="before it started any rank",
             why="see its own words above",
             remedy="fairlead doctor, then `fairlead run --dry-run …` prints the line to try by hand",
             check="launch",

@@ -95,6 +95,7 @@ class Request:
         apps: programs of the image that will run; empty means any of them may.
         library_path, preload: the user's own values for the container.
         engine_args: the user's own options for the engine.
+        shell_python: variables of the user's shell that steer a Python, e.g. ``PYTHONPATH``.
     """
 
     mpi: str = "host"
@@ -105,6 +106,7 @@ class Request:
     library_path: str = ""
     preload: str = ""
     engine_args: tuple[str, ...] = ()
+    shell_python: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,7 @@ class Plan:
         planned_title: its vendor and version.
         names: the names by which the image's programs ask for their MPI.
         consumers: the image's files that use MPI and matter for this request.
+        unset: variables of the user's shell that must not reach the container.
     """
 
     mode: str
@@ -133,6 +136,7 @@ class Plan:
     staging: Staging | None
     binds: tuple[Bind, ...]
     env: Mapping[str, str]
+    unset: tuple[str, ...] = ()
     lines: tuple[Line, ...] = field(default=())
 
 
@@ -200,6 +204,15 @@ def plan(
     binds: list[Bind] = []
     staging: Staging | None = None
     own = own_mpi(facts, family)
+    if family is AbiFamily.UNKNOWN:
+        raise fail(
+            "nothing in the image uses MPI",
+            where=image,
+            why="no file of it needs a library of a known MPI family, or defines MPI_Init",
+            remedy=f"run it by the engine itself: `{engine.path} exec {image} …`; or build MPI into it",
+            check="no-mpi",
+            code=ExitCode.PREFLIGHT_REFUSED,
+        )
     if request.mpi == "host":
         if host is None:
             raise _no_host(facts, family, notes)
@@ -238,6 +251,9 @@ def plan(
     if request.preload:
         env["LD_PRELOAD"] = request.preload
         lines.append(Line("env", f"LD_PRELOAD={request.preload}", "the user's own, kept"))
+    for name in request.shell_python:
+        why = "set in this shell for its own Python; the image's would follow it (--env sets it there)"
+        lines.append(Line("unset", name, why))
     for option, why in engine.reasons:
         lines.append(Line("engine", option, why))
     for bind in request.binds:
@@ -265,6 +281,7 @@ def plan(
         staging=staging,
         binds=(*binds, *request.binds),
         env=env,
+        unset=request.shell_python,
         lines=(*lines, *notes),
     )
 

@@ -61,7 +61,7 @@ def probe(plan: Plan, ranks: int, cache: Path, environ: Mapping[str, str], limit
     reports = _reports(folder)
     words = _last_words(folder)
     if hung and len(reports) < ranks:
-        raise FairleadError(_hang(folder, ranks, limit_s, words), ExitCode.WATCHDOG)
+        raise FairleadError(_hang(folder, ranks, limit_s, words, plan.image), ExitCode.WATCHDOG)
     if not reports or any("error" in r for r in reports):
         finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in reports), plan)
         code = (
@@ -129,7 +129,7 @@ def _first_line(version: str) -> str:
     return re.sub(r"\s+", " ", version.splitlines()[0] if version else "").strip()
 
 
-def _hang(folder: Path, ranks: int, limit_s: float, words: str) -> Finding:
+def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> Finding:
     started = {
         p.name.partition(".")[2]: json.loads(p.read_text())
         for p in folder.glob("started.*")
@@ -142,12 +142,13 @@ def _hang(folder: Path, ranks: int, limit_s: float, words: str) -> Finding:
         parts.append(f"rank {', '.join(missing[:8])} never started")
     if inside:
         parts.append(f"rank {', '.join(inside[:8])} started and did not leave MPI_Init")
-    tail = words.strip().splitlines()[-3:]
+    said = [line for line in words.strip().splitlines() if " INFO " not in line]
+    tail = said[-3:]
     return error(
         f"the probe did not end within {limit_s:g} s; everything was killed",
         where=f"{len(started)} of {ranks} ranks started",
         why="\n".join([*parts, *tail]) or "no word from it",
-        remedy="fairlead preflight IMAGE; more time: --watchdog SECONDS",
+        remedy=f"fairlead preflight {image}; more time: --watchdog SECONDS",
         check="watchdog",
     )
 
@@ -197,6 +198,13 @@ _CAUSES: Sequence[tuple[str, str, str, str, str]] = (
         "namespaces",
     ),
     (
+        r"unknown (?:shorthand )?flag: (.*)",
+        "the container engine does not know an option",
+        r"\1",
+        "leave out that --engine-arg; `apptainer exec --help` lists what there is",
+        "engine",
+    ),
+    (
         r"FATAL:\s+(.*)",
         "the container engine could not start the image",
         r"\1",
@@ -215,7 +223,7 @@ def diagnose(words: str, plan: Plan) -> Finding:
     return error(
         "the ranks did not report",
         where=plan.launcher.path,
-        why=tail or "and said nothing",
+        why=tail or "they printed nothing",
         remedy="`fairlead run --dry-run …` prints the line to try by hand",
         check="launcher",
     )

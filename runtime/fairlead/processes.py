@@ -3,7 +3,8 @@ marker in the environment, and SIGKILL at the end.
 
 A launcher's ranks are grandchildren behind proxies and container starters; when a proxy dies they
 would be handed to init. As a *subreaper* (prctl(2)) this process inherits them instead, and finds
-them by parentage or by the marker, whatever session or namespace they have gone into.
+them by parentage or by the marker, whatever session or namespace they have gone into. Parentage
+alone has to do for what is in a user namespace of its own: its environment cannot be read.
 """
 
 from __future__ import annotations
@@ -15,12 +16,26 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 MARKER = "FAIRLEAD_RUN_ID"
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running launcher.
+
+    Attributes:
+        before: the other children that this process had; they are none of the run's.
+    """
+
+    process: subprocess.Popen[bytes]
+    run_id: str
+    before: frozenset[int]
 
 
 def start(
@@ -30,25 +45,31 @@ def start(
     stdout: IO[bytes] | int | None = None,
     stderr: IO[bytes] | int | None = None,
     stdin: int | None = None,
-) -> subprocess.Popen[bytes]:
+) -> Started:
     """Starts ``argv`` in a session of its own, marked with ``run_id``.
+
+    Until :func:`end`, every new child of this process counts as one of the run: there is one
+    launch at a time.
 
     Raises:
         OSError: the program cannot be executed.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     marked = {**environ, MARKER: run_id}
-    return subprocess.Popen(
+    before = frozenset(p.pid for p in _living("") if p.parent == os.getpid())
+    process = subprocess.Popen(
         list(argv), env=marked, stdout=stdout, stderr=stderr, stdin=stdin, start_new_session=True
     )
+    return Started(process, run_id, before)
 
 
-def end(process: subprocess.Popen[bytes], run_id: str, grace_s: float = 2.0) -> int:
-    """Ends ``process`` and all that it started: SIGTERM, after ``grace_s`` SIGKILL.
+def end(started: Started, grace_s: float = 2.0) -> int:
+    """Ends the launcher and all that it started: SIGTERM, after ``grace_s`` SIGKILL.
 
     Returns:
         How many processes had to be killed.
     """
+    process = started.process
     if process.poll() is None:
         with contextlib.suppress(OSError):
             process.send_signal(signal.SIGTERM)
@@ -58,7 +79,7 @@ def end(process: subprocess.Popen[bytes], run_id: str, grace_s: float = 2.0) -> 
         return 0  # every orphan would be ours by now
     killed = 0
     for _ in range(50):
-        left = survivors(process.pid, run_id)
+        left = survivors(started)
         if not left:
             break
         for pid in left:
@@ -99,31 +120,41 @@ def _children() -> list[int]:
     return found
 
 
-def survivors(launcher: int, run_id: str) -> list[int]:
-    """Living processes of a run: descendants of ``launcher`` and whoever carries its marker."""
-    parents: dict[int, int] = {}
-    marked: set[int] = set()
+def survivors(started: Started) -> list[int]:
+    """Living processes of a run: the launcher, what this process inherited since, whoever carries
+    the marker, and the descendants of all these."""
     me = os.getpid()
+    living = [p for p in _living(started.run_id) if p.pid != me]
+    found = {
+        p.pid for p in living if p.marked or (p.parent == me and p.pid not in started.before)
+    }
+    grown = True
+    while grown:
+        more = {p.pid for p in living if p.parent in found and p.pid not in found}
+        grown = bool(more)
+        found |= more
+    return sorted(found)
+
+
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    marked: bool
+
+
+def _living(run_id: str) -> Iterator[_Process]:
+    """Every process that is no zombie; ``marked`` when it carries ``run_id``."""
     needle = f"{MARKER}={run_id}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        pid = int(entry.name)
         try:
             fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
             if fields[0] == b"Z":
                 continue
-            parents[pid] = int(fields[1])
-            if pid != me and needle in (entry / "environ").read_bytes().split(b"\0"):
-                marked.add(pid)
         except (OSError, IndexError):
-            continue
-    found = set(marked)
-    if launcher in parents:
-        found.add(launcher)
-    grown = True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found and pid not in found}
-        grown = bool(more)
-        found |= more
-    return sorted(found - {me})
+            continue  # it has just ended
+        marked = False
+        with contextlib.suppress(OSError):
+            marked = needle in (entry / "environ").read_bytes().split(b"\0")
+        yield _Process(int(entry.name), int(fields[1]), marked)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fairlead.findings import FairleadError, fail
+from fairlead.findings import ExitCode, FairleadError, fail
 
 # Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
 # launch line, magic, version, arch, uuid, created, modified, free and total descriptors,
@@ -77,12 +77,12 @@ class Sif:
                     f"{self.path.name} holds no squashfs", where=f"{self.path}, object {item.id}",
                     why=f"its system partition is of type {item.filesystem}, squashfs is {FS_SQUASHFS}",
                     remedy="build the image with a squashfs system partition: `fairlead build RECIPE`",
-                    check="sif-partition",
+                    check="sif-partition", code=ExitCode.USAGE,
                 )  # fmt: skip
         raise fail(
             f"{self.path.name} holds no root file system", where=str(self.path),
             why=f"none of its {len(self.objects)} objects is a primary system partition",
-            remedy="build the image again: `fairlead build RECIPE`", check="sif-partition",
+            remedy="build the image again: `fairlead build RECIPE`", check="sif-partition", code=ExitCode.USAGE,
         )  # fmt: skip
 
     def document(self, name: str) -> dict[str, Any] | None:
@@ -128,7 +128,7 @@ def read_sif(path: Path) -> Sif:
     except OSError as exc:
         raise fail(
             f"cannot read the image {path.name}", where=str(path), why=exc.strerror or str(exc),
-            remedy="check the path and its permissions: `ls -l` it", check="sif-unreadable",
+            remedy="check the path and its permissions: `ls -l` it", check="sif-unreadable", code=ExitCode.USAGE,
         ) from None  # fmt: skip
     if len(table) < header.table_size:
         raise _truncated(path, real, header.least)
@@ -243,7 +243,7 @@ def _not_a_sif(path: Path, why: str) -> FairleadError:
     return fail(
         f"{path.name} is not a SIF image", where=str(path), why=why,
         remedy="give a built recipe's name or a .sif file: `fairlead build RECIPE` makes one",
-        check="sif-magic",
+        check="sif-magic", code=ExitCode.USAGE,
     )  # fmt: skip
 
 
@@ -251,12 +251,12 @@ def _truncated(path: Path, real: int, least: int) -> FairleadError:
     return fail(
         f"the image {path.name} is cut short", where=str(path),
         why=f"it has {real} bytes; its own table of contents needs {least}",
-        remedy="copy it again, or build it again: `fairlead build RECIPE`", check="sif-truncated",
+        remedy="copy it again, or build it again: `fairlead build RECIPE`", check="sif-truncated", code=ExitCode.USAGE,
     )  # fmt: skip
 
 
 def _broken(path: Path, why: str) -> FairleadError:
     return fail(
         f"the image {path.name} is damaged", where=str(path), why=why,
-        remedy="copy it again, or build it again: `fairlead build RECIPE`", check="sif-damaged",
+        remedy="copy it again, or build it again: `fairlead build RECIPE`", check="sif-damaged", code=ExitCode.USAGE,
     )  # fmt: skip

@@ -53,7 +53,7 @@ def example(ranks=2, auc=0.95, **changes):
         ranks=ranks,
         repeat=("fairlead train hepcnn -n 2",),
         proof=tuple(
-            ProofRow(r, "node", ranks, "/mpi/lib/libmpi.so.12", "MPICH Version: 5.0.2", "ucx", True)
+            ProofRow(r, "node", ranks, "/mpi/lib/libmpi.so.12", "MPICH Version: 5.0.2", "ucx", 7, True)
             for r in range(ranks)
         ),
         plan=(PlanRow("library", "/opt/mpich/lib/libmpi.so.12", "/mpi/lib/libmpi.so.12", "same"),),

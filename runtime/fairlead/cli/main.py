@@ -114,6 +114,7 @@ def main() -> None:
 def entry(args: list[str] | None = None) -> None:
     """The console script. Ends the process with one of :class:`ExitCode`, or a rank's own."""
     argv = sys.argv[1:] if args is None else args
+    ours = argv[: argv.index("--")] if "--" in argv else argv
     # SIGTERM unwinds like Ctrl-C, so that launches, mounts and partial files are cleaned up.
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -124,12 +125,12 @@ def entry(args: list[str] | None = None) -> None:
     except click.UsageError as exc:
         from fairlead.cli.screen import print_usage_error
 
-        print_usage_error(exc, as_json="--json" in argv)
+        print_usage_error(exc, as_json="--json" in ours)
         sys.exit(ExitCode.USAGE)
     except FairleadError as exc:
         from fairlead.cli.screen import print_findings_error
 
-        print_findings_error(exc, as_json="--json" in argv)
+        print_findings_error(exc, as_json="--json" in ours)
         sys.exit(exc.code)
     except (KeyboardInterrupt, click.Abort):
         print("\ninterrupted; run the same command again to go on", file=sys.stderr)

@@ -85,6 +85,9 @@ def request(
         library_path=kept("LD_LIBRARY_PATH"),
         preload=kept("LD_PRELOAD"),
         engine_args=engine_args,
+        shell_python=tuple(
+            sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
+        ),
     )
 
 

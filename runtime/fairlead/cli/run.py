@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from fairlead import launch as launching
 from fairlead import stage as staging
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
-from fairlead.findings import ExitCode, Severity
+from fairlead.findings import ExitCode, Finding, Severity
 from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
@@ -28,6 +29,8 @@ Examples:
 Exit code: that of the first rank that failed; 121 refused before launch, 122 the proof failed,
 123 engine or launcher failed, 124 ended by the watchdog.
 """
+
+_SHOWN = (Severity.WARNING, Severity.ERROR)
 
 
 @click.command(epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, proved.")
@@ -95,10 +98,9 @@ def run(
         return _dry_run(prepared, command, ranks, workdir, variables, as_json)
     if not quiet:
         _say(show.swap_line(prepared.plan))
-        warnings = [
-            f for f in prepared.findings if f.severity in (Severity.WARNING, Severity.ERROR)
-        ]
-        print_findings(warnings) if warnings else None
+        warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
+        if warnings:
+            print_findings(warnings)
     proof = prove_it(prepared, ranks, watchdog)
     if not quiet:
         _say(show.proof_line(proof))
@@ -114,9 +116,16 @@ def run(
         print_json("run", _json(prepared, proof, line.shell(), result, finding))
     elif finding:
         print_findings([finding])
-    if finding and not result.ranks:
+    if finding and not result.started:
         return ExitCode.LAUNCH_FAILED
     return result.code
+
+
+def _overruled(finding: Finding) -> Finding:
+    """A refusal that --force went past is a warning: the proof decides."""
+    if finding.severity is not Severity.ERROR:
+        return finding
+    return replace(finding, severity=Severity.WARNING, what=f"{finding.what} (going on: --force)")
 
 
 def _say(text: str) -> None:

@@ -36,7 +36,10 @@ def print_json(kind: str, payload: dict[str, Any]) -> None:
 def finding_lines(finding: Finding) -> str:
     """The four lines of a finding: what, where, why, next."""
     colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green"}
-    label = click.style(f"{finding.severity.value}:", fg=colour.get(finding.severity), bold=True)
+    name = f"[{finding.check}]" if finding.check else ""
+    label = click.style(
+        f"{finding.severity.value}{name}:", fg=colour.get(finding.severity), bold=True
+    )
     lines = [f"{label} {finding.what}"]
     for name, text in (
         ("where:", finding.where),
@@ -67,10 +70,14 @@ def print_findings_error(exc: FairleadError, as_json: bool) -> None:
 def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
     """A command line that cannot be understood."""
     path = exc.ctx.command_path if exc.ctx else "fairlead"
+    why = ""
+    if isinstance(exc, click.NoSuchOption) and exc.ctx and exc.ctx.info_name in ("run", "explain"):
+        why = "options of the command that is launched go behind `--`"
     finding = Finding(
         Severity.ERROR,
         exc.format_message().rstrip("."),
         f"the command line of `{path}`",
+        why,
         remedy=f"{path} --help",
         check="usage",
     )

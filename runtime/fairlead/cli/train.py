@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from fairlead import launch as launching
+from fairlead import stage as staging
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
-from fairlead.findings import ExitCode, Severity
+from fairlead.findings import ExitCode, Severity, fail
 from fairlead.paths import cache_dir
 from fairlead.serial import to_json
 from fairlead.session import Prepared, prepare, prove_it, refuse
@@ -109,7 +110,7 @@ def train(
     then the model is trained on all: initial weights are broadcast, gradients averaged, and at the
     end all ranks must hold the same bits. The held-out score stands beside a linear model's.
     """
-    from fairlead.report import write_report
+    from fairlead.report import require_tools, write_report
     from fairlead.report.compose import compose
     from fairlead.train.host import TrainOptions
     from fairlead.train.host import train as train_model
@@ -123,6 +124,8 @@ def train(
         options.request(mpi, apps, binds, engine_args, ranks),
         progress=bars,
     )
+    _able(prepared, image)
+    require_tools()
     if prepared.refused:
         raise refuse(prepared)
     if dry_run:
@@ -167,8 +170,27 @@ def train(
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
+def _able(prepared: Prepared, image: str) -> None:
+    """The image must hold what the ranks import; its record says so, when it has one."""
+    wheels = prepared.image.record.get("packages", {}).get("wheel")
+    if wheels is None:
+        return  # somebody else's image: the ranks will tell
+    present = {name.split("-cpu")[0] for name in wheels}
+    lacking = [name for name in ("tensorflow", "keras", "h5py", "mpi4py") if name not in present]
+    if lacking:
+        raise fail(
+            f"the image has no {', '.join(lacking)}",
+            where=f"--image {image}",
+            why="every rank of the training imports it",
+            remedy="--image tensorflow, or add it to [packages] pip of the image's recipe",
+            check="train-image",
+            code=ExitCode.USAGE,
+        )
+
+
 def _dry_run(prepared: Prepared, ranks: int, output: Path, as_json: bool) -> int:
     config = output / "run" / "train.config.json"
+    staging.ensure(prepared.plan, cache_dir())
     command = ("python3", "-m", "fairlead.train.worker", "--config", str(config))
     line = launching.command_line(prepared.plan, command, ranks).shell()
     if as_json:

@@ -9,6 +9,6 @@ evidence, ``plots`` draws, ``write`` puts it on one page that needs nothing else
 """
 
 from fairlead.report.model import Fact, PlanRow, ProofRow, Report
-from fairlead.report.write import write_report
+from fairlead.report.write import require_tools, write_report
 
-__all__ = ["Fact", "PlanRow", "ProofRow", "Report", "write_report"]
+__all__ = ["Fact", "PlanRow", "ProofRow", "Report", "require_tools", "write_report"]

@@ -55,6 +55,7 @@ def _proof(proof: Proof) -> tuple[ProofRow, ...]:
             mpi_path=p.mpi_path,
             mpi_version=p.version,
             transport=p.transport,
+            inode=p.mpi_inode,
             inode_ok=p.mpi_path == proof.planned_file
             and (not proof.planned_inode or p.mpi_inode == proof.planned_inode),
         )

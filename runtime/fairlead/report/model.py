@@ -16,6 +16,7 @@ class ProofRow:
         size: of the world this rank is in.
         mpi_path: the one MPI library mapped into it.
         mpi_version: first line of ``MPI_Get_library_version``.
+        inode: of that file.
         inode_ok: the mapped file is the planned one, by inode.
     """
 
@@ -25,6 +26,7 @@ class ProofRow:
     mpi_path: str
     mpi_version: str
     transport: str
+    inode: int
     inode_ok: bool
 
 

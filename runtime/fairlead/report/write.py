@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,21 +76,33 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
     return page, data
 
 
+def require_tools() -> None:
+    """Says at once, not after an hour of training, that a report could not be drawn.
+
+    Raises:
+        FairleadError: matplotlib or jinja2 is not installed.
+    """
+    for name in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(name) is None:
+            raise fail(
+                "the report cannot be drawn",
+                where="fairlead.report",
+                why=f"{name} is not installed",
+                remedy="pip install 'fairlead[report]'",
+                check="report-extra",
+            )
+
+
 def render(report: Report) -> str:
     """The HTML page.
 
     Raises:
         FairleadError: matplotlib or jinja2 is not installed.
     """
-    try:
-        import jinja2
+    require_tools()
+    import jinja2
 
-        figures = _figures(report.training) if report.training else ()
-    except ImportError as exc:
-        raise fail(
-            "the report cannot be drawn", where="fairlead.report", why=str(exc),
-            remedy="pip install 'fairlead[report]'", check="report-extra",
-        ) from exc  # fmt: skip
+    figures = _figures(report.training) if report.training else ()
     template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
