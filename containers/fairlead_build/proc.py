@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -90,7 +90,9 @@ def child(
                 process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None and not pipe.closed:
-                pipe.close()
+                # What was still to be written to a child that has gone is of no use to anybody.
+                with suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def run(
