@@ -99,8 +99,10 @@ def _reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def _last_words(folder: Path) -> str:
+    """What the launch printed: its beginning, where engines complain, and its end."""
     parts = [folder / "output", *sorted(folder.glob("said.*"))]
-    return "\n".join(p.read_text(errors="replace")[-4000:] for p in parts if p.is_file())
+    texts = [p.read_text(errors="replace") for p in parts if p.is_file()]
+    return "\n".join(t if len(t) < 6000 else f"{t[:2000]}\n{t[-4000:]}" for t in texts)
 
 
 def _rank_proof(report: Mapping[str, Any]) -> RankProof:

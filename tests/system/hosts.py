@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def debian_files(suite: str, *packages: str) -> Path:
 
 def debian_mpich(suite: str) -> Path:
     """The prefix of a Debian's MPICH library and what is behind it."""
-    names = ("libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2")
+    names = ("libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2", "libnuma1")
     return debian_files(suite, *names) / "usr"
 
 
@@ -165,8 +166,9 @@ def squashfs_with(name: str, files: Mapping[str, Path], without: tuple[str, ...]
 
 
 def image_with_programs() -> Path:
-    """mpi-base and a C program, ``/opt/app/allreduce``."""
-    return squashfs_with("programs", {"/opt/app/allreduce": compiled("allreduce")})
+    """mpi-base and C programs, ``/opt/app/allreduce`` and ``/opt/app/exchange``."""
+    programs = {f"/opt/app/{name}": compiled(name) for name in ("allreduce", "exchange")}
+    return squashfs_with("programs", programs)
 
 
 def image_with_debian_mpich() -> Path:
@@ -225,6 +227,12 @@ def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     value = json.loads(done.stdout)
     assert isinstance(value, dict)
     return value
+
+
+def ranks_of(text: str) -> dict[int, tuple[str, str]]:
+    """``{rank: (MPI version, bits)}`` of what ``allreduce.c`` and its like printed on two ranks."""
+    rows = re.findall(r"rank (\d+) of 2(?::| on) (.*?): ((?:[0-9a-f]{16} ?){4})", text)
+    return {int(rank): (" ".join(version.split()), bits.strip()) for rank, version, bits in rows}
 
 
 def _digest(path: Path) -> str:

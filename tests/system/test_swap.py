@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.system import hosts
-from tests.system.hosts import answer, fairlead
+from tests.system.hosts import answer, fairlead, ranks_of
 
 REPORT = """
 from mpi4py import MPI
@@ -40,12 +39,6 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "opt/python/lib/python3.11/site-packages/p*", "usr/share/*",
     )  # fmt: skip
     return hosts.unpacked(tmp_path_factory.mktemp("sandbox") / "tree", {}, away)
-
-
-def ranks_of(text: str) -> dict[int, tuple[str, str]]:
-    """``{rank: (MPI version, bits)}`` of what :data:`REPORT` or ``allreduce.c`` printed."""
-    rows = re.findall(r"rank (\d+) of 2(?::| on) (.*?): ([0-9a-f ]+)$", text, re.MULTILINE)
-    return {int(rank): (" ".join(version.split()), bits) for rank, version, bits in rows}
 
 
 @pytest.mark.parametrize(
