@@ -56,7 +56,7 @@ def start(
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     marked = {**environ, MARKER: run_id}
-    before = frozenset(p.pid for p in _living("") if p.parent == os.getpid())
+    before = frozenset(_children())
     process = subprocess.Popen(
         list(argv), env=marked, stdout=stdout, stderr=stderr, stdin=stdin, start_new_session=True
     )
@@ -111,29 +111,27 @@ def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
     return process.poll() is not None
 
 
-def _children() -> list[int]:
-    """This process's children, adopted ones included."""
-    found: list[int] = []
-    for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
-    return found
-
-
 def survivors(started: Started) -> list[int]:
     """Living processes of a run: the launcher, what this process inherited since, whoever carries
     the marker, and the descendants of all these."""
     me = os.getpid()
     living = [p for p in _living(started.run_id) if p.pid != me]
-    found = {
-        p.pid for p in living if p.marked or (p.parent == me and p.pid not in started.before)
-    }
+    found = {p.pid for p in living if p.marked or (p.parent == me and p.pid not in started.before)}
     grown = True
     while grown:
         more = {p.pid for p in living if p.parent in found and p.pid not in found}
         grown = bool(more)
         found |= more
     return sorted(found)
+
+
+def _children() -> list[int]:
+    """This process's children, adopted ones included."""
+    try:
+        tasks = list(Path("/proc/self/task").iterdir())
+        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+    except OSError:  # a thread has just ended, or a kernel without CONFIG_PROC_CHILDREN
+        return [p.pid for p in _living("") if p.parent == os.getpid()]
 
 
 class _Process(NamedTuple):
