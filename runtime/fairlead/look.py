@@ -1,0 +1,112 @@
+"""Looks into the squashfs of an image that has no record of its own, without unpacking it.
+
+:func:`look` starts ``main`` as a process of its own, in a mount namespace (and, for an ordinary
+user, a user namespace) that ends with it: no set-user-id helper is needed, and no mount is left
+behind, however the process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairlead.facts import ImageFacts
+from fairlead.findings import FairleadError, error, fail
+from fairlead.scan import resolve_in, scan_tree
+from fairlead.serial import from_json, to_json
+
+RECORD = ".fairlead/image.json"  # what fairlead's builder leaves in an image
+_LONGEST_START_S = 30
+# When the process that started one of these is killed, the kernel ends it too.
+_TIED = ("setpriv", "--pdeathsig", "KILL")
+
+
+def look(
+    path: Path, offset: int, environ: Mapping[str, str] = os.environ
+) -> tuple[ImageFacts, dict[str, Any]]:
+    """The facts of the squashfs that begins at ``offset`` of ``path``, and the record inside.
+
+    Returns:
+        The record is empty when there is none.
+    Raises:
+        FairleadError: squashfuse is missing, or it cannot be mounted.
+    """
+    program = shutil.which("squashfuse", path=environ.get("PATH"))
+    if program is None:
+        raise fail(
+            "squashfuse is not installed",
+            where="PATH",
+            why=f"{path.name} has no record of its own, so it must be looked into, which needs squashfuse",
+            remedy="fairlead doctor --fix packages",
+            check="squashfuse",
+        )
+    namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+    with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:
+        done = subprocess.run(
+            ["unshare", *namespaces, *_TIED, sys.executable, "-m", __name__, program, str(path),
+             str(offset), folder],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+            env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )  # fmt: skip
+    if done.returncode:
+        raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
+    told = json.loads(done.stdout)
+    if "finding" in told:
+        raise FairleadError(error(**told["finding"]))
+    return from_json(ImageFacts, told["facts"]), told["record"]
+
+
+def main(program: str, path: str, offset: str, folder: str) -> None:
+    """Inside the namespaces: the answer on stdout, as JSON."""
+    try:
+        answer = _answer(program, Path(path), offset, Path(folder))
+    except FairleadError as exc:
+        finding = exc.findings[0].to_json()
+        answer = {"finding": {k: v for k, v in finding.items() if k != "severity"}}
+    json.dump(answer, sys.stdout)
+
+
+def _answer(program: str, path: Path, offset: str, mount: Path) -> dict[str, Any]:
+    argv = [*_TIED, program, "-f", "-o", f"ro,offset={offset}", str(path), str(mount)]
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        until = time.monotonic() + _LONGEST_START_S
+        while not mount.is_mount():
+            if process.poll() is not None or time.monotonic() > until:
+                process.kill()
+                said = process.communicate()[0].decode("utf-8", "replace").strip()
+                raise _unseen(path, said or "squashfuse did not mount it")
+            time.sleep(0.01)
+        facts = scan_tree(mount)
+        inner = resolve_in(mount, mount / RECORD)
+        record = json.loads(inner.read_text()) if inner else {}
+        return {"facts": to_json(facts), "record": record if isinstance(record, dict) else {}}
+    except (OSError, ValueError) as exc:
+        raise _unseen(path, str(exc)) from None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _unseen(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"{path.name} cannot be looked into",
+        where=str(path),
+        why=why,
+        remedy="fairlead doctor fuse userns; if both are well, the file is damaged: fetch or build it again",
+        check="image-mount",
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
