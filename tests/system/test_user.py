@@ -1,0 +1,188 @@
+"""An ordinary user, whose Apptainer makes a user namespace for each rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.system import hosts
+from tests.system.hosts import answer
+
+import fairlead
+from fairlead.doctor.apptainer_install import install_apptainer
+
+# Of the environment's packages, those that a run does not need.
+HEAVY = (
+    "matplotlib*", "*mypy*", "PIL", "pillow*", "fontTools", "numpy*", "h5py*", "hypothesis*",
+    "tzdata*", "setuptools*", "pkg_resources", "spython*", "cyclonedx*", "docker*", "hatchling*",
+    "*pytest*", "mpi4py*", "kiwisolver*", "pip*", "ruff*", "__pycache__",
+)  # fmt: skip
+
+
+# Of the version that the packages are for.
+PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
+
+
+@dataclass(frozen=True)
+class User:
+    """A real one, with all that an administrator gives: Apptainer, MPIs, an image, /dev/fuse."""
+
+    uid: int
+    home: Path
+    shared: Path
+
+    @property
+    def image(self) -> Path:
+        return self.shared / "image.squashfs"
+
+    def fairlead(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """``fairlead WORDS``, by Debian's own Python: a private one may be closed to others."""
+        return self.run(PYTHON, "-m", "fairlead", *words)
+
+    def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Any command, with an environment of the user's own."""
+        code = self.shared / "code"
+        return subprocess.run(
+            [
+                "setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups",
+                "env", "-i", f"HOME={self.home}", "PATH=/usr/bin:/bin",
+                f"PYTHONPATH={code}:{code}/packages", f"FAIRLEAD_MPI={self.shared / 'mpich'}",
+                f"FAIRLEAD_APPTAINER={self.shared}/fairlead/apptainer/current/bin/apptainer",
+                *map(str, words),
+            ],
+            cwd=self.home, capture_output=True, text=True, timeout=120, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make another user")
+    if not Path(PYTHON).exists():
+        pytest.skip(f"no {PYTHON}, which another user could run")
+    image, mpich, intel = hosts.image_with_programs(), hosts.mpich(), hosts.intel()
+    shared = Path(tempfile.mkdtemp(prefix="fairlead-shared-"))
+    name = f"fairlead-run{os.getpid()}"
+    subprocess.run(["useradd", "--create-home", "--base-dir", shared, name], check=True)
+    Path("/dev/fuse").chmod(0o666)
+    status = (shared / name).stat()
+    try:
+        shared.chmod(0o755)
+        install_apptainer({**os.environ, "XDG_DATA_HOME": str(shared)})
+        shutil.copytree(mpich, shared / "mpich", symlinks=True)
+        shutil.copytree(intel, shared / "intel", symlinks=True)
+        shutil.copy(image, shared / "image.squashfs")
+        source = sysconfig.get_path("purelib")
+        ignore = shutil.ignore_patterns(*HEAVY)
+        shutil.copytree(source, shared / "code/packages", ignore=ignore, symlinks=True)
+        package = Path(fairlead.__file__).parent
+        shutil.copytree(package, shared / "code/fairlead", ignore=ignore)
+        shutil.copytree(package.parents[1] / "sitecfg", shared / "code/fairlead/_data/sitecfg")
+        yield User(status.st_uid, shared / name, shared)
+    finally:
+        for pid in processes_of(status.st_uid):
+            os.kill(pid, signal.SIGKILL)
+        subprocess.run(["userdel", "--force", name], check=True)
+        shutil.rmtree(shared)
+
+
+def processes_of(uid: int) -> dict[int, str]:
+    """What runs as this user: its name, by process id; zombies left out."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                name, _, state = (entry / "stat").read_text().rpartition(") ")
+                if not state.startswith("Z"):
+                    found[int(entry.name)] = name.partition("(")[2]
+    return found
+
+
+MPIS = {
+    "host": "MPICH Version: 5.0.2",
+    "intel": "Intel(R) MPI Library 2021.18.1",
+    "container": "MPICH Version: 3.4.3",
+}
+
+
+def choice(user: User, mpi: str) -> Path | str:
+    return user.shared / "intel" if mpi == "intel" else mpi
+
+
+def test_user_preflight_says_that_each_rank_has_a_namespace(user: User) -> None:
+    done = user.fairlead("preflight", "--json", user.image)
+    said = answer(done)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert said["engine"]["userns_per_rank"] is True
+    [finding] = [f for f in said["findings"] if f["check"] == "namespaces"]
+    assert finding["severity"] == "info"
+    assert "each rank runs in a user namespace of its own" in finding["what"]
+    assert "cross-memory attach is switched off" in finding["why"]
+    assert said["env"]["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_user_run_is_proved_and_large_messages_arrive(user: User, mpi: str) -> None:
+    done = user.fairlead(
+        "run",
+        "-n",
+        "2",
+        "--json",
+        "--mpi",
+        choice(user, mpi),
+        user.image,
+        "--",
+        "/opt/app/exchange",
+    )
+    said = answer(done)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count(": 0 wrong") == 2
+    ranks = said["proof"]["ranks"]
+    assert said["proof"]["holds"] and [r["rank"] for r in ranks] == [0, 1]
+    assert all(r["version"].startswith(MPIS[mpi]) for r in ranks), ranks
+    assert len({r["namespaces"]["user"] for r in ranks}) == 2
+    assert len({r["namespaces"]["shm"] for r in ranks}) == 1
+
+
+def test_user_run_same_bits_on_every_mpi(user: User) -> None:
+    bits = set()
+    for mpi in MPIS:
+        command = ("run", "-n", "2", "-q", "--mpi", choice(user, mpi), user.image)
+        done = user.fairlead(*command, "--", "/opt/app/allreduce")
+        assert done.returncode == 0, done.stderr
+        seen = hosts.ranks_of(done.stdout)
+        assert set(seen) == {0, 1}
+        bits |= {result for _, result in seen.values()}
+    assert len(bits) == 1
+
+
+def test_user_aborted_job_leaves_no_process(user: User) -> None:
+    """Each rank's Apptainer has a helper that serves the image; an abort cuts it off from us."""
+    for pid in processes_of(user.uid):
+        os.kill(pid, signal.SIGKILL)
+    program = "from mpi4py import MPI; MPI.COMM_WORLD.rank and MPI.COMM_WORLD.Abort(9) or input()"
+    done = user.fairlead("run", "-n", "2", "--json", user.image, "--", "python3", "-c", program)
+    assert done.returncode not in (0, 121, 122, 123), done.stdout
+    assert processes_of(user.uid) == {}
+
+
+def test_user_mpich_5_needs_the_planned_variables(user: User) -> None:
+    """What the plan sets is no superstition: without it, large messages abort."""
+    done = user.fairlead("run", "-n", "2", "--dry-run", user.image, "--", "/opt/app/exchange")
+    setting = "APPTAINERENV_MPIR_CVAR_CH4_CMA_ENABLE=0"
+    assert setting in done.stdout
+    bare = user.run("sh", "-c", done.stdout.replace(setting, ""))
+    assert bare.returncode != 0
+    assert bare.stdout.count(": 0 wrong") < 2
+    assert user.run("sh", "-c", done.stdout).returncode == 0
