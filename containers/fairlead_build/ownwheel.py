@@ -21,7 +21,7 @@ from fairlead_build.store import Cache
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
-_FILES = ("pyproject.toml", "README.md", "LICENSE")
+_FILES = ("pyproject.toml", "LICENSE")
 # Written by an installer, so not part of a wheel.
 _INSTALLER_FILES = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
 
@@ -72,6 +72,7 @@ def pack(members: dict[str, bytes]) -> bytes:
             remedy="install fairlead again", check="own-wheel",
         )  # fmt: skip
     kept = {n: b for n, b in members.items() if not _by_installer(n)}
+    kept[f"{info}/METADATA"] = _without_readme(kept[f"{info}/METADATA"])
     rows = [
         f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b'=').decode()},{len(body)}"
         for name, body in sorted(kept.items())
@@ -86,6 +87,12 @@ def pack(members: dict[str, bytes]) -> bytes:
             entry.create_system = 3
             archive.writestr(entry, body)
     return buffer.getvalue()
+
+
+def _without_readme(metadata: bytes) -> bytes:
+    """The headers alone: a word changed in the README must not change every image."""
+    headers = metadata.split(b"\n\n", 1)[0].splitlines()
+    return b"\n".join(h for h in headers if not h.startswith(b"Description-Content-Type")) + b"\n"
 
 
 def _by_installer(name: str) -> bool:

@@ -8,6 +8,8 @@ command of the verb's name.
 from __future__ import annotations
 
 import importlib
+import os
+import select
 import signal
 import sys
 from typing import Any
@@ -118,10 +120,13 @@ def entry(args: list[str] | None = None) -> None:
     # SIGTERM unwinds like Ctrl-C, so that launches, mounts and partial files are cleaned up.
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        status = main.main(args=argv, prog_name="fairlead", standalone_mode=False)
+        status = _invoke(list(argv))
         sys.exit(status if isinstance(status, int) else ExitCode.DONE)
     except click.exceptions.Exit as exc:
         sys.exit(exc.exit_code)
+    except click.exceptions.NoArgsIsHelpError as exc:
+        click.echo(exc.format_message())
+        sys.exit(ExitCode.USAGE)
     except click.UsageError as exc:
         from fairlead.cli.screen import print_usage_error
 
@@ -136,8 +141,25 @@ def entry(args: list[str] | None = None) -> None:
         print("\ninterrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
+        if not _nobody_reads():
+            raise
         sys.stderr.close()
         sys.exit(ExitCode.DONE)
+
+
+def _invoke(argv: list[str]) -> object:
+    """What ``main.main`` does, without its habit of ending any broken pipe with exit code 1."""
+    if "_FAIRLEAD_COMPLETE" in os.environ:
+        main.main(prog_name="fairlead")
+    with main.make_context("fairlead", argv) as context:
+        return main.invoke(context)
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout's reader has gone (`fairlead … | head`), and not some other pipe's."""
+    watch = select.poll()
+    watch.register(1, select.POLLERR)
+    return bool(watch.poll(0))
 
 
 def _terminated(signum: int, frame: object) -> None:

@@ -175,7 +175,7 @@ def _able(prepared: Prepared, image: str) -> None:
     wheels = prepared.image.record.get("packages", {}).get("wheel")
     if wheels is None:
         return  # somebody else's image: the ranks will tell
-    present = {name.split("-cpu")[0] for name in wheels}
+    present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
     lacking = [name for name in ("tensorflow", "keras", "h5py", "mpi4py") if name not in present]
     if lacking:
         raise fail(

@@ -113,7 +113,8 @@ def exec_argv(
         extra: the user's own options, passed last so that they win.
         workdir: folder inside the container to start in; the engine's default when empty.
     """
-    words = [engine.path, "exec", *engine.options]
+    # Quiet: a line of INFO a rank about optional helpers is no news, warnings still come through.
+    words = [engine.path, "--quiet", "exec", *engine.options]
     for source, target, read_only in binds:
         words += ["--bind", f"{source}:{target}" + (":ro" if read_only else "")]
     if workdir:
