@@ -141,7 +141,7 @@ def build(
             ):
                 entry = _current(job)  # somebody else may have built it while we waited
                 if entry is None:
-                    warnings = _tool_warnings(job.lock)
+                    warnings = (*_tool_warnings(job.lock), *_name_warnings(job))
                     entry = _make(job, progress)
         outputs = tuple(_output(job, entry, form, output, progress) for form in chosen)
     except OSError as exc:
@@ -231,6 +231,23 @@ def _tool_warnings(lock: Lock) -> tuple[Finding, ...]:
             "; ".join(told), "to compare digests, build with the versions in lock.toml, [tools]", "tool-versions",
         ),
     )  # fmt: skip
+
+
+def _name_warnings(job: _Job) -> tuple[Finding, ...]:
+    """Two recipes of one name in different folders share one image name: the last one has it."""
+    before = read_entry(job.cache, job.name)
+    if before is None or before.recipe_path == str(job.loaded.folder):
+        return ()
+    return (
+        Finding(
+            Severity.WARNING,
+            f"`{job.name}` meant the image of another recipe until now",
+            str(job.loaded.folder),
+            f"until now it was the image of {before.recipe_path}",
+            "give one of the two recipes another `name`",
+            "image-name",
+        ),
+    )
 
 
 def _make(job: _Job, progress: Progress) -> ImageEntry:

@@ -364,8 +364,8 @@ def identify_launcher(program: Path) -> Launcher:
         )
     if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", said):
         return Launcher(str(program), AbiFamily.OPENMPI, f"Open MPI {match[1]}")
-    if not said and b"HYDRA build details" in program.read_bytes():
-        # It does not run here (it may be of another distribution), but it is one all the same.
+    if b"HYDRA build details" in program.read_bytes():
+        # It does not run here (it may be of a newer distribution), but it is one all the same.
         return Launcher(str(program), AbiFamily.MPICH, "MPICH Hydra")
     return Launcher(str(program), AbiFamily.UNKNOWN, program.name)
 

@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, fail
 from fairlead.look import look
-from fairlead.paths import atomic_write, cache_dir
+from fairlead.paths import atomic_write, bundled, cache_dir
 from fairlead.progress import Progress, Silent
 from fairlead.scan import scan_tree
 from fairlead.serial import from_json, to_json
@@ -74,6 +74,7 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
             check="image",
             code=ExitCode.USAGE,
         )
+    remedy = f"fairlead build {name}"
     index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
     try:
         built = Path(json.loads(index.read_text())["path"])
@@ -83,11 +84,13 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     except (OSError, ValueError, KeyError):
         known = sorted(p.stem for p in index.parent.glob("*.json")) if index.parent.is_dir() else []
         why = f"no recipe of that name was built here. {suggest(name, known)}"
+        if not (bundled("recipes") / name).is_dir():
+            remedy = "fairlead recipe list"
     raise fail(
         f"no image called `{name}`",
         where="IMAGE",
         why=why,
-        remedy=f"fairlead build {name}",
+        remedy=remedy,
         check="image",
         code=ExitCode.USAGE,
     )

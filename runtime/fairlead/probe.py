@@ -186,7 +186,7 @@ _CAUSES: Sequence[tuple[str, str, str, str, str]] = (
         "symbols",
     ),
     (
-        r'exec: "python3": executable file not found|python3: (?:command )?not found',
+        r'"python3": executable file not found|python3: (?:command )?not found',
         "the image has no python3, which the proof runs in",
         "the probe is a Python program",
         "add python3 to the image",

@@ -216,10 +216,8 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
 
 
 def _version(plan: Plan, proof: Proof) -> list[Finding]:
-    vendor, _, version = proof.planned_title.rpartition(" ")
-    if not vendor:
-        vendor, version = proof.planned_title, ""
-    word = _VENDOR_WORDS.get(vendor, "")
+    vendor = next((v for v in _VENDOR_WORDS if proof.planned_title.startswith(v)), "")
+    word, version = _VENDOR_WORDS.get(vendor, ""), proof.planned_title.removeprefix(vendor).strip()
     for p in proof.ranks:
         if p.mpi_path == proof.planned_file and not (word in p.version and version in p.version):
             return [

@@ -6,12 +6,11 @@ before each use, so a folder that somebody emptied or damaged is made anew.
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from pathlib import Path
 
 from fairlead.findings import ExitCode, fail
+from fairlead.paths import atomic_folder, locked
 from fairlead.plan import Plan, Staging
 
 
@@ -30,19 +29,12 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     if folder is None or plan.staging is None or is_whole(folder, plan.staging):
         return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(
-            tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".partial", dir=folder.parent)
-        )
+        with locked(cache / "locks" / f"stage-{folder.name}.lock"):
+            if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
+                with atomic_folder(folder) as tree:
+                    _fill(tree, plan.staging)
     except OSError as exc:
         raise _failed(folder, exc) from None
-    try:
-        _fill(work, plan.staging)
-        _swap_in(work, folder, plan.staging)
-    except OSError as exc:
-        raise _failed(folder, exc) from None
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return folder
 
 
@@ -59,33 +51,17 @@ def is_whole(folder: Path, staging: Staging) -> bool:
         return False
 
 
-def _fill(work: Path, staging: Staging) -> None:
-    work.chmod(0o755)
+def _fill(tree: Path, staging: Staging) -> None:
     for item in staging.files:
-        target = work / item.target
+        target = tree / item.target
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(item.source, target)
         shutil.copystat(item.source, target)
         target.chmod(0o755)
     for link, name in staging.aliases:
-        (work / link).symlink_to(name)
+        (tree / link).symlink_to(name)
     for source, place in staging.folders:
-        shutil.copytree(source, work / place)
-    os.sync()
-
-
-def _swap_in(work: Path, folder: Path, staging: Staging) -> None:
-    try:
-        work.rename(folder)
-        return
-    except OSError:
-        if is_whole(folder, staging):
-            return  # another process was faster
-    # A damaged one is in the way: it may be mapped by a running job, so it is moved, not emptied.
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".old", dir=folder.parent))
-    folder.rename(old / "damaged")
-    work.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+        shutil.copytree(source, tree / place)
 
 
 def _failed(folder: Path, exc: OSError) -> Exception:
