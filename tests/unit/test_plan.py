@@ -1,0 +1,256 @@
+"""The plan is a pure function of facts; what holds of every plan, and what of single ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.recorded import (
+    CACHE,
+    HOSTS,
+    HYDRA,
+    IMAGES,
+    OPENMPI,
+    ROOT_ENGINE,
+    SITE,
+    USER_ENGINE,
+    host,
+    image,
+    planned,
+)  # fmt: skip
+
+from fairlead.facts import AbiFamily
+from fairlead.findings import ExitCode, FairleadError
+from fairlead.hostmpi import GLIBC_PIECES, HostMpi
+from fairlead.plan import MOUNT, Bind, Plan, Request, choose_host, plan
+from fairlead.serial import to_json
+
+FOLDERS = st.sampled_from(["/home/u/lib", "/scratch/lib", "/opt/tool/lib64"])
+BINDS = st.lists(st.builds(Bind, FOLDERS, FOLDERS, st.booleans()), max_size=3).map(tuple)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    """Plans of every recorded image on every recorded host, some of the host's parts left out."""
+    mpi = host(draw(st.sampled_from(HOSTS)))
+    parts = draw(st.lists(st.sampled_from(mpi.closure), unique_by=lambda e: e.path))
+    mpi = replace(mpi, closure=tuple(parts), companions=mpi.companions[: draw(st.integers(0, 9))])
+    return planned(
+        image(draw(st.sampled_from(IMAGES))), mpi,
+        engine=draw(st.sampled_from([ROOT_ENGINE, USER_ENGINE])),
+        library_path=":".join(draw(st.lists(FOLDERS, max_size=3))),
+        preload=draw(st.sampled_from(["", "/opt/tool/libtrace.so"])),
+        binds=draw(BINDS), ranks=draw(st.integers(1, 10_000)),
+    )  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_stages_no_piece_of_glibc(made: Plan) -> None:
+    assert made.staging and made.staging.files
+    for item in made.staging.files:
+        for name in (item.source, item.target):
+            assert not GLIBC_PIECES.match(PurePosixPath(name).name), item
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_aliases_are_links_beside_the_real_file(made: Plan) -> None:
+    assert made.staging and made.host
+    files = {f.target for f in made.staging.files}
+    for link, target in made.staging.aliases:
+        assert "/" not in target
+        assert str(PurePosixPath(link).parent / target) in files
+        assert link not in files
+    names = files | {link for link, _ in made.staging.aliases}
+    first = "lib/libmpi_abi.so" if made.host.library.family is AbiFamily.MPI5 else "lib/libmpi.so"
+    assert first in names
+    assert made.planned_file == f"{MOUNT}/lib/{made.host.library.soname}"
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_stages_each_place_once(made: Plan) -> None:
+    assert made.staging and made.host
+    targets = [f.target for f in made.staging.files] + [a for a, _ in made.staging.aliases]
+    assert len(targets) == len(set(targets))
+    sources = [f.source for f in made.staging.files]
+    assert sources.count(made.host.library.path) == 1
+    assert all(t.startswith(("lib/", "dep/")) and ".." not in t for t in targets)
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
+    assert made.binds[0].target == MOUNT and made.binds[0].read_only
+    assert made.binds[1:] == made.request.binds
+    path = made.env["LD_LIBRARY_PATH"].split(":")
+    assert path[0] == f"{MOUNT}/lib"
+    given_path = [p for p in made.request.library_path.split(":") if p]
+    assert [p for p in path if not p.startswith(MOUNT)] == given_path
+    assert path[-len(given_path) :] == given_path or not given_path
+    assert made.env.get("LD_PRELOAD", "") == made.request.preload
+
+
+@settings(max_examples=30, deadline=None)
+@given(made=plans())
+def test_plan_any_made_again_is_the_same(made: Plan) -> None:
+    again = plan(
+        made.image,
+        made.facts,
+        made.host,
+        made.launcher,
+        made.site,
+        made.engine,
+        made.request,
+        CACHE,
+    )
+    assert again == made
+    assert to_json(again) == to_json(made)
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_explains_every_variable_alias_and_bind(made: Plan) -> None:
+    said = {(line.kind, line.what.split("=")[0].split(" ")[0]) for line in made.lines}
+    for name in made.env:
+        assert ("env", name) in said
+    assert made.staging
+    for link, _ in made.staging.aliases:
+        assert ("alias", PurePosixPath(link).name) in said
+    for bind in made.binds:
+        assert ("bind", bind.source) in said
+    assert all(line.why for line in made.lines)
+
+
+def test_plan_touches_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, mpi = image(), host()
+    opened: list[object] = []
+    import io
+    import os
+
+    for module, name in ((io, "open"), (os, "stat"), (os, "scandir"), (os, "open")):
+        monkeypatch.setattr(module, name, lambda *a, **k: opened.append(a))
+    made = plan("/no.sif", facts, mpi, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE)
+    monkeypatch.undo()
+    assert opened == [] and made.staging
+
+
+def test_plan_of_mpich_5_for_an_image_with_3_is_this() -> None:
+    made = planned()
+    assert made.staging
+    assert made.names == ("libmpi.so.12",)
+    assert dict(made.staging.aliases) == {
+        "lib/libmpi.so": "libmpi.so.12",
+        "lib/libmpich.so.12": "libmpi.so.12",
+        **{a: t for a, t in made.staging.aliases if "fort" in a or "cxx" in a},
+    }
+    assert made.env["UCX_MODULE_DIR"] == f"{MOUNT}/lib/mpich/ucx"
+    assert made.env["FI_PROVIDER_PATH"].startswith(f"{MOUNT}/lib/mpich")
+    assert made.lines[0].what == "MPICH 3.4.3 of the image -> MPICH 5.0.2 of the host"
+
+
+def test_plan_for_debian_image_aliases_its_name() -> None:
+    made = planned(image("debian12-mpich"))
+    assert made.staging and "libmpich.so.12" in made.names
+    assert ("lib/libmpich.so.12", "libmpi.so.12") in made.staging.aliases
+
+
+def test_plan_debian_host_is_staged_as_libmpich_with_libmpi_beside() -> None:
+    made = planned(mpi=host("debian13-mpich-4.2.1"))
+    assert made.staging
+    targets = {f.target for f in made.staging.files}
+    assert "lib/libmpich.so.12" in targets and "lib/libucp.so.0" in targets
+    assert ("lib/libmpi.so.12", "libmpich.so.12") in made.staging.aliases
+
+
+def test_plan_intel_brings_its_tables_and_providers() -> None:
+    made = planned(mpi=host("impi-2021.18.1"))
+    assert made.staging
+    assert [place for _, place in made.staging.folders] == list(host("impi-2021.18.1").data)
+    assert "lib/libfabric.so.1" in {f.target for f in made.staging.files}
+    assert made.env["FI_PROVIDER_PATH"].startswith(MOUNT)
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("mpich-5.0.2", "MPIR_CVAR_CH4_CMA_ENABLE"),
+        ("impi-2021.18.1", "I_MPI_SHM_CMA"),
+        ("openmpi-5.0.11", "OMPI_MCA_smsc"),
+    ],
+)
+def test_plan_namespace_a_rank_switches_cross_memory_attach_off(name: str, variable: str) -> None:
+    assert variable in planned(mpi=host(name), engine=USER_ENGINE).env
+    assert variable not in planned(mpi=host(name)).env
+
+
+def test_plan_staging_key_moves_with_the_library_only() -> None:
+    first = planned()
+    assert first.staging
+    same = planned(ranks=64, library_path="/x", engine=USER_ENGINE)
+    assert same.staging and same.staging.key == first.staging.key
+    mpi = host()
+    newer = replace(mpi, library=replace(mpi.library, elf=replace(mpi.library.elf, build_id="ff")))
+    other = planned(mpi=newer)
+    assert other.staging and other.staging.key != first.staging.key
+
+
+def test_plan_container_uses_the_images_own() -> None:
+    made = _container()
+    assert made.host is None and made.staging is None and made.binds == ()
+    assert made.planned_file == "/opt/mpich/lib/libmpi.so.12"
+    assert made.planned_title == "MPICH 3.4.3"
+    assert "LD_LIBRARY_PATH" not in made.env
+
+
+def _container() -> Plan:
+    request = Request(mpi="container", ranks=2)
+    return plan("/x.sif", image(), None, HYDRA, SITE, ROOT_ENGINE, request, CACHE)
+
+
+def test_plan_container_without_an_mpi_is_refused() -> None:
+    facts = replace(image(), mpis=())
+    with pytest.raises(FairleadError) as caught:
+        plan("/x", facts, None, HYDRA, SITE, ROOT_ENGINE, Request(mpi="container"), CACHE)
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert caught.value.findings[0].check == "image-mpi"
+
+
+def test_plan_without_a_fitting_host_says_why_each_was_left() -> None:
+    chosen, notes = choose_host(image(), [host("openmpi-5.0.11")])
+    assert chosen is None
+    with pytest.raises(FairleadError) as caught:
+        plan("/x", image(), None, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE, notes)
+    [finding] = caught.value.findings
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED and finding.check == "host-mpi"
+    assert "its family is openmpi, the image's is mpich" in finding.why
+
+
+def test_choose_host_takes_the_first_of_the_family_with_a_launcher() -> None:
+    mute = replace(host("impi-2021.18.1"), launcher=None)
+    candidates: list[HostMpi] = [host("openmpi-5.0.11"), mute, host(), host("debian13-mpich-4.2.1")]
+    chosen, notes = choose_host(image(), candidates)
+    assert chosen is host()
+    whys = " ".join(n.why for n in notes)
+    assert len(notes) == 3
+    for words in ("family is openmpi", "no mpiexec beside it", "MPICH 5.0.2 comes first"):
+        assert words in whys
+
+
+def test_plan_app_named_leaves_other_programs_out() -> None:
+    facts = image("rpath")
+    assert "/opt/app/tied" in [e.path for e in planned(facts).consumers]
+    assert "/opt/app/tied" not in [e.path for e in planned(facts, apps=("/opt/app/x",)).consumers]
+    kept = planned(facts, command=("/opt/app/tied",)).consumers
+    assert "/opt/app/tied" in [e.path for e in kept]
+
+
+def test_plan_launcher_is_explained() -> None:
+    made = planned(launcher=OPENMPI)
+    assert [line.what for line in made.lines if line.kind == "launch"] == [
+        "/opt/other/bin/mpiexec  (Open MPI 5.0.11)"
+    ]
