@@ -1,0 +1,108 @@
+"""The main job in the real image: HEP-CNN trained on two ranks over the swapped MPI, and reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead_build.build import build
+
+FAIRLEAD = str(Path(sys.executable).with_name("fairlead"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short training, from the command line: a third of the demo's events."""
+    build("tensorflow")
+    folder = tmp_path_factory.mktemp("a report")
+    words = [
+        FAIRLEAD, "train", "hepcnn", "-n", "2", "--train-events", "2000", "--max-seconds", "60",
+        "-o", str(folder),
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(folder / "report.html") in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(trained: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((trained / "report.json").read_text())
+    return found
+
+
+def test_training_in_the_image_learns_what_a_linear_model_cannot(report: dict[str, Any]) -> None:
+    training = report["training"]
+    assert training["all"]["parameters"] == 4_494_594
+    assert training["all"]["evaluation"]["events"] >= 2000
+    assert training["auc"] > 0.8 > 0.6 > training["baseline"]["auc"]
+    first, *_, last = training["all"]["loss"]
+    assert last["loss"] < first["loss"]
+
+
+def test_training_on_two_ranks_ends_with_the_same_bits(report: dict[str, Any]) -> None:
+    weights = report["training"]["all"]["weights"]
+    assert [w["rank"] for w in weights] == [0, 1]
+    assert len({w["initial"] for w in weights}) == 2, "the broadcast would show nothing"
+    assert len({w["broadcast"] for w in weights}) == 1
+    assert len({w["final"] for w in weights}) == 1
+    assert weights[0]["final"] != weights[0]["broadcast"]
+
+
+def test_training_runs_on_the_hosts_mpi_and_measures_both_scales(report: dict[str, Any]) -> None:
+    training = report["training"]
+    assert "MPICH Version: 5.0.2" in re.sub(r"\s+", " ", training["all"]["mpi"])
+    assert [row["inode_ok"] for row in report["proof"]] == [True, True]
+    assert training["one"]["ranks"] == 1
+    assert training["all"]["ranks"] == 2
+    one, both = (training[k]["speed"]["samples_per_s"] for k in ("one", "all"))
+    assert training["efficiency"] == pytest.approx(both / (2 * one))
+
+
+def test_report_page_needs_nothing_else(trained: Path) -> None:
+    page = (trained / "report.html").read_text()
+    assert len(page) < 1_000_000
+    assert not re.search(r"""(?:src|href)=["']https?:""", page)
+    assert page.count("<svg") >= 3
+
+
+def test_training_in_an_image_without_tensorflow_is_refused_at_once(tmp_path: Path) -> None:
+    build("mpi-base")
+    words = [
+        FAIRLEAD,
+        "train",
+        "hepcnn",
+        "--image",
+        "mpi-base",
+        "-o",
+        str(tmp_path / "out"),
+        "--json",
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["check"] == "train-image"
+    assert "tensorflow" in finding["what"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.full
+def test_demo_passes_its_gate_and_again_from_its_cache(tmp_path: Path) -> None:
+    environ = {**os.environ, "NO_COLOR": "1"}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead.demo"], cwd=tmp_path, env=environ,
+            capture_output=True, text=True, timeout=900, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        json.loads((tmp_path / "fairlead-report/report.json").read_text())["training"]["auc"] >= 0.9
+    )
+    assert "unchanged: tensorflow" in done.stderr
