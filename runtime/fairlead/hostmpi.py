@@ -142,7 +142,7 @@ def in_prefix(
     cached = cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ)}.json"
     try:
         known = from_json(_Cached, json.loads(cached.read_text())).mpis
-        if all(_still_there(mpi) for mpi in known):
+        if all(_still_true(mpi) for mpi in known):
             return tuple(replace(mpi, found_by=reason) for mpi in known)
     except (OSError, ValueError):
         pass
@@ -218,7 +218,9 @@ def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> st
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
 
-def _still_there(known: HostMpi) -> bool:
+def _still_true(known: HostMpi) -> bool:
+    if known.missing:
+        return False  # it may have been installed since
     paths = [e.path for e in known.parts] + ([known.launcher.path] if known.launcher else [])
     return all(Path(p).exists() for p in paths)
 
