@@ -20,7 +20,9 @@ _CHECK_LIST = "\n".join(f"    {check.name:<16}  {check.about}" for check in CHEC
 
 
 @click.command(
-    epilog=f"\b\nChecks, in this order:\n{_CHECK_LIST}\n\n"
+    epilog="\b\nExamples:\n  fairlead doctor\n  fairlead doctor --fix --yes\n"
+    "  fairlead doctor engine fuse --json\n\n"
+    f"\b\nChecks, in this order:\n{_CHECK_LIST}\n\n"
     "Exit codes: 0 nothing stops fairlead here, 1 something does, 2 bad usage."
 )
 @click.argument("names", metavar="[CHECK]...", nargs=-1)
