@@ -33,6 +33,8 @@ _RECORD = (
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 _POLL_S = 0.1
+_KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
+_SIGN_OF_LIFE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def command_line(
 
 
 def new_run_folder(cache: Path) -> Path:
-    """A fresh folder for one run's records, below the cache; old ones are cleared.
+    """A fresh folder for one run's records, below the cache; those of runs long ended are cleared.
 
     Raises:
         FairleadError: exit code 123; it cannot be made.
@@ -131,8 +133,9 @@ def new_run_folder(cache: Path) -> Path:
             code=ExitCode.LAUNCH_FAILED,
         ) from None
     for old in sorted(runs.iterdir())[:-20]:
-        if time.time() - old.stat().st_mtime > 3600:
-            shutil.rmtree(old, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another launch may be clearing too
+            if time.time() - old.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(old, ignore_errors=True)
     return folder
 
 
@@ -206,7 +209,7 @@ def _wait(
     tick: Callable[[], None] | None,
 ) -> None:
     died_at: float | None = None
-    looked = 0.0
+    looked, signed = 0.0, begun
     while True:
         if processes.wait(process, _POLL_S):
             return
@@ -226,6 +229,10 @@ def _wait(
                     check="rank-died",
                     code=ExitCode.WATCHDOG,
                 )
+        if now - signed > _SIGN_OF_LIFE_S:
+            signed = now
+            with suppress(OSError):
+                os.utime(folder)  # so that no later run takes it for one that has ended
         if limit_s is not None and now - begun > limit_s:
             raise fail(
                 f"the launch did not end within {limit_s:g} s",

@@ -221,3 +221,14 @@ def test_new_run_folder_clears_old_ones_only(tmp_path: Path) -> None:
     kept = launch.new_run_folder(tmp_path)
     left = sorted(p.name for p in (tmp_path / "runs").iterdir())
     assert kept.name in left and len(left) == 20
+
+
+def test_run_folder_of_a_run_that_goes_on_is_not_taken_for_an_old_one(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_SIGN_OF_LIFE_S", 0.0)
+    aged = 'for d in "$RUNS"/*; do touch -d @1 "$d"; done; sleep 0.5'
+    result = run(f"RUNS={shlex.quote(str(tmp_path / 'runs'))}; {aged}", ranks=1)
+    assert result.code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.stat().st_mtime > 1e9
