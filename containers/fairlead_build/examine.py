@@ -64,8 +64,10 @@ def examine(
         "wheel": base64.b64encode(_with_comment(wheel, site)).decode() if wheel else "",
         "python": python,
     }
-    argv = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-m", __name__]
-    env = clean_environment({"PYTHONPATH": os.pathsep.join(sys.path)})
+    # -P: modules come from where this process has them, never from the folder it stands in.
+    python_argv = [sys.executable, "-P", "-m", __name__]
+    argv = ["unshare", "--user", "--map-root-user", "--mount", *python_argv]
+    env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     said = run(
         argv, env=env, stdin=json.dumps(asked).encode(), doing="look into the image's tree",
         remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",

@@ -146,7 +146,8 @@ def _watching(folder: Path, advance: Callable[[float], None]) -> Iterator[None]:
 
 def pip() -> list[str | Path]:
     """The pip of this Python, talking only about its work."""
-    return [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    # -P: the folder one stands in may hold a json.py.
+    return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
 
 def pip_environment() -> dict[str, str]:

@@ -48,11 +48,12 @@ def look(
             remedy="fairlead doctor --fix packages",
             check="squashfuse",
         )
+    # -P: modules come from where this process has them, never from the folder it stands in.
+    python = [sys.executable, "-P", "-m", __name__]
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
     with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:
         done = subprocess.run(
-            ["unshare", *namespaces, *_TIED, sys.executable, "-m", __name__, program, str(path),
-             str(offset), folder],
+            ["unshare", *namespaces, *_TIED, *python, program, str(path), str(offset), folder],
             capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
             env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )  # fmt: skip

@@ -84,7 +84,7 @@ def _pip_install(wheel: Wheel, tree: Path, environ: Mapping[str, str]) -> None:
     hashes = " ".join(f"--hash=sha256:{digest}" for digest in wheel.sha256)
     pins.write_text(f"{wheel.pin} {hashes}\n")
     run_checked(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
          "--no-deps", "--ignore-installed", "--no-compile", "--no-warn-script-location",
          "--only-binary", ":all:", "--require-hashes", "--prefix", tree, "-r", pins],
         f"cannot install the host MPI {wheel.pin}",
