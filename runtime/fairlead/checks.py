@@ -132,7 +132,18 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         if prefix == "GLIBCXX" and any(e.soname in RUNTIME_PIECES for e in parts):
             continue  # the host's newer libstdc++ comes along
         version, who = needs(parts, prefix)
-        if version and have and version_key(version) > version_key(have):
+        if version and not have:
+            bad = True
+            yield error(
+                f"the host's {plan.host.library.title} needs {name}, which the image does not have",
+                where=who,
+                why=f"it needs {prefix}_{version}; no {name} was found in the image "
+                f"({plan.facts.os or 'of an unknown distribution'}), which may be built on another",
+                remedy="use an image of a distribution with the GNU libraries, or run on the image's "
+                "own MPI with `--mpi container`",
+                check="glibc",
+            )
+        elif version and version_key(version) > version_key(have):
             bad = True
             yield error(
                 f"the host's {plan.host.library.title} needs a newer {name} than the image has",

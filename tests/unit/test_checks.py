@@ -59,6 +59,10 @@ def new_glibc() -> Plan:
     return planned(mpi=host("debian13-mpich-4.2.1"))
 
 
+def no_glibc() -> Plan:
+    return planned(replace(image(), glibc="", os="Alpine Linux"))
+
+
 def new_libstdcxx() -> Plan:
     closure = host().closure
     needy = replace(closure[0], needs={**closure[0].needs, "GLIBCXX": "3.4.99"})
@@ -102,6 +106,7 @@ def other_processor() -> Plan:
         (other_launcher, "launcher-family", ["Open MPI 5.0.11", "rank 0 of 1", "--launcher"]),
         (old_host, "symbols", ["MPI_Send", "MPI_Isend", "MPICH 5.0.2", "mpi4py"]),
         (new_glibc, "glibc", ["GLIBC_2.38", "GLIBC_2.36", "libmpich.so.12.4.1", "suite"]),
+        (no_glibc, "glibc", ["does not have", "GLIBC_2.", "Alpine Linux", "--mpi container"]),
         (new_libstdcxx, "glibc", ["GLIBCXX_3.4.99", "GLIBCXX_3.4.30", "libstdc++"]),
         (static_program, "static", ["/opt/app/alone", "statically linked"]),
         (mpi_in_python, "python-prefix", ["/opt/python", "sys.prefix/lib"]),
