@@ -257,11 +257,13 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
             ("python", "version"), f"`python.version` cannot be {version!r}",
             f"Debian {suite} has Python {expected}",
         )  # fmt: skip
-    python_home, mpi_home = python.get("prefix", "/opt/python"), mpi.get("prefix", "/opt/mpi")
+    python_home = python.get("prefix", "/opt/python")
+    mpi_home = mpi.get("prefix", f"/opt/{mpi.get('family', 'mpi')}")
     for name, home in (("python", python_home), ("mpi", mpi_home)):
         if (why := _bad_target(home)) is not None:
             yield Mistake((name, "prefix"), f"`{name}.prefix` cannot be {home!r}", why)
-    if mpi and isinstance(mpi_home, str) and isinstance(python_home, str):
+    own_mpi = mpi.get("source") == "wheel" or "prefix" in mpi
+    if own_mpi and isinstance(mpi_home, str) and isinstance(python_home, str):
         inside = PurePosixPath(mpi_home).is_relative_to(python_home)
         if inside or PurePosixPath(python_home).is_relative_to(mpi_home):
             yield Mistake(
@@ -271,6 +273,11 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     for target in table("files"):
         if (why := _bad_target(target)) is not None:
             yield Mistake(("files", target), f"`files` cannot lay a file at {target!r}", why)
+        elif above := [p for p in map(str, PurePosixPath(target).parents) if p in table("files")]:
+            yield Mistake(
+                ("files", target), f"`files` cannot lay a file at {target!r}",
+                f"{above[0]} is a file of [files] too, so it cannot be a folder",
+            )  # fmt: skip
     for variable in table("env"):
         if variable in _OWN_VARIABLES:
             yield Mistake(

@@ -97,6 +97,8 @@ def test_recipe_contradictions_are_told_beside_other_mistakes(tmp_path: Path) ->
         ("[python]\nversion = \"3.11\"\n", "", "needs a [python] table"),
         ('version = "3.11"', 'version = "3.12"', "`python.version` cannot be '3.12'"),
         ('version = "3.4.3"', 'version = "3.4.3"\nprefix = "/opt/python/mpi"', "overlaps"),
+        ('version = "3.11"', 'version = "3.11"\nprefix = "/opt/mpich"', "overlaps"),
+        ("[env]", '[files]\n"/opt/a" = "x"\n"/opt/a/b" = "x"\n[env]', "cannot be a folder"),
         ('version = "3.4.3"', 'version = "3.4.3"\nprefix = "opt"', "`mpi.prefix` cannot be 'opt'"),
         ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "cannot be set by a recipe"),
         ("OMP_NUM_THREADS", '"A B"', "A B"),
