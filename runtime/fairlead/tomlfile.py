@@ -62,7 +62,7 @@ def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
         FairleadError: exit code 2; one finding for each mistake.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as exc:
         raise fail(
             f"{path.name} is not UTF-8 text",

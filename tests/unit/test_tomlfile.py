@@ -95,6 +95,12 @@ def test_parse_cross_mistakes_come_with_the_others() -> None:
     assert finding.where == "d.toml:4"
 
 
+def test_load_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "doc.toml"
+    path.write_text("\ufeff" + GOOD, encoding="utf-8")
+    assert load(path, Document, "fairlead check") == parse(GOOD, path, Document, "fairlead check")
+
+
 def test_load_missing_or_not_text_is_told(tmp_path: Path) -> None:
     for name, content, check in (
         ("gone.toml", None, "toml-unreadable"),
