@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fairlead.facts import ImageFacts
-from fairlead.findings import ExitCode, fail
+from fairlead.findings import ExitCode, FairleadError, fail
 from fairlead.look import look
 from fairlead.paths import atomic_write, bundled, cache_dir
 from fairlead.progress import Progress, Silent
@@ -26,6 +27,7 @@ from fairlead.suggest import suggest
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
+_SUFFIXES = (".sif", ".sqsh", ".squashfs")
 
 
 @dataclass(frozen=True)
@@ -63,14 +65,19 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
         FairleadError: exit code 2; there is neither such a file nor a built image of that name.
     """
     path = Path(name)
-    if "/" in name or name.endswith((".sif", ".sqsh", ".squashfs")) or path.is_dir():
-        if path.exists():
+    # os.path, since pathlib's questions raise for a name that is too long.
+    if name and ("/" in name or name.endswith(_SUFFIXES) or os.path.isdir(name)):  # noqa: PTH112
+        if os.path.exists(name):  # noqa: PTH110
             return path.absolute()
+        why, remedy = "there is no such file or folder", "fairlead recipe list"
+        if "://" in name:
+            why = "fairlead reads files and folders, and no registries"
+            remedy = f"apptainer pull image.sif {shlex.quote(name)}; then give image.sif"
         raise fail(
             f"no image at {name}",
-            where=str(path.absolute()),
-            why="there is no such file or folder",
-            remedy="fairlead recipe list; then `fairlead build NAME`",
+            where="IMAGE" if "://" in name else str(path.absolute()),
+            why=why,
+            remedy=remedy,
             check="image",
             code=ExitCode.USAGE,
         )
@@ -84,7 +91,7 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     except (OSError, ValueError, KeyError):
         known = sorted(p.stem for p in index.parent.glob("*.json")) if index.parent.is_dir() else []
         why = f"no recipe of that name was built here. {suggest(name, known)}"
-        if not (bundled("recipes") / name).is_dir():
+        if not name or not os.path.isdir(bundled("recipes") / name):  # noqa: PTH112
             remedy = "fairlead recipe list"
     raise fail(
         f"no image called `{name}`",
@@ -106,6 +113,7 @@ def open_image(
     """
     path = find(name, environ)
     if path.is_dir():
+        _check_root(path)
         return Image(name, str(path), "sandbox", 0, "", True, scan_tree(path))
     kind = _format(path)
     if kind == "sif":
@@ -140,8 +148,15 @@ def open_image(
     return image
 
 
+def _check_root(path: Path) -> None:
+    if not any((path / name).is_dir() for name in ("bin", "usr/bin")):
+        raise _no_image(path, "the folder holds no root file system: neither bin nor usr/bin")
+
+
 def _format(path: Path) -> str:
     try:
+        if not path.is_file():  # a pipe would be waited for, for ever
+            raise _no_image(path, "it is a device, a pipe or a socket, and no file")
         with path.open("rb") as stream:
             magic = stream.read(4)
         if magic == _SQUASHFS_MAGIC:
@@ -153,14 +168,18 @@ def _format(path: Path) -> str:
             f"cannot read {path.name}",
             where=str(path),
             why=exc.strerror or str(exc),
-            remedy=f"ls -l {path}",
+            remedy=f"ls -l {shlex.quote(str(path))}",
             check="image",
             code=ExitCode.USAGE,
         ) from None
-    raise fail(
-        f"{path.name} is no image",
+    raise _no_image(path, "it is neither a SIF nor a squashfs: it does not begin like one")
+
+
+def _no_image(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"{path.name or path} is no image",
         where=str(path),
-        why="it is neither a SIF nor a squashfs: it does not begin like one",
+        why=why,
         remedy="give a .sif or .squashfs file, a folder, or the name of a built recipe (`fairlead recipe list`)",
         check="image-format",
         code=ExitCode.USAGE,

@@ -174,6 +174,48 @@ def test_output_into_a_closed_pipe_is_no_error() -> None:
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
+def test_answer_onto_a_full_disk_is_told_without_a_traceback() -> None:
+    for words in (("--help",), ("site", "list"), ("site", "list", "--json")):
+        for unbuffered in ("", "1"):
+            with Path("/dev/full").open("w") as full:
+                done = subprocess.run(
+                    [sys.executable, "-m", "fairlead", *words], stdout=full, text=True,
+                    stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+                    check=False,
+                )  # fmt: skip
+            assert done.returncode == ExitCode.FAILED
+            assert "No space left on device" in done.stderr and "next:" in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_closed_streams_keep_the_exit_code() -> None:
+    line = f"{sys.executable} -m fairlead inspect nosuch"
+    for closed in ("2>&-", "<&- >&- 2>&-"):
+        assert subprocess.run(f"{line} {closed}", shell=True, check=False).returncode == 2
+
+
+def test_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        f"rmdir {gone}; {sys.executable} -m fairlead inspect ./x.sif", shell=True, cwd=gone,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == ExitCode.USAGE
+    assert "folder that you are in is gone" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_image_that_is_no_file_is_bad_input(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.sif")
+    for name, word in (
+        (str(tmp_path / "pipe.sif"), "a pipe"), ("/dev/null", "a device"), ("", "recipe list"),
+        (str(tmp_path), "no root file system"), ("x" * 5000, "recipe list"),
+        ("docker://debian", "apptainer pull"),
+    ):  # fmt: skip
+        code, _, err = call("inspect", name, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
+        assert code == ExitCode.USAGE and word in err, err
+
+
 def test_interrupt_is_130_and_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt

@@ -8,16 +8,19 @@ command of the verb's name.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import select
+import shlex
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fairlead import __version__
-from fairlead.findings import ExitCode, FairleadError
+from fairlead.findings import ExitCode, FairleadError, fail
 
 # name -> (module:command, section, one line). The line is repeated here, so that `--help` loads
 # nothing; a test keeps it equal to the command's own.
@@ -119,8 +122,10 @@ def entry(args: list[str] | None = None) -> None:
     ours = argv[: argv.index("--")] if "--" in argv else argv
     # SIGTERM unwinds like Ctrl-C, so that launches, mounts and partial files are cleaned up.
     signal.signal(signal.SIGTERM, _terminated)
+    _standard_streams()
     try:
         status = _invoke(list(argv))
+        sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else ExitCode.DONE)
     except click.exceptions.Exit as exc:
         sys.exit(exc.exit_code)
@@ -140,11 +145,11 @@ def entry(args: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         print("\ninterrupted; run the same command again to go on", file=sys.stderr)
         sys.exit(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        if not _nobody_reads():
-            raise
-        sys.stderr.close()
-        sys.exit(ExitCode.DONE)
+    except OSError as exc:
+        if isinstance(exc, BrokenPipeError) and _nobody_reads():
+            sys.stderr.close()
+            sys.exit(ExitCode.DONE)
+        sys.exit(_refused_by_system(exc, as_json="--json" in ours))
 
 
 def _invoke(argv: list[str]) -> object:
@@ -160,6 +165,52 @@ def _nobody_reads() -> bool:
     watch = select.poll()
     watch.register(1, select.POLLERR)
     return bool(watch.poll(0))
+
+
+def _standard_streams() -> None:
+    """Opens what the caller has closed (`2>&-`): else the next file would be a program's stderr."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
+
+
+def _refused_by_system(exc: OSError, as_json: bool) -> int:
+    """The last resort, for what no verb foresaw: a file that is full, gone, forbidden or no file."""
+    from fairlead.cli.screen import print_findings_error
+
+    why, file = exc.strerror or str(exc), str(exc.filename or "")
+    refused = fail(
+        f"the system refused: {why}",
+        where=file or "stdout, or a file that it did not name",
+        why="fairlead has no other word for it",
+        remedy=f"ls -ld {shlex.quote(file)}; df -h" if file else "df -h; ulimit -a",
+        check="system",
+    )
+    try:
+        Path.cwd()
+    except OSError as gone:
+        refused = fail(
+            "the folder that you are in is gone",
+            where="the shell's working folder",
+            why=gone.strerror or str(gone),
+            remedy="cd, then the same command again",
+            check="working-folder",
+            code=ExitCode.USAGE,
+        )
+    try:
+        print_findings_error(refused, as_json)
+        sys.stdout.flush()
+    except OSError:  # it is stdout that does not work: what is still to be written goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if as_json:
+            print_findings_error(refused, as_json=False)
+    return refused.code
 
 
 def _terminated(signum: int, frame: object) -> None:
