@@ -6,9 +6,12 @@ that fails ends the demo with its exit code.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -31,19 +34,30 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+def run_step(argv: Sequence[str]) -> int:
+    """Runs one step to its end, also when it is interrupted: it has ranks and mounts to clean up.
+
+    Returns:
+        Its exit code, negative for a signal.
+    """
+    process = subprocess.Popen(argv)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+    try:
+        while True:
+            # A terminal sends Ctrl-C to the step as well; `subprocess.run` would kill it on top.
+            with suppress(KeyboardInterrupt):
+                return process.wait()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main() -> int:
     """Runs the steps; returns the exit code of the first that fails."""
     begun = time.monotonic()
     for number, (title, words) in enumerate(STEPS, start=1):
         heading = click.style(f"{number}/{len(STEPS)}  {title}", bold=True)
         click.echo(f"\n{heading}\n{click.style('$ fairlead ' + ' '.join(words), fg='cyan')}\n")
-        try:
-            code = subprocess.run(
-                [sys.executable, "-m", "fairlead", *words], check=False
-            ).returncode
-        except KeyboardInterrupt:
-            code = 130
-        if code:
+        if code := run_step([sys.executable, "-m", "fairlead", *words]):
             again = "run `make demo` again to go on where it stopped"
             click.echo(f"\nstopped at step {number} with exit code {code}; {again}", err=True)
             return code if code > 0 else 128 - code
