@@ -145,7 +145,7 @@ def build(
                     entry = _make(job, progress)
         outputs = tuple(_output(job, entry, form, output, progress) for form in chosen)
     except OSError as exc:
-        if exc.errno == errno.ENOSPC:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_space(
                 "build the image", Path(exc.filename).parent if exc.filename else job.cache.root
             ) from None

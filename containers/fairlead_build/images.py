@@ -82,17 +82,15 @@ def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
         FairleadError: it cannot be written there.
     """
     target = output / f"{name}{suffix}" if output.is_dir() else output
-    beside = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    beside = target.with_name(f".{target.name}.{os.urandom(8).hex()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, beside)
+            beside.replace(target)
         except OSError:
-            with source.open("rb") as given, beside.open("wb") as out:
+            with source.open("rb") as given, atomic_write(target) as out:
                 shutil.copyfileobj(given, out, 4 << 20)
-                out.flush()
-                os.fsync(out.fileno())
-        beside.replace(target)
     except OSError as exc:
         raise fail(
             f"cannot write the image to {target}", where=str(target), why=exc.strerror or str(exc),

@@ -55,7 +55,7 @@ def own_wheel(cache: Cache) -> bytes:
     )
     with atomic_write(target) as out:
         out.write(wheel)
-    for old in target.parent.iterdir():
+    for old in target.parent.glob("*.whl"):  # not what another build is just writing
         if old != target:
             old.unlink(missing_ok=True)
     return wheel

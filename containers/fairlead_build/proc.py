@@ -20,7 +20,7 @@ PACKAGE = {
     "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
 }  # fmt: skip
 
-_NO_SPACE = "No space left on device"
+_NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
 def tool(name: str) -> str:
@@ -141,7 +141,7 @@ def tool_failed(
 ) -> FairleadError:
     """The error of a tool that ended with ``code``, having said ``text``."""
     name = Path(os.fspath(argv[0])).name
-    if _NO_SPACE in text:
+    if any(words in text for words in _NO_SPACE):
         return no_space(doing)
     said = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
     ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
@@ -155,7 +155,7 @@ def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed for want of room, although the estimate before the build held."""
     return fail(
         f"no space left while trying to {doing}", where=str(folder) if folder else "the cache or TMPDIR",
-        why="the file system is full; nothing half-made was kept, and what was finished is used next time",
+        why="the file system or a quota is full; nothing half-made was kept, and what was finished is used next time",
         remedy="free some space, or set XDG_CACHE_HOME (what is kept) and TMPDIR (what is not) to "
         "folders with room, and run the same command again",
         check="no-space",
