@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.elf import version_key
 from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import Finding, error
 from fairlead.identify import family_of_soname
@@ -20,7 +21,7 @@ def image_findings(facts: ImageFacts, loaded: LoadedRecipe) -> list[Finding]:
 
 
 def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
-    if _number(facts.glibc_floor) > _number(facts.glibc):
+    if version_key(facts.glibc_floor) > version_key(facts.glibc):
         yield error(
             f"a file of the image needs glibc {facts.glibc_floor}, the image has {facts.glibc}",
             where=f"{loaded.folder / 'recipe.toml'}, base.suite",
@@ -77,7 +78,3 @@ def _family(consumer: Elf) -> AbiFamily:
 
 def _lacking(consumer: Elf, library: MpiLibrary) -> list[str]:
     return sorted(set(consumer.mpi_imports) - set(library.elf.mpi_exports))
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
