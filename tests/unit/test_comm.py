@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 
+from fairlead.comm import backend
 from fairlead.comm.backend import Alone, ranks_promised
 from fairlead.comm.core import Comm
 from fairlead.findings import FairleadError
@@ -186,3 +188,15 @@ assert len(new) <= 15, new
 """
     done = run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
+    """As PRRTE and PALS: ranks find each other, and no variable says how many there are."""
+
+    class Two(Alone):
+        size = 2
+
+    monkeypatch.setattr(backend, "Mpi4py", lambda mpi: Two())
+    monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=None))
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    assert backend.connect({"PMIX_RANK": "0"}).size == 2

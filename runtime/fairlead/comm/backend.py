@@ -158,7 +158,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
             ) from exc  # fmt: skip
         return Alone()
     backend = Mpi4py(MPI)
-    if promised != backend.size:
+    if variable and promised != backend.size:
         seen = "itself alone" if backend.size == 1 else f"{backend.size} ranks"
         library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
         raise fail(
