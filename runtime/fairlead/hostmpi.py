@@ -170,7 +170,7 @@ def _prefixes(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, st
                 yield prefix, "installed by `fairlead doctor --fix`"
     for folder in environ.get("PATH", "").split(":"):
         program = Path(folder, "mpiexec")
-        if folder and program.exists():
+        if folder and os.access(program, os.X_OK):  # False, too, where one may not look
             yield program.resolve().parent.parent, f"its mpiexec is on PATH: {program}"
     yield root / "usr", "in the system's library folders"
 
@@ -366,7 +366,7 @@ def identify_launcher(program: Path) -> Launcher:
         )
     if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", said):
         return Launcher(str(program), AbiFamily.OPENMPI, f"Open MPI {match[1]}")
-    if b"HYDRA build details" in program.read_bytes():
+    if os.access(program, os.R_OK) and b"HYDRA build details" in program.read_bytes():
         # It does not run here (it may be of a newer distribution), but it is one all the same.
         return Launcher(str(program), AbiFamily.MPICH, "MPICH Hydra")
     return Launcher(str(program), AbiFamily.UNKNOWN, program.name)

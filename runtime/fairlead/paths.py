@@ -21,7 +21,7 @@ _PACKAGE = Path(__file__).resolve().parent
 def _xdg(variable: str, fallback: str, environ: Mapping[str, str]) -> Path:
     value = environ.get(variable, "")
     # The XDG specification says that relative values are to be ignored.
-    base = Path(value) if value.startswith("/") else Path(environ.get("HOME", "/")) / fallback
+    base = Path(value) if value.startswith("/") else Path(environ.get("HOME") or "/") / fallback
     return base / "fairlead"
 
 
