@@ -233,7 +233,7 @@ class _Mpi:
             self.world,
             status,
         )
-        return receive[0] == before % 251 and receive[count - 1] == before % 251
+        return bytes(receive) == bytes([before % 251]) * count
 
     def gather(self, report: dict[str, Any], rank: int, size: int) -> list[Any] | None:
         """Everybody's report on rank 0, None elsewhere."""
