@@ -1,7 +1,8 @@
 """One run from facts to ranks: the steps that ``preflight``, ``explain``, ``run`` and ``train``
 share, as plain functions that return data.
 
-``prepare`` gathers facts, plans and checks; ``prove_it`` stages and probes; ``run`` launches.
+``prepare`` gathers facts, plans and checks; ``prove_it`` stages and probes. Launching is left to
+``launch.py``.
 """
 
 from __future__ import annotations

@@ -17,11 +17,7 @@ Examples:
 """
 
 
-@click.command(
-    epilog=EPILOG,
-    short_help="Why this MPI, each bind, each variable.",
-    context_settings={"ignore_unknown_options": False},
-)
+@click.command(epilog=EPILOG, short_help="Why this MPI, each bind, each variable.")
 @click.argument("image")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @options.choice_options
