@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead, ranks_of
+
+from fairlead_build.store import scratch_parent
 
 REPORT = """
 from mpi4py import MPI
@@ -31,14 +34,15 @@ def programs() -> Path:
 
 
 @pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sandbox() -> Iterator[Path]:
     """A root file system in a folder, that fairlead did not make: a smaller mpi-base."""
     away = (
         ".fairlead", "opt/python/lib/python3.11/site-packages/numpy*", "usr/bin/perl*",
         "opt/python/lib/python3.11/site-packages/[a-l]*", "usr/lib/x86_64-linux-gnu/perl*",
         "opt/python/lib/python3.11/site-packages/p*", "usr/share/*",
     )  # fmt: skip
-    return hosts.unpacked(tmp_path_factory.mktemp("sandbox") / "tree", {}, away)
+    with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as folder:
+        yield hosts.unpacked(Path(folder, "tree"), {}, away)
 
 
 @pytest.mark.parametrize(
@@ -147,4 +151,3 @@ def test_foreign_sandbox_and_sif_of_apptainer_are_looked_into_and_run(
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("MPICH Version:      5.0.2") == 2
     assert shown["sandbox"] == shown["sif"]
-    shutil.rmtree(sandbox)
