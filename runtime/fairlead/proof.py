@@ -32,7 +32,8 @@ class RankProof:
         mpi_inode: that file's inode; equal to the planned file's on the host.
         mpi_count: MPI libraries mapped; more than one corrupt each other.
         version: first line of ``MPI_Get_library_version``.
-        transport: what carries messages, e.g. ``ucx: cma, sysv``.
+        transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs tell it on one rank
+            only, or never.
         library_path: LD_LIBRARY_PATH in it.
         app_mpi: what the loader gives the program itself, empty for a script.
     """
@@ -54,7 +55,7 @@ class RankProof:
     @property
     def transport(self) -> str:
         if not self.netmod and not self.providers:
-            return "shared memory"
+            return "not told"
         return f"{self.netmod}: {', '.join(self.providers)}" if self.providers else self.netmod
 
 
@@ -262,6 +263,17 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
                     check="transport",
                 )
             ]
+    if proof.asked > 1 and not any(p.netmod or p.providers for p in proof.ranks):
+        return [
+            Finding(
+                Severity.WARNING,
+                "what carries messages is not proved",
+                where=proof.planned_file,
+                why=f"{proof.planned_title} does not tell its transport in a way that fairlead reads",
+                remedy="on one node it hardly matters; across nodes, compare its bandwidth with the network's",
+                check="transport",
+            )
+        ]
     return []
 
 

@@ -163,3 +163,11 @@ def test_diagnose_unknown_words_are_shown_as_they_are() -> None:
     plan: Plan = planned()
     assert "something new" in diagnose("first\nsomething new", plan).why
     assert diagnose("", plan).why == "they printed nothing"
+
+
+def test_judge_transport_that_no_rank_tells_is_a_warning_and_no_claim() -> None:
+    proof = proved(planned(), netmod="", providers=())
+    assert proof.holds and [f.severity for f in proof.findings] == [Severity.WARNING]
+    assert {p.transport for p in proof.ranks} == {"not told"}
+    told = replace(proof, ranks=(replace(proof.ranks[0], netmod="ofi"), proof.ranks[1]))
+    assert judge(planned(), told) == ()

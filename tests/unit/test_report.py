@@ -53,7 +53,18 @@ def example(ranks=2, auc=0.95, **changes):
         ranks=ranks,
         repeat=("fairlead train hepcnn -n 2",),
         proof=tuple(
-            ProofRow(r, "node", ranks, "/mpi/lib/libmpi.so.12", "MPICH Version: 5.0.2", "ucx", 7, True)
+            ProofRow(
+                r,
+                "node",
+                ranks,
+                "/mpi/lib/libmpi.so.12",
+                "MPICH Version: 5.0.2",
+                "ucx",
+                7,
+                True,
+                "path and inode",
+                1,
+            )
             for r in range(ranks)
         ),
         plan=(PlanRow("library", "/opt/mpich/lib/libmpi.so.12", "/mpi/lib/libmpi.so.12", "same"),),
@@ -135,7 +146,7 @@ def test_page_training_on_one_rank_is_drawn():
 def test_page_many_ranks_shows_the_wrong_ones_first():
     report = example(ranks=300)
     rows = list(report.proof)
-    rows[299] = dataclasses.replace(rows[299], inode_ok=False)
+    rows[299] = dataclasses.replace(rows[299], planned_ok=False)
     html = render(dataclasses.replace(report, proof=tuple(rows)))
     proof = html[html.index("Proof:") :]
     assert proof.index('data-name="rank">299<') < proof.index('data-name="rank">0<')
@@ -171,12 +182,13 @@ def proof_with(**changes):
 @pytest.mark.parametrize(
     "report",
     [
-        proof_with(inode_ok=False),
+        proof_with(planned_ok=False),
+        proof_with(mpi_count=2),
         proof_with(size=1),
         proof_with(mpi_version="MPICH Version: 3.4.3"),
         example(proof=example().proof[:1]),
     ],
-    ids=["other file", "alone", "other version", "a rank is missing"],
+    ids=["other file", "two MPIs", "alone", "other version", "a rank is missing"],
 )
 def test_verdict_launch_not_as_planned_is_an_error(report):
     verdict = judge(report)

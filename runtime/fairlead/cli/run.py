@@ -104,6 +104,8 @@ def run(
     proof = prove_it(prepared, ranks, watchdog)
     if not quiet:
         _say(show.proof_line(proof))
+        if proof.findings:
+            print_findings(proof.findings)
         if verbose:
             click.echo(show.proof_text(proof), err=True)
     folder = launching.new_run_folder(cache_dir())

@@ -17,7 +17,9 @@ class ProofRow:
         mpi_path: the one MPI library mapped into it.
         mpi_version: first line of ``MPI_Get_library_version``.
         inode: of that file.
-        inode_ok: the mapped file is the planned one, by inode.
+        planned_ok: the mapped file is the planned one.
+        compared: by what: ``path and inode``, or ``path`` for the image's own MPI.
+        mpi_count: MPI libraries mapped into it.
     """
 
     rank: int
@@ -27,7 +29,9 @@ class ProofRow:
     mpi_version: str
     transport: str
     inode: int
-    inode_ok: bool
+    planned_ok: bool
+    compared: str
+    mpi_count: int
 
 
 @dataclass(frozen=True)

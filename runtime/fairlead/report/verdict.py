@@ -75,11 +75,12 @@ def _launch(report: Report) -> Iterator[Claim]:
         "All ranks found each other",
         f"{len(rows)} ranks reported a world of {_listed(sizes)}; asked for {report.ranks}",
     )
-    planned = sum(row.inode_ok for row in rows)
+    planned = sum(row.planned_ok and row.mpi_count == 1 for row in rows)
     yield Claim(
         planned == len(rows),
         "Every rank runs on the planned MPI library, and no other",
-        f"{planned} of {len(rows)} ranks map the planned file, compared by inode",
+        f"{planned} of {len(rows)} ranks map the planned file and no other MPI, compared by"
+        f" {_listed({row.compared for row in rows})}",
     )
     versions = {row.mpi_version for row in rows}
     yield Claim(

@@ -122,7 +122,7 @@ def render(report: Report) -> str:
 
 def _shown(rows: tuple[ProofRow, ...]) -> tuple[ProofRow, ...]:
     """As many ranks as one can read, those that are wrong first."""
-    return tuple(sorted(rows, key=lambda row: (row.inode_ok, row.rank))[:_ROWS_SHOWN])
+    return tuple(sorted(rows, key=lambda row: (row.planned_ok, row.rank))[:_ROWS_SHOWN])
 
 
 def _numbers(training: TrainResult) -> tuple[Number, ...]:
