@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from fairlead import launch as launching
 from fairlead import stage as staging
@@ -23,6 +25,9 @@ Examples:
   fairlead train hepcnn -n 2 --mpi container --json
   fairlead train hepcnn -n 2 --data /scratch/hep-events
 """
+if TYPE_CHECKING:
+    from fairlead.train.host import TrainResult
+
 MODELS = ("hepcnn",)
 
 
@@ -130,10 +135,10 @@ def train(
         raise refuse(prepared)
     if dry_run:
         return _dry_run(prepared, ranks, output, as_json)
+    output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     with bars.stage(f"prove the launch on {ranks} ranks") as stage:
         proof = prove_it(prepared, ranks, watchdog)
         stage.result(f"{proof.ranks[0].version}, {proof.ranks[0].transport}")
-    output.mkdir(parents=True, exist_ok=True)
     settings = TrainOptions(
         run_dir=output / "run",
         ranks=ranks,
@@ -146,11 +151,8 @@ def train(
     )
     launch_by_plan = runner(prepared.plan, cache_dir(), output / "ranks.log")
     result = train_model(launch_by_plan, settings, bars)
-    repeat = (
-        f"fairlead build {image}",
-        f"fairlead train {model} -n {ranks} --image {image} --seed {seed}",
-    )
-    report = compose(f"HEP-CNN in {image} on {ranks} ranks", prepared, proof, result, repeat)
+    title = f"HEP-CNN in {image} on {ranks} ranks"
+    report = compose(title, prepared, proof, result, _repeat(click.get_current_context(), image))
     with bars.stage("write the report"):
         page, document = write_report(output, report)
     failed = any(f.severity is Severity.ERROR for f in result.findings)
@@ -168,6 +170,25 @@ def train(
             print_findings(result.findings)
         click.echo(f"\nreport: {page}\n        {document}")
     return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
+    """The commands that repeat this run: every option that was given, none that was not."""
+    words = ["fairlead", "train"]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        value = context.params[name]
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif given and isinstance(parameter, click.Option):
+            flag = max(parameter.opts, key=len)
+            if parameter.is_flag:
+                words.append(flag)
+            for one in () if parameter.is_flag else value if parameter.multiple else (value,):
+                words += [f"{flag}={one}"] if str(one).startswith("-") else [flag, str(one)]
+    built = () if Path(image).exists() else (f"fairlead build {image}",)
+    return (*built, shlex.join(words))
 
 
 def _able(prepared: Prepared, image: str) -> None:
@@ -200,7 +221,7 @@ def _dry_run(prepared: Prepared, ranks: int, output: Path, as_json: bool) -> int
     return ExitCode.DONE
 
 
-def _summary(result: Any) -> str:
+def _summary(result: TrainResult) -> str:
     """The figures of a training, in a table."""
     every = result.all
     rows = [

@@ -1,0 +1,38 @@
+"""The command line of training: a report's commands repeat the run that it tells of."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from fairlead.cli.train import _repeat, train
+
+
+def repeated(line: str) -> tuple[tuple[str, ...], dict[str, object]]:
+    words = shlex.split(line)
+    context = train.make_context("train", words)
+    return _repeat(context, str(context.params["image"])), context.params
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hepcnn",
+        "hepcnn -n 4 --epochs 5 --max-seconds 600 --seed 7",
+        "hepcnn --mpi container --image tensorflow --json -o 'my report'",
+        "hepcnn -B /tmp:/a -B /usr:/b:ro --engine-arg=--nv --train-events 800 --data /tmp",
+    ],
+)
+def test_repeat_is_the_run_itself(line: str) -> None:
+    commands, params = repeated(line)
+    assert commands[0] == "fairlead build tensorflow"
+    program, verb, *words = shlex.split(commands[1])
+    assert (program, verb) == ("fairlead", "train")
+    again = train.make_context("train", words)
+    assert again.params == params
+
+
+def test_repeat_of_an_image_file_builds_nothing() -> None:
+    commands, _ = repeated(f"hepcnn --image {shlex.quote(__file__)}")
+    assert len(commands) == 1 and __file__ in commands[0]
