@@ -29,7 +29,6 @@ _BINDINGS = re.compile(
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PALS_SIZE")
 # Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
 _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 # The MPI-5 standard fixes its own (MPI 5.0, appendix A.1).
@@ -46,8 +45,6 @@ def main(spec_path: str) -> int:
     report: dict[str, Any] = {
         "host": os.uname().nodename,
         "pid": os.getpid(),
-        "launcher_rank": me,
-        "launcher_size": next((os.environ[v] for v in _SIZE_VARIABLES if v in os.environ), ""),
         "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
         "namespaces": _namespaces(),
     }
