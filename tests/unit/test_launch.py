@@ -205,6 +205,11 @@ def test_exec_argv_leaves_the_users_options_last() -> None:
     )  # fmt: skip
 
 
+def test_exec_argv_bind_of_an_odd_folder_stays_one_bind() -> None:
+    argv = exec_argv(planned().engine, "x.sif", [("/data/a,b:c", "/in", True)], ["true"])
+    assert argv[argv.index("--bind") + 1] == "/data/a\\,b\\:c:/in:ro"
+
+
 def test_new_run_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(FairleadError) as caught:

@@ -8,6 +8,7 @@ Apptainer makes a user namespace *a rank*, and then no rank may look into anothe
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,10 +117,15 @@ def exec_argv(
     # Quiet: a line of INFO a rank about optional helpers is no news, warnings still come through.
     words = [engine.path, "--quiet", "exec", *engine.options]
     for source, target, read_only in binds:
-        words += ["--bind", f"{source}:{target}" + (":ro" if read_only else "")]
+        words += ["--bind", f"{_bind(source)}:{_bind(target)}" + (":ro" if read_only else "")]
     if workdir:
         words += ["--pwd", workdir]
     return (*words, *extra, image, *command)
+
+
+def _bind(path: str) -> str:
+    """A path inside a --bind, where a comma begins the next bind and a colon the next field."""
+    return re.sub(r"([,:])", r"\\\1", path)
 
 
 def environment(values: Mapping[str, str]) -> dict[str, str]:
