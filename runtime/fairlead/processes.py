@@ -1,5 +1,6 @@
 """Starting a launcher so that nothing of it survives: a session of its own, orphans adopted, a
-marker in the environment, and SIGKILL at the end.
+marker in the environment, and SIGKILL at the end; SIGTERM from the kernel when this process is
+killed itself.
 
 A launcher's ranks are grandchildren behind proxies and container starters; when a proxy dies they
 would be handed to init. As a *subreaper* (prctl(2)) this process inherits them instead, and finds
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 MARKER = "FAIRLEAD_RUN_ID"
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -54,12 +56,21 @@ def start(
     Raises:
         OSError: the program cannot be executed.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl, me = ctypes.CDLL(None).prctl, os.getpid()
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     marked = {**environ, MARKER: run_id}
     before = frozenset(_children())
+
+    def tie() -> None:
+        # `kill -9` of this process reaches no other session: the kernel ends the launcher then.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != me:
+            os._exit(1)
+
     process = subprocess.Popen(
-        list(argv), env=marked, stdout=stdout, stderr=stderr, stdin=stdin, start_new_session=True
-    )
+        list(argv), env=marked, stdout=stdout, stderr=stderr, stdin=stdin, start_new_session=True,
+        preexec_fn=tie,
+    )  # fmt: skip
     return Started(process, run_id, before)
 
 

@@ -75,6 +75,26 @@ def test_end_leaves_no_survivor(program: tuple[str, ...], tmp_path: Path) -> Non
     assert processes.survivors(started) == []
 
 
+def test_start_launcher_ends_when_this_process_is_killed(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    program = (
+        "import os, sys, time\n"
+        "from fairlead import processes\n"
+        "processes.start(sys.argv[1:], dict(os.environ), 'run-7')\n"
+        "time.sleep(600)\n"
+    )
+    killed = subprocess.Popen(
+        [sys.executable, "-c", program, "sh", "-c", PLAIN, "x", str(pid_file)]
+    )
+    pid = wait_for(pid_file)
+    killed.kill()
+    killed.wait()
+    until = time.monotonic() + 30
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not alive(pid)
+
+
 def test_end_orphan_of_a_launcher_that_ended_well_is_killed(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     started = processes.start(
