@@ -64,11 +64,11 @@ def write_entry(cache: Cache, entry: ImageEntry) -> None:
         out.write("\n")
     if old is None:
         return
-    used = [json.loads(p.read_text("utf-8")) for p in path.parent.glob("*.json")]
-    if old.key not in {other["key"] for other in used}:
+    used = [e for p in path.parent.glob("*.json") if (e := read_entry(cache, p.stem)) is not None]
+    if old.key not in {other.key for other in used}:
         cache.image(old.key).unlink(missing_ok=True)
         cache.image(old.key).with_suffix(".squashfs").unlink(missing_ok=True)
-    if old.tree not in {other["tree"] for other in used}:
+    if old.tree not in {other.tree for other in used}:
         cache.tree(old.tree).unlink(missing_ok=True)
         cache.tree_facts(old.tree).unlink(missing_ok=True)
 
