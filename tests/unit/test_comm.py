@@ -200,3 +200,8 @@ def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=None))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     assert backend.connect({"PMIX_RANK": "0"}).size == 2
+
+
+def test_gather_to_no_rank_is_refused(comm):
+    with pytest.raises(FairleadError, match="no rank 3"):
+        comm.gather(1, root=3)

@@ -127,11 +127,7 @@ class Comm:
         Raises:
             FairleadError: the ranks disagree on ``root``, or on number, shape or dtype of arrays.
         """
-        if not 0 <= root < self.size:
-            raise fail(
-                f"there is no rank {root} to broadcast from", where="comm.broadcast",
-                why=f"ranks are 0 to {self.size - 1}", remedy="pass root=0", check="comm-root",
-            )  # fmt: skip
+        self._check_root(root, "comm.broadcast")
         return self._fused(
             f"broadcast(root={root})",
             arrays,
@@ -170,7 +166,12 @@ class Comm:
         return float(buffer[0]) / self.size
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        """Each rank's ``value`` (picklable, small), in rank order, on ``root``; None elsewhere."""
+        """Each rank's ``value`` (picklable, small), in rank order, on ``root``; None elsewhere.
+
+        Raises:
+            FairleadError: there is no rank ``root``, or the ranks disagree on it.
+        """
+        self._check_root(root, "comm.gather")
         self._agree(f"gather(root={root})")
         return self._backend.gather(value, root)
 
@@ -211,6 +212,16 @@ class Comm:
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
         self._backend.close()
+
+    def _check_root(self, root: int, where: str) -> None:
+        if not 0 <= root < self.size:
+            raise fail(
+                f"there is no rank {root}",
+                where=where,
+                why=f"ranks are 0 to {self.size - 1}",
+                remedy="pass root=0",
+                check="comm-root",
+            )
 
     def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
         signature = tuple((array.dtype.str, array.shape) for array in arrays)
