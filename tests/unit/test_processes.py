@@ -84,7 +84,16 @@ def test_start_launcher_ends_when_this_process_is_killed(tmp_path: Path) -> None
         "time.sleep(600)\n"
     )
     killed = subprocess.Popen(
-        [sys.executable, "-c", program, "sh", "-c", PLAIN, "x", str(pid_file)]
+        [
+            sys.executable,
+            "-c",
+            program,
+            "sh",
+            "-c",
+            'echo $$ >"$1"; exec sleep 600',
+            "x",
+            str(pid_file),
+        ]
     )
     pid = wait_for(pid_file)
     killed.kill()
