@@ -61,12 +61,17 @@ class Image:
 def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     """The file or folder of IMAGE ``name``.
 
+    A built image's name comes before a folder that happens to be called so where one stands;
+    ``./NAME`` is always the folder.
+
     Raises:
         FairleadError: exit code 2; there is neither such a file nor a built image of that name.
     """
     path = Path(name)
+    index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
     # os.path, since pathlib's questions raise for a name that is too long.
-    if name and ("/" in name or name.endswith(_SUFFIXES) or os.path.isdir(name)):  # noqa: PTH112
+    folder = os.path.isdir(name) and not os.path.isfile(index)  # noqa: PTH112, PTH113
+    if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
         if os.path.exists(name):  # noqa: PTH110
             return path.absolute()
         why, remedy = "there is no such file or folder", "fairlead recipe list"
@@ -82,7 +87,6 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
             code=ExitCode.USAGE,
         )
     remedy = f"fairlead build {name}"
-    index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
     try:
         built = Path(json.loads(index.read_text())["path"])
         if built.exists():
@@ -193,7 +197,7 @@ def _read(
     offset, length = 0, size
     if kind == "sif":
         sif = read_sif(path)
-        record = sif.document(_RECORD_NAME) or {}
+        record = _sound(sif.document(_RECORD_NAME) or {}, path)
         offset, length = sif.squashfs.offset, sif.squashfs.size
     with progress.stage(f"verifying {path.name}", length, "B") as stage:
         digest = _sha256(path, offset, length, stage.advance)
@@ -216,8 +220,32 @@ def _read(
     with progress.stage(f"looking into {path.name}") as stage:
         facts, inner = look(path, offset, environ)
         stage.result(f"{facts.files} ELF files")
-    record = record or {k: v for k, v in inner.items() if k != "facts"}
+    record = record or _sound({k: v for k, v in inner.items() if k != "facts"}, path)
     return Image(name, str(path), kind, size, digest, True, facts, record)
+
+
+def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """``record``, whose parts that fairlead reads are of the right kind; anybody may have made it."""
+
+    def texts(value: object) -> bool:
+        return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+
+    packages = record.get("packages", {})
+    if not (
+        texts(record.get("env", {}))
+        and isinstance(packages, dict)
+        and all(map(texts, packages.values()))
+        and texts({k: record.get(k, "") for k in ("recipe", "fairlead_version", "squashfs_sha256")})
+    ):
+        raise fail(
+            f"the record in {path.name} is damaged",
+            where=f"{path}, {_RECORD_NAME}",
+            why="env and packages must be tables of text, recipe, version and digest text",
+            remedy="fetch or build it again: `fairlead build RECIPE`",
+            check="image-record",
+            code=ExitCode.USAGE,
+        )
+    return record
 
 
 def _sha256(path: Path, offset: int, length: int, advance: Any) -> str:
