@@ -296,7 +296,7 @@ def _wrap(
     with progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
             made, squashfs, text, arch=job.lock.architecture, epoch=job.lock.source_date_epoch,
-            content_sha256=hashlib.sha256(digest.encode() + text).hexdigest(), advance=stage.advance,
+            squashfs_sha256=digest, advance=stage.advance,
         )  # fmt: skip
         final = job.cache.image(job.key)
         made.replace(final)  # write_sif has synced it

@@ -26,6 +26,7 @@ from fairlead.sif import (
     PART_PRIMARY_SYSTEM,
     PARTITION_EXTRA,
     VERSION,
+    identity,
 )
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
@@ -40,7 +41,7 @@ def write_sif(
     *,
     arch: str,
     epoch: int,
-    content_sha256: str,
+    squashfs_sha256: str,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> str:
     """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
@@ -49,7 +50,7 @@ def write_sif(
         document: the bytes of ``image.json``; the object is called so.
         arch: ``amd64`` or ``arm64``.
         epoch: seconds since 1970 for every time in the file.
-        content_sha256: hex; its first 16 bytes are the identifier of the image.
+        squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
         advance: told the bytes written, as they are.
     Returns:
         The sha256 of the file, hex.
@@ -67,7 +68,7 @@ def write_sif(
         + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, "image.json", b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
-        LAUNCH, MAGIC, VERSION, code, bytes.fromhex(content_sha256)[:16], epoch, epoch,
+        LAUNCH, MAGIC, VERSION, code, identity(squashfs_sha256, document).bytes, epoch, epoch,
         _SLOTS - 2, _SLOTS, _TABLE, len(table), data, end - data,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from fairlead.paths import atomic_write, bundled, cache_dir
 from fairlead.progress import Progress, Silent
 from fairlead.scan import scan_tree
 from fairlead.serial import from_json, to_json
-from fairlead.sif import is_sif, read_sif
+from fairlead.sif import identity, is_sif, read_sif
 from fairlead.suggest import suggest
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
@@ -209,7 +209,19 @@ def _read(
             why=f"its file system has sha256 {digest[:16]}…, its record says {str(expected)[:16]}…",
             remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
             check="image-digest",
+            code=ExitCode.USAGE,
         )
+    if expected and kind == "sif":
+        text = sif.document_bytes(_RECORD_NAME) or b""
+        if sif.uuid != str(identity(digest, text)):
+            raise fail(
+                f"{path.name} is damaged",
+                where=f"{path}, object `{_RECORD_NAME}`",
+                why="its record does not match the identifier in its header: one of them was changed",
+                remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
+                check="image-digest",
+                code=ExitCode.USAGE,
+            )
     if "facts" in record and expected:
         try:
             facts = from_json(ImageFacts, record["facts"])

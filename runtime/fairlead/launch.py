@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from fairlead import processes
+from fairlead import processes, sharedmemory
 from fairlead.engine import apptainer
 from fairlead.findings import ExitCode, Finding, error, fail
 from fairlead.plan import Bind, Plan
@@ -164,6 +164,8 @@ def launch(
     """
     run_id = folder.name
     begun = time.monotonic()
+    memory = sharedmemory.listing()
+    whole = False
     try:
         started = processes.start(
             line.argv,
@@ -184,8 +186,11 @@ def launch(
         ) from None
     try:
         _wait(started.process, folder, begun, limit_s, after_death_s, tick)
+        whole = started.process.returncode == 0
     finally:
         killed = processes.end(started)
+        if not whole or killed:
+            sharedmemory.clear(memory)
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
     own = started.process.returncode

@@ -7,6 +7,7 @@ read it. ``fairlead_build.sif`` writes them, with the layout below.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import uuid
@@ -91,25 +92,33 @@ class Sif:
         Raises:
             FairleadError: it is no JSON object.
         """
+        raw = self.document_bytes(name)
+        if raw is None:
+            return None
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError) as exc:
+            raise _broken(self.path, f"object `{name}` is not JSON: {exc}") from None
+        if not isinstance(value, dict):
+            raise _broken(self.path, f"object `{name}` is not a JSON object")
+        return value
+
+    def document_bytes(self, name: str) -> bytes | None:
+        """As :meth:`document`, the bytes as they stand in the file."""
         for item in self.objects:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
-                    raise _broken(
-                        self.path, f"object {item.id} `{name}` claims {item.size} bytes of JSON"
-                    )
+                    raise _broken(self.path, f"object `{name}` claims {item.size} bytes of JSON")
                 with self.path.open("rb") as stream:
                     stream.seek(item.offset)
-                    raw = stream.read(item.size)
-                try:
-                    value = json.loads(raw)
-                except (ValueError, RecursionError) as exc:
-                    raise _broken(
-                        self.path, f"object {item.id} `{name}` is not JSON: {exc}"
-                    ) from None
-                if not isinstance(value, dict):
-                    raise _broken(self.path, f"object {item.id} `{name}` is not a JSON object")
-                return value
+                    return stream.read(item.size)
         return None
+
+
+def identity(squashfs_sha256: str, document: bytes) -> uuid.UUID:
+    """The identifier of an image that fairlead makes: a hash of its file system's sha256 and its
+    record, so that a changed digit in the record is found like one in the file system."""
+    return uuid.UUID(bytes=hashlib.sha256(squashfs_sha256.encode() + document).digest()[:16])
 
 
 def read_sif(path: Path) -> Sif:

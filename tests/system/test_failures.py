@@ -20,7 +20,7 @@ import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
-from fairlead import checks
+from fairlead import checks, sharedmemory
 from fairlead.findings import ExitCode, FairleadError
 from fairlead.image import open_image
 from fairlead.paths import cache_dir
@@ -224,6 +224,12 @@ while True:
 
 
 @pytest.fixture
+def memory() -> frozenset[Path]:
+    """What lies in shared memory before a job begins."""
+    return sharedmemory.listing()
+
+
+@pytest.fixture
 def job(tmp_path: Path, clean) -> Iterator[subprocess.Popen[str]]:
     """A running job of two ranks that never ends by itself; their pids are in ``tmp_path``."""
     process = subprocess.Popen(
@@ -248,7 +254,7 @@ def job(tmp_path: Path, clean) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
-def test_rank_killed_in_the_middle_ends_the_job(job, tmp_path: Path) -> None:
+def test_rank_killed_in_the_middle_ends_the_job(memory, job, tmp_path: Path) -> None:
     os.kill(int((tmp_path / "pid.1").read_text()), signal.SIGKILL)
     out, err = job.communicate(timeout=60)
     said = json.loads(out)
@@ -256,6 +262,7 @@ def test_rank_killed_in_the_middle_ends_the_job(job, tmp_path: Path) -> None:
     assert said["error"]["what"] == "rank 1 failed first: killed by SIGKILL"
     assert "memory" in said["error"]["remedy"]
     assert {"rank": "1", "exit_code": 137} in said["ranks"]
+    assert not sharedmemory.listing() - memory, "the ranks' shared memory was left behind"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -355,6 +362,20 @@ def test_sif_truncated_at_any_length_is_told(copy: Path, tmp_path: Path) -> None
     stopped(done, 2, "sif-truncated", str(whole // 3), "copy it again")
 
 
+def test_sif_with_a_changed_record_is_told(copy: Path, tmp_path: Path) -> None:
+    """Its facts decide whether the image may run: a changed digit there must not pass."""
+    content = copy.read_bytes()
+    place = content.rindex(b'"glibc": "2.36"')
+    with copy.open("r+b") as stream:
+        stream.seek(place)
+        stream.write(b'"glibc": "2.99"')
+    with pytest.raises(FairleadError) as caught:
+        open_image(str(copy), {**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    [finding] = caught.value.findings
+    assert finding.check == "image-digest"
+    assert "image.json" in finding.where
+
+
 def test_sif_with_a_flipped_byte_is_told(copy: Path, tmp_path: Path) -> None:
     squashfs = read_sif(copy).squashfs
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
@@ -366,7 +387,7 @@ def test_sif_with_a_flipped_byte_is_told(copy: Path, tmp_path: Path) -> None:
         flip(copy, place)
     flip(copy, squashfs.offset + squashfs.size // 3)
     done = fairlead("run", "-n", "2", "--json", copy, "--", "true")
-    stopped(done, 1, "image-digest", "is damaged", "sha256", "fairlead build mpi-base")
+    stopped(done, 2, "image-digest", "is damaged", "sha256", "fairlead build mpi-base")
     flip(copy, squashfs.offset + squashfs.size // 3)
     assert open_image(str(copy), environ).digest
 
