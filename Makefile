@@ -24,8 +24,8 @@ demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
 test: images ## what CI runs: unit and system tests
 	@$(PY) -m pytest -m "not full"
 
-test-full: images ## and the tests that take longer than CI allows
-	@$(PY) -m pytest
+test-full: images ## and the tests that take longer than CI allows; outcomes kept as JSON
+	@$(PY) -m pytest --results benchmarks/results/test-full.json
 
 images: setup
 	@for image in $(TEST_IMAGES); do .venv/bin/fairlead build "$$image" || exit; done

@@ -1,0 +1,61 @@
+"""``--results FILE``: the outcome of every test as JSON, for ``make test-full``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlead import __version__
+from fairlead.paths import atomic_write
+
+_REPORTS = pytest.StashKey[list[pytest.TestReport]]()
+_BEGUN = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--results", type=Path, help="write every test's outcome to this JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_REPORTS] = []
+    config.stash[_BEGUN] = time.time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]
+    report = yield
+    if report.when == "call" or report.outcome != "passed":
+        item.config.stash[_REPORTS].append(report)
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    path: Path | None = session.config.getoption("--results")
+    if path is None:
+        return
+    reports = session.config.stash[_REPORTS]
+    counts = {o: sum(r.outcome == o for r in reports) for o in ("passed", "failed", "skipped")}
+    begun = session.config.stash[_BEGUN]
+    document = {
+        "schema": "fairlead/tests",
+        "version": 1,
+        "fairlead": __version__,
+        "begun": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun)),
+        "duration_s": round(time.time() - begun, 1),
+        "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
+        "python": platform.python_version(),
+        "exit_code": int(exitstatus),
+        **counts,
+        "tests": [
+            {"test": r.nodeid, "outcome": r.outcome, "duration_s": round(r.duration, 2)}
+            for r in reports
+        ],
+    }
+    with atomic_write(path, "w") as stream:
+        json.dump(document, stream, indent=1)
+        stream.write("\n")
