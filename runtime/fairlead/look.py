@@ -39,12 +39,12 @@ def look(
     Raises:
         FairleadError: squashfuse is missing, or it cannot be mounted.
     """
-    program = shutil.which("squashfuse", path=environ.get("PATH"))
+    program = shutil.which("squashfuse_ll", path=environ.get("PATH"))
     if program is None:
         raise fail(
-            "squashfuse is not installed",
+            "squashfuse_ll is not installed",
             where="PATH",
-            why=f"{path.name} has no record of its own, so it must be looked into, which needs squashfuse",
+            why=f"{path.name} has no record of its own, so it must be looked into, which needs squashfuse_ll",
             remedy="fairlead doctor --fix packages",
             check="squashfuse",
         )
@@ -86,7 +86,7 @@ def _answer(program: str, path: Path, offset: str, mount: Path) -> dict[str, Any
             if process.poll() is not None or time.monotonic() > until:
                 process.kill()
                 said = process.communicate()[0].decode("utf-8", "replace").strip()
-                raise _unseen(path, said or "squashfuse did not mount it")
+                raise _unseen(path, said or "squashfuse_ll did not mount it")
             time.sleep(0.01)
         facts = scan_tree(mount)
         inner = resolve_in(mount, mount / RECORD)
