@@ -144,7 +144,10 @@ def _os_name(root: Path) -> str:
 def _python(root: Path) -> str:
     """Version of the newest python3 in the usual places, e.g. ``3.11``."""
     found = []
-    for folder in [root / "usr/bin", root / "usr/local/bin", *sorted((root / "opt").glob("*/bin"))]:
-        if folder.is_dir():
+    opt = resolve_in(root, root / "opt")
+    prefixes = sorted(opt.iterdir()) if opt and opt.is_dir() else []
+    for prefix in [root / "usr", root / "usr/local", *prefixes]:
+        folder = resolve_in(root, prefix / "bin")
+        if folder and folder.is_dir():
             found += [m[1] for p in folder.iterdir() if (m := _PYTHON.match(p.name))]
     return newest(found)

@@ -105,3 +105,18 @@ def test_scan_tree_reads_each_file_once_and_stays_inside(tmp_path: Path) -> None
 def test_scan_tree_of_an_empty_folder_knows_nothing(tmp_path: Path) -> None:
     facts = scan_tree(tmp_path)
     assert (facts.glibc, facts.os, facts.files) == ("", "", 0)
+
+
+def test_scan_links_out_of_the_tree_are_not_followed_on_this_machine(tmp_path: Path) -> None:
+    """A hostile folder's /opt and /usr/bin lead nowhere in it, whatever lies there outside of it."""
+    outside = tmp_path / "outside/app/bin"
+    outside.mkdir(parents=True)
+    (outside / "python3.99").touch()
+    root = tmp_path / "root"
+    (root / "usr").mkdir(parents=True)
+    (root / "opt").symlink_to(tmp_path / "outside")
+    (root / "usr/bin").symlink_to(outside)
+    assert scan_tree(root).python == ""
+    (root / "usr/local/bin").mkdir(parents=True)
+    (root / "usr/local/bin/python3.12").touch()
+    assert scan_tree(root).python == "3.12"
