@@ -39,7 +39,7 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
 
 
 def is_whole(folder: Path, staging: Staging) -> bool:
-    """Every file is there in its source's size and not older, every alias points where it should."""
+    """Every file is there with its source's size and time, every alias points where it should."""
     try:
         for item in staging.files:
             source, target = Path(item.source).stat(), (folder / item.target).lstat()
