@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +83,9 @@ def child(
         yield process
     finally:
         if process.poll() is None:
-            process.terminate()
+            # The whole group: mmdebstrap itself ignores the signal while a child of it works.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
             try:
                 process.wait(patience_s)
             except subprocess.TimeoutExpired:
