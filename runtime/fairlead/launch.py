@@ -100,7 +100,7 @@ def command_line(
     Args:
         binds: added to the plan's.
         record: folder for the ranks' exit codes; none are recorded without it.
-        env: variables for the container, added to the plan's.
+        env: variables for the container, added to the plan's; taken literally.
     """
     all_binds = [(b.source, b.target, b.read_only) for b in (*plan.binds, *binds)]
     inner = apptainer.exec_argv(
@@ -109,7 +109,7 @@ def command_line(
     if record is not None:
         inner = ("/bin/sh", "-c", _RECORD, "fairlead-rank", str(record), *inner)
     argv = (plan.launcher.path, "-n", str(ranks), *inner)
-    variables = apptainer.environment({**plan.env, **(env or {})})
+    variables = apptainer.environment(plan.env, env)
     return CommandLine(argv, variables, plan.unset)
 
 
@@ -289,14 +289,19 @@ def explain_exit(result: LaunchResult) -> Finding | None:
             check="launch",
         )
     first = failed[0]
-    others = ", ".join(f"rank {r.rank}: {signal_name(r.code)}" for r in failed[1:6])
+    after = [f"rank {r.rank}: {signal_name(r.code)}" for r in failed[1:6]]
+    if lost := result.started - len(result.ranks):
+        after.append(f"the launcher ended {lost} more")
+    why = f"after it: {', '.join(after)}" if after else "every other rank ended well"
+    if result.started == 1:
+        why = "it was the only one"
     remedy = "its own output above says why"
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
     return error(
         f"rank {first.rank} failed first: {signal_name(first.code)}",
         where=f"rank {first.rank}",
-        why=f"after it: {others}" if others else "the other ranks ended well or never started",
+        why=why,
         remedy=remedy,
         check="rank-failed",
     )

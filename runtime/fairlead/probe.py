@@ -21,9 +21,18 @@ from fairlead.proof import Proof, RankProof, judge, mpi_program
 RUN_MOUNT = "/opt/fairlead/run"  # the run's folder, in the container
 
 
-def probe(plan: Plan, ranks: int, cache: Path, environ: Mapping[str, str], limit_s: float) -> Proof:
+def probe(
+    plan: Plan,
+    ranks: int,
+    cache: Path,
+    environ: Mapping[str, str],
+    limit_s: float,
+    env: Mapping[str, str] | None = None,
+) -> Proof:
     """Runs the probe job.
 
+    Args:
+        env: the user's variables for the container: they can lead to another MPI.
     Raises:
         FairleadError: exit code 124 when it hangs, 123 when engine or launcher cannot start it.
             What a rank saw is never an exception: it is in ``Proof.findings``.
@@ -41,6 +50,7 @@ def probe(plan: Plan, ranks: int, cache: Path, environ: Mapping[str, str], limit
         ("python3", "-I", f"{RUN_MOUNT}/prove.py", f"{RUN_MOUNT}/spec.json"),
         ranks,
         binds=(Bind(str(folder), RUN_MOUNT),),
+        env=env,
     )
     hung: FairleadError | None = None
     with (folder / "output").open("w+b") as output:

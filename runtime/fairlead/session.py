@@ -146,16 +146,19 @@ def prove_it(
     ranks: int,
     limit_s: float | None = None,
     environ: Mapping[str, str] = os.environ,
+    env: Mapping[str, str] | None = None,
 ) -> Proof:
     """Stages what the plan stages, and probes it with ``ranks`` ranks.
 
+    Args:
+        env: variables for the container, as the command will have them.
     Raises:
         FairleadError: as :func:`fairlead.probe.probe`; exit code 122 when the proof does not hold.
     """
     cache = cache_dir(environ)
     staging.ensure(prepared.plan, cache)
     limit = limit_s or prepared.plan.site.start_s
-    proof = probe(prepared.plan, ranks, cache, environ, limit)
+    proof = probe(prepared.plan, ranks, cache, environ, limit, env)
     if not proof.holds:
         errors = [f for f in proof.findings if f.severity is Severity.ERROR]
         raise FairleadError(errors, ExitCode.PROOF_FAILED)

@@ -113,6 +113,27 @@ def test_rpath_in_a_program_is_refused_and_forced_fails_the_proof() -> None:
     stopped(done, 122, "planned-file", "/opt/mpich/lib/libmpi.so.12", "DT_RPATH", "MPICH 5.0.2")
 
 
+def test_variable_that_leads_to_another_mpi_fails_the_proof() -> None:
+    to = "=/opt/mpich/lib/libmpi.so.12"
+    command = (hosts.image(), "--", "python3", "-c", "from mpi4py import MPI")
+    done = fairlead("run", "-n", "2", "--json", "--env", "MPI4PY_LIBMPI" + to, *command)
+    stopped(done, 122, "planned-file", "/opt/mpich/lib/libmpi.so.12", "3.4.3")
+    done = fairlead("run", "-n", "2", "--json", "--env", "LD_PRELOAD" + to, *command)
+    stopped(done, 121, "preload", "/opt/mpich/lib/libmpi.so.12")
+
+
+def test_variable_of_env_is_literal_and_a_search_path_stays_behind_ours() -> None:
+    value = 'a $(id) `id` $HOME "\\'
+    done = fairlead(
+        "run", "-q", "--env", f"A={value}", "--env", "LD_LIBRARY_PATH=/x", hosts.image(), "--",
+        "printenv", "A", "LD_LIBRARY_PATH",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == value
+    assert second.startswith("/opt/fairlead/mpi/lib:/x")
+
+
 def test_rpath_program_that_does_not_run_does_not_matter() -> None:
     done = fairlead("preflight", "--json", hosts.image_with_rpath(), "--app", "/opt/other")
     assert done.returncode == 0, done.stdout

@@ -245,9 +245,17 @@ def test_request_binds_are_read_and_checked(tmp_path: Path) -> None:
     for wrong, words in (
         (f"{tmp_path}/no", "does not exist"),
         (f"{tmp_path}:/x:rx", "`ro` or `rw`"),
+        (f"{tmp_path}:data", "begins with /"),
+        (":/data", "begins with /"),
     ):
         with pytest.raises(click.UsageError, match=words):
             request("host", (), (wrong,), (), 1, (), {})
+
+
+def test_request_takes_the_search_variables_of_env() -> None:
+    shell = {"APPTAINERENV_LD_LIBRARY_PATH": "/shell", "APPTAINERENV_LD_PRELOAD": "/p.so"}
+    found = request("host", (), (), (), 1, (), shell, {"LD_LIBRARY_PATH": "/given", "A": "1"})
+    assert (found.library_path, found.preload) == ("/given", "/p.so")
 
 
 def test_variables_are_pairs() -> None:

@@ -180,7 +180,8 @@ def test_command_line_is_pure_and_pastes_as_it_runs() -> None:
     assert "/a b:/c:ro" in words and words.index("--nv") < words.index(plan.image)
     assert words[words.index("--pwd") + 1] == "/w"
     assert line.environ["APPTAINERENV_A"] == "1,2 $B"
-    assert set(line.environ) == {f"APPTAINERENV_{name}" for name in (*plan.env, "A")}
+    names = {f"APPTAINERENV_{name}" for name in (*plan.env, "A")}
+    assert set(line.environ) == {*names, "APPTAINER_NO_EVAL"}  # for the $
     pasted = shlex.split(line.shell())
     assert tuple(pasted[-len(line.argv) :]) == line.argv
     assert "APPTAINERENV_A=1,2 $B" in pasted

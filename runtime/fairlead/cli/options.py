@@ -15,6 +15,10 @@ from fairlead.session import Choices
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+# The plan sets these itself, and adds the user's to its own.
+MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
+
+
 def choice_options(function: F) -> F:
     """``--mpi --site --launcher --app --bind --engine-arg``."""
     for option in (
@@ -70,10 +74,17 @@ def request(
     ranks: int = 1,
     command: tuple[str, ...] = (),
     environ: Mapping[str, str] = os.environ,
+    variables: Mapping[str, str] | None = None,
 ) -> Request:
-    """The request of a command line. What the user's shell sets for Apptainer is kept."""
+    """The request of a command line. What the user's shell sets for Apptainer is kept.
+
+    Args:
+        variables: of ``--env``; of these, the request takes :data:`MERGED`.
+    """
 
     def kept(name: str) -> str:
+        if variables and name in variables:
+            return variables[name]
         return environ.get(f"APPTAINERENV_{name}", environ.get(f"SINGULARITYENV_{name}", ""))
 
     return Request(
@@ -94,6 +105,8 @@ def request(
 def _bind(text: str) -> Bind:
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
+    if not source or not (target or "/").startswith("/"):
+        raise click.UsageError(f"--bind {text}: write SRC[:DST[:ro]], with a DST that begins with /")
     path = Path(source).expanduser().absolute()
     if not path.exists():
         raise click.UsageError(f"--bind {text}: {path} does not exist on this machine")

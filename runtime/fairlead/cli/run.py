@@ -89,9 +89,10 @@ def run(
     prepared = prepare(
         image,
         options.choices(mpi, site, launcher),
-        options.request(mpi, apps, binds, engine_args, ranks, command),
+        options.request(mpi, apps, binds, engine_args, ranks, command, variables=variables),
         progress=progress(as_json),
     )
+    variables = {n: v for n, v in variables.items() if n not in options.MERGED}
     if prepared.refused and not force:
         raise refuse(prepared)
     if dry_run:
@@ -101,7 +102,7 @@ def run(
         warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
         if warnings:
             print_findings(warnings)
-    proof = prove_it(prepared, ranks, watchdog)
+    proof = prove_it(prepared, ranks, watchdog, env=variables)
     if not quiet:
         _say(show.proof_line(proof))
         if proof.findings:

@@ -128,6 +128,16 @@ def _bind(path: str) -> str:
     return re.sub(r"([,:])", r"\\\1", path)
 
 
-def environment(values: Mapping[str, str]) -> dict[str, str]:
-    """``values`` as Apptainer takes them: by variables, since ``--env A=1,b`` splits at commas."""
-    return {f"APPTAINERENV_{name}": value for name, value in values.items()}
+def environment(
+    values: Mapping[str, str], literal: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """``values`` as Apptainer takes them: by variables, since ``--env A=1,b`` splits at commas.
+
+    Args:
+        literal: more of them, in which a shell must not look for ``$`` and the like.
+    """
+    found = {f"APPTAINERENV_{name}": value for name, value in {**values, **(literal or {})}.items()}
+    # Apptainer runs `export A="value"`; the user's own APPTAINERENV_ variables may rely on it.
+    if any(set(value) & set('$`"\\') for value in (literal or {}).values()):
+        found["APPTAINER_NO_EVAL"] = "1"
+    return found
