@@ -100,27 +100,35 @@ def discover(
 
     Order: ``$FAIRLEAD_MPI``; those that ``fairlead doctor --fix`` installed; the prefix of each
     ``mpiexec`` on PATH; the system's own. One library is listed once.
+
+    Raises:
+        FairleadError: exit code 2 when ``$FAIRLEAD_MPI`` names none: another would be a surprise.
     """
     found: dict[str, HostMpi] = {}
+    if named := environ.get("FAIRLEAD_MPI"):
+        from_prefix(Path(named), environ, by="FAIRLEAD_MPI")
     for prefix, reason in _prefixes(environ, root):
         for mpi in in_prefix(prefix, reason, environ):
             found.setdefault(mpi.library.path, mpi)
     return tuple(found.values())
 
 
-def from_prefix(prefix: Path, environ: Mapping[str, str] = os.environ) -> HostMpi:
-    """The MPI below ``prefix``, as ``--mpi PREFIX`` names it.
+def from_prefix(
+    prefix: Path, environ: Mapping[str, str] = os.environ, by: str = "--mpi"
+) -> HostMpi:
+    """The MPI below ``prefix``, as ``--mpi PREFIX`` or a variable names it.
 
     Raises:
         FairleadError: exit code 2 when there is none.
     """
-    found = in_prefix(prefix.absolute(), f"named by --mpi {prefix}", environ)
+    found = in_prefix(prefix.absolute(), f"named by {by} {prefix}", environ)
     if not found:
         raise fail(
             f"no MPI library below {prefix}",
-            where="--mpi",
+            where=by,
             why="no lib/, lib64/ or lib/<triplet>/ of it holds a libmpi that defines MPI_Init",
-            remedy="give the prefix that holds the MPI's lib folder, e.g. `--mpi /opt/mpich`; "
+            remedy=("" if by == "--mpi" else f"unset {by}, or ")
+            + "give the prefix that holds the MPI's lib folder, e.g. /opt/mpich; "
             "`fairlead site detect` lists the MPIs of this machine",
             check="host-mpi",
             code=ExitCode.USAGE,

@@ -118,6 +118,15 @@ def test_discover_order_is_variable_installed_path_system(
     assert "PATH" in found[2].found_by
 
 
+def test_discover_variable_that_names_no_mpi_is_an_error(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    with pytest.raises(FairleadError) as caught:
+        discover({**environ, "FAIRLEAD_MPI": str(tmp_path / "nowhere")}, tmp_path)
+    assert caught.value.code is ExitCode.USAGE
+    assert caught.value.findings[0].remedy.startswith("unset FAIRLEAD_MPI")
+
+
 def test_discover_one_library_is_listed_once(prefix: Path, environ) -> None:
     environ.update(FAIRLEAD_MPI=str(prefix), PATH=str(prefix / "bin"))
     assert len(discover(environ, prefix / "root")) == 1

@@ -7,6 +7,7 @@ command of the verb's name.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import io
 import os
@@ -184,12 +185,15 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
     """The last resort, for what no verb foresaw: a file that is full, gone, forbidden or no file."""
     from fairlead.cli.screen import print_findings_error
 
-    why, file = exc.strerror or str(exc), str(exc.filename or "")
+    why, file = exc.strerror or str(exc), str(exc.filename2 or exc.filename or "")
+    remedy = f"ls -ld {shlex.quote(file)}" if file else "ulimit -a"
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        remedy = "free some space, or give a folder that can be written: XDG_CACHE_HOME, -o"
     refused = fail(
         f"the system refused: {why}",
         where=file or "stdout, or a file that it did not name",
         why="fairlead has no other word for it",
-        remedy=f"ls -ld {shlex.quote(file)}; df -h" if file else "df -h; ulimit -a",
+        remedy=remedy,
         check="system",
     )
     try:
