@@ -7,7 +7,6 @@ there means a whole image.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -74,7 +73,7 @@ def write_entry(cache: Cache, entry: ImageEntry) -> None:
 
 
 def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
-    """Gives the user ``source`` as ``output``: linked where that is possible, else copied.
+    """Gives the user a copy of ``source`` as ``output``: signing it must not reach the cache.
 
     Args:
         output: a file name, or a folder, in which the image is called after its recipe.
@@ -82,20 +81,12 @@ def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
         FairleadError: it cannot be written there.
     """
     target = output / f"{name}{suffix}" if output.is_dir() else output
-    beside = target.with_name(f".{target.name}.{os.urandom(8).hex()}.partial")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, beside)
-            beside.replace(target)
-        except OSError:
-            with source.open("rb") as given, atomic_write(target) as out:
-                shutil.copyfileobj(given, out, 4 << 20)
+        with source.open("rb") as given, atomic_write(target) as out:
+            shutil.copyfileobj(given, out, 4 << 20)
     except OSError as exc:
         raise fail(
             f"cannot write the image to {target}", where=str(target), why=exc.strerror or str(exc),
             remedy="give another folder or file with -o", check="output-unwritable",
         ) from None  # fmt: skip
-    finally:
-        beside.unlink(missing_ok=True)
     return target

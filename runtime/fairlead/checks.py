@@ -13,7 +13,8 @@ from fairlead.facts import AbiFamily
 from fairlead.findings import Finding, Severity, error
 from fairlead.hostmpi import RUNTIME_PIECES, needs
 from fairlead.identify import family_of_soname
-from fairlead.plan import MOUNT, Plan, image_family
+from fairlead.layout import MOUNT
+from fairlead.plan import Plan, image_family
 
 Check = Callable[[Plan], Iterator[Finding]]
 

@@ -109,7 +109,7 @@ def command_line(
     if record is not None:
         inner = ("/bin/sh", "-c", _RECORD, "fairlead-rank", str(record), *inner)
     argv = (plan.launcher.path, "-n", str(ranks), *inner)
-    variables = apptainer.environment(plan.env, env)
+    variables = apptainer.environment(plan.engine, plan.env, env)
     return CommandLine(argv, variables, plan.unset)
 
 

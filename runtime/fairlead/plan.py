@@ -4,67 +4,24 @@
 ``checks.py`` says whether a plan will work, ``stage.py`` carries out its staging, ``launch.py``
 starts its ranks, ``prove.py`` sees in each of them that it came true.
 
-Rules, each learned from a failure (facts: glibc's ld.so(8), MPICH ABI compatibility initiative):
-
-* a real file is staged once, under its SONAME; other names are symlinks *in the same folder*,
-  because ``$ORIGIN`` is the folder of the name that was opened;
-* ``libmpi.so`` is always among the names: mpi4py opens it first, and would map the image's;
-* no piece of glibc ever comes by search path;
-* the user's own LD_LIBRARY_PATH stays, behind the host's MPI.
+``layout.py`` holds the rules of what is staged under which names; of the rest: the user's own
+LD_LIBRARY_PATH stays, behind the host's MPI.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from fairlead.elf import version_key
 from fairlead.engine.apptainer import Engine
 from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
-from fairlead.hostmpi import GLIBC_PIECES, RUNTIME_PIECES, HostMpi, Launcher
+from fairlead.hostmpi import HostMpi, Launcher
 from fairlead.identify import family_of_soname
+from fairlead.layout import ALIASES, MOUNT, Line, Staging, search_path, stage_layout
 from fairlead.site import Site
-
-MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
-_STAGE_FORMAT = 1  # moves when the layout of a staged folder does
-
-_ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
-    AbiFamily.MPICH: {
-        "main": ("libmpi.so", "libmpi.so.12", "libmpich.so.12"),
-        "fort": ("libmpifort.so.12", "libmpichfort.so.12"),
-        "cxx": ("libmpicxx.so.12", "libmpichcxx.so.12"),
-    },
-    AbiFamily.OPENMPI: {"main": ("libmpi.so", "libmpi.so.40"), "fort": (), "cxx": ()},
-    AbiFamily.MPI5: {"main": ("libmpi_abi.so", "libmpi_abi.so.1"), "fort": (), "cxx": ()},
-}
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A file of the host, and its place below the staged folder."""
-
-    source: str
-    target: str
-
-
-@dataclass(frozen=True)
-class Staging:
-    """The folder that holds the host's MPI for a container.
-
-    Attributes:
-        key: identity of its content; the folder's name.
-        aliases: ``(link, target)``, relative, in the target's own folder.
-        folders: ``(folder of the host, place below the staged folder)``, copied whole.
-    """
-
-    key: str
-    files: tuple[StagedFile, ...]
-    aliases: tuple[tuple[str, str], ...]
-    folders: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -74,16 +31,6 @@ class Bind:
     source: str
     target: str
     read_only: bool = False
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the plan in words: what, why, and the fact behind it."""
-
-    kind: str
-    what: str
-    why: str
-    fact: str = ""
 
 
 @dataclass(frozen=True)
@@ -216,7 +163,7 @@ def plan(
     if request.mpi == "host":
         if host is None:
             raise _no_host(facts, family, notes)
-        staging = _staging(host, facts, lines)
+        staging = stage_layout(host, facts, lines)
         folder = cache / "stage" / staging.key
         binds.append(Bind(str(folder), MOUNT, read_only=True))
         lines.insert(0, _replaces(own, host, family))
@@ -229,7 +176,7 @@ def plan(
         )
         planned = f"{MOUNT}/lib/{host.library.soname}"
         title = host.library.title
-        _search_path(staging, host, request, env, lines)
+        search_path(staging, host, request.library_path, env, lines)
     else:
         if own is None:
             raise fail(
@@ -341,120 +288,8 @@ def _relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[E
 def _names(consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None) -> tuple[str, ...]:
     asked = {n for e in consumers for n in e.needed if family_of_soname(n) is family}
     if not asked:
-        asked = {own.soname} if own else {_ALIASES[family]["main"][1]}
+        asked = {own.soname} if own else {ALIASES[family]["main"][1]}
     return tuple(sorted(asked))
-
-
-def _staging(host: HostMpi, facts: ImageFacts, lines: list[Line]) -> Staging:
-    library = host.library
-    folder = PurePosixPath(library.path).parent
-    files = [StagedFile(library.path, f"lib/{library.soname}")]
-    lines.append(
-        Line("stage", library.soname, "the host MPI itself, under its SONAME", library.path)
-    )
-    outside = False
-    for elf in (*host.companions, *host.closure):
-        name = elf.soname or PurePosixPath(elf.path).name
-        if GLIBC_PIECES.match(name):
-            continue
-        if name in RUNTIME_PIECES and not _newer_runtime(name, elf, facts):
-            lines.append(Line("left out", name, "the image's own is as new or newer", elf.path))
-            continue
-        place, away = _place(elf.path, name, folder)
-        outside = outside or away
-        files.append(StagedFile(elf.path, place))
-        lines.append(Line("stage", place, "needed by the host MPI", elf.path))
-    for plugins in host.plugins:
-        for path in plugins.files:
-            place, _ = _place(path, PurePosixPath(path).name, folder)
-            files.append(StagedFile(path, place))
-        lines.append(
-            Line(
-                "stage",
-                f"{len(plugins.files)} modules of {plugins.folder}",
-                f"opened at run time, found by {plugins.variable}",
-            )
-        )
-    files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
-    aliases = _aliases(host, {f.target for f in files}, lines)
-    folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
-    for source, place in folders:
-        lines.append(Line("stage", f"{place}/", "tables that the host MPI reads at start", source))
-    return Staging(_key(host, files, aliases), tuple(files), aliases, folders)
-
-
-def _newer_runtime(name: str, elf: Elf, facts: ImageFacts) -> bool:
-    if name != "libstdc++.so.6":
-        return False
-    return version_key(elf.offers.get("GLIBCXX", "")) > version_key(facts.libstdcxx)
-
-
-def _place(path: str, name: str, folder: PurePosixPath) -> tuple[str, bool]:
-    """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds."""
-    parent = PurePosixPath(path).parent
-    if parent == folder or folder in parent.parents:
-        inner = parent.relative_to(folder)
-        return str(PurePosixPath("lib") / inner / name), False
-    if "ucx" in parent.parts[-1:] or name.endswith("-fi.so"):
-        return f"dep/{parent.name}/{name}", True
-    return f"dep/{name}", True
-
-
-def _aliases(host: HostMpi, staged: set[str], lines: list[Line]) -> tuple[tuple[str, str], ...]:
-    names = _ALIASES.get(host.library.family, {"main": ()})
-    links: list[tuple[str, str]] = []
-    for link in names["main"]:
-        if f"lib/{link}" not in staged:
-            links.append((f"lib/{link}", host.library.soname))
-    for group in ("fort", "cxx"):
-        real = next((n for n in names.get(group, ()) if f"lib/{n}" in staged), None)
-        if real:
-            links += [(f"lib/{n}", real) for n in names[group] if n != real]
-    for link, target in links:
-        name = PurePosixPath(link).name
-        why = "mpi4py opens this name first; without it the image's library would be mapped too"
-        if name != "libmpi.so":
-            why = "programs linked against a distribution's MPICH ask for this name"
-        lines.append(Line("alias", f"{name} -> {target}", why))
-    return tuple(links)
-
-
-def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str, str]]) -> str:
-    """Changes when a library changes (build id, versions, path) or the layout does."""
-    ids = {e.path: e.build_id or f"{e.needs}{len(e.mpi_exports)}" for e in host.parts}
-    text = [f"{_STAGE_FORMAT} {host.library.title}", *host.data]
-    text += [f"{f.source} {f.target} {ids.get(f.source, '')}" for f in files]
-    text += [f"{link} {target}" for link, target in aliases]
-    digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
-    slug = re.sub(r"[^a-z0-9.]+", "-", host.library.title.lower()) or "mpi"
-    return f"{slug}-{digest}"
-
-
-def _search_path(
-    staging: Staging, host: HostMpi, request: Request, env: dict[str, str], lines: list[Line]
-) -> None:
-    folders = [f"{MOUNT}/lib"]
-    if any(f.target.startswith("dep/") for f in staging.files):
-        folders.append(f"{MOUNT}/dep")
-    path = ":".join([*folders, *([request.library_path] if request.library_path else [])])
-    env["LD_LIBRARY_PATH"] = path
-    why = "searched before the image's own library folders and its RUNPATHs"
-    if request.library_path:
-        why += "; the user's own entries follow"
-    lines.append(Line("env", f"LD_LIBRARY_PATH={path}", why))
-    placed = {f.source: f.target for f in staging.files}
-    for plugins in host.plugins:
-        targets = [placed[p] for p in plugins.files if p in placed]
-        if targets:
-            value = f"{MOUNT}/{PurePosixPath(targets[0]).parent}"
-            env[plugins.variable] = value
-            lines.append(
-                Line(
-                    "env",
-                    f"{plugins.variable}={value}",
-                    "the host's modules, not the image's: mixed ones crash",
-                )
-            )
 
 
 def _namespaces(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from fairlead.facts import AbiFamily
 from fairlead.findings import Finding, Severity, error
-from fairlead.plan import MOUNT, Plan
+from fairlead.layout import MOUNT
+from fairlead.plan import Plan
 
 _VENDOR_WORDS = {
     "MPICH": "MPICH Version",
@@ -220,6 +221,8 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
     vendor = next((v for v in _VENDOR_WORDS if proof.planned_title.startswith(v)), "")
     word, version = _VENDOR_WORDS.get(vendor, ""), proof.planned_title.removeprefix(vendor).strip()
     for p in proof.ranks:
+        if not vendor:
+            continue  # nothing was known of it beforehand: path and inode have to do
         if p.mpi_path == proof.planned_file and not (word in p.version and version in p.version):
             return [
                 error(

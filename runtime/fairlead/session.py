@@ -20,8 +20,9 @@ from fairlead.engine import apptainer
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.hostmpi import HostMpi, Launcher, discover, from_prefix, identify_launcher
 from fairlead.image import Image, open_image
+from fairlead.layout import Line
 from fairlead.paths import cache_dir
-from fairlead.plan import Line, Plan, Request
+from fairlead.plan import Plan, Request
 from fairlead.probe import probe
 from fairlead.progress import Progress
 from fairlead.proof import Proof

@@ -35,8 +35,6 @@ class Site:
 
     name: str
     summary: str
-    engines: tuple[str, ...]
-    launchers: tuple[str, ...]
     accepts: tuple[str, ...]
     start_s: float
     absent_programs: tuple[str, ...] = ()
@@ -118,8 +116,6 @@ def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
     site = Site(
         name=profile.site.name,
         summary=profile.site.summary,
-        engines=profile.engine.kinds,
-        launchers=profile.launcher.kinds,
         accepts=profile.fabric.accepts,
         start_s=float(profile.watchdog.start_s),
         absent_programs=profile.detect.absent_programs,

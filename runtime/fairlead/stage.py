@@ -10,8 +10,9 @@ import shutil
 from pathlib import Path
 
 from fairlead.findings import ExitCode, fail
+from fairlead.layout import Staging
 from fairlead.paths import atomic_folder, locked
-from fairlead.plan import Plan, Staging
+from fairlead.plan import Plan
 
 
 def stage_folder(plan: Plan, cache: Path) -> Path | None:

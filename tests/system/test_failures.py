@@ -23,8 +23,9 @@ from tests.system.hosts import answer, fairlead
 from fairlead import checks, sharedmemory
 from fairlead.findings import ExitCode, FairleadError
 from fairlead.image import open_image
+from fairlead.layout import MOUNT
 from fairlead.paths import cache_dir
-from fairlead.plan import MOUNT, Bind, Request
+from fairlead.plan import Bind, Request
 from fairlead.session import Choices, prepare, prove_it
 from fairlead.sif import read_sif
 

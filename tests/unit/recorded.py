@@ -42,7 +42,7 @@ def image(name: str = "mpi-base") -> ImageFacts:
 
 
 SITE = Site(
-    name="laptop", summary="one machine", engines=("apptainer",), launchers=("mpiexec",),
+    name="laptop", summary="one machine",
     accepts=("shm", "self", "sysv", "posix", "cma", "tcp", "ofi_rxm"), start_s=30.0,
 )  # fmt: skip
 

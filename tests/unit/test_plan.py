@@ -25,7 +25,8 @@ from tests.unit.recorded import (
 from fairlead.facts import AbiFamily
 from fairlead.findings import ExitCode, FairleadError
 from fairlead.hostmpi import GLIBC_PIECES, HostMpi
-from fairlead.plan import MOUNT, Bind, Plan, Request, choose_host, plan
+from fairlead.layout import MOUNT
+from fairlead.plan import Bind, Plan, Request, choose_host, plan
 from fairlead.serial import to_json
 
 FOLDERS = st.sampled_from(["/home/u/lib", "/scratch/lib", "/opt/tool/lib64"])

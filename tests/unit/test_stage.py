@@ -16,7 +16,8 @@ from tests.unit.recorded import planned
 
 from fairlead import stage
 from fairlead.findings import ExitCode, FairleadError
-from fairlead.plan import Plan, StagedFile, Staging
+from fairlead.layout import StagedFile, Staging
+from fairlead.plan import Plan
 
 
 @pytest.fixture

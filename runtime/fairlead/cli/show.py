@@ -9,7 +9,8 @@ import click
 
 from fairlead.cli.screen import finding_lines, table
 from fairlead.findings import Finding, Severity
-from fairlead.plan import Line, Plan
+from fairlead.layout import Line
+from fairlead.plan import Plan
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Prepared

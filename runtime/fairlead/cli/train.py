@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from fairlead import launch as launching
-from fairlead import stage as staging
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
 from fairlead.findings import ExitCode, Severity, fail
 from fairlead.paths import cache_dir
 from fairlead.serial import to_json
 from fairlead.session import Prepared, prepare, prove_it, refuse
+
+if TYPE_CHECKING:
+    from fairlead.train.host import TrainOptions, TrainResult
 
 EPILOG = """\b
 Examples:
@@ -25,9 +26,6 @@ Examples:
   fairlead train hepcnn -n 2 --mpi container --json
   fairlead train hepcnn -n 2 --data /scratch/hep-events
 """
-if TYPE_CHECKING:
-    from fairlead.train.host import TrainResult
-
 MODELS = ("hepcnn",)
 
 
@@ -84,9 +82,7 @@ MODELS = ("hepcnn",)
     metavar="SECONDS",
     help="Longest time until every rank has reported.  [default: the site's, 30]",
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Print the line of the training launch, and launch nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and launch nothing.")
 @json_option
 def train(
     model: str,
@@ -133,12 +129,6 @@ def train(
     require_tools()
     if prepared.refused:
         raise refuse(prepared)
-    if dry_run:
-        return _dry_run(prepared, ranks, output, as_json)
-    output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
-    with bars.stage(f"prove the launch on {ranks} ranks") as stage:
-        proof = prove_it(prepared, ranks, watchdog)
-        stage.result(f"{proof.ranks[0].version}, {proof.ranks[0].transport}")
     settings = TrainOptions(
         run_dir=output / "run",
         ranks=ranks,
@@ -149,6 +139,12 @@ def train(
         max_seconds=max_seconds,
         seed=seed,
     )
+    if dry_run:
+        return _dry_run(prepared, settings, as_json)
+    output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
+    with bars.stage(f"prove the launch on {ranks} ranks") as stage:
+        proof = prove_it(prepared, ranks, watchdog)
+        stage.result(f"{proof.ranks[0].version}, {proof.ranks[0].transport}")
     launch_by_plan = runner(prepared.plan, cache_dir(), output / "ranks.log")
     result = train_model(launch_by_plan, settings, bars)
     title = f"HEP-CNN in {image} on {ranks} ranks"
@@ -209,15 +205,21 @@ def _able(prepared: Prepared, image: str) -> None:
         )
 
 
-def _dry_run(prepared: Prepared, ranks: int, output: Path, as_json: bool) -> int:
-    config = output / "run" / "train.config.json"
-    staging.ensure(prepared.plan, cache_dir())
-    command = ("python3", "-m", "fairlead.train.worker", "--config", str(config))
-    line = launching.command_line(prepared.plan, command, ranks).shell()
+def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
+    """What would be launched, in order. The lines themselves need files that each step makes."""
+    events = settings.data_dir or f"{settings.train_events} events, generated once and kept"
+    steps = [
+        f"data: {events}",
+        f"speed on 1 rank: {settings.measure_steps} steps of {settings.batch} events",
+        f"training on {settings.ranks} ranks: {settings.epochs} epochs, at most "
+        f"{settings.max_seconds:g} s, then {settings.val_events} held-out events",
+        "a linear model on the same events",
+        f"report in {settings.run_dir.parent}",
+    ]
     if as_json:
-        print_json("train", {**show.prepared_json(prepared), "command_line": line, "dry_run": True})
+        print_json("train", {**show.prepared_json(prepared), "steps": steps, "dry_run": True})
     else:
-        click.echo(line)
+        click.echo("\n".join([show.swap_line(prepared.plan), *steps]))
     return ExitCode.DONE
 
 

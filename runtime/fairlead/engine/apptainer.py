@@ -129,15 +129,19 @@ def _bind(path: str) -> str:
 
 
 def environment(
-    values: Mapping[str, str], literal: Mapping[str, str] | None = None
+    engine: Engine, values: Mapping[str, str], literal: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """``values`` as Apptainer takes them: by variables, since ``--env A=1,b`` splits at commas.
+    """``values`` as the engine takes them: by variables, since ``--env A=1,b`` splits at commas.
+
+    SingularityCE knows the old prefix only; Apptainer's own `singularity` is a link to Apptainer.
 
     Args:
         literal: more of them, in which a shell must not look for ``$`` and the like.
     """
-    found = {f"APPTAINERENV_{name}": value for name, value in {**values, **(literal or {})}.items()}
+    old = Path(engine.path).resolve().name == "singularity"
+    prefix = "SINGULARITYENV_" if old else "APPTAINERENV_"
+    found = {prefix + name: value for name, value in {**values, **(literal or {})}.items()}
     # Apptainer runs `export A="value"`; the user's own APPTAINERENV_ variables may rely on it.
     if any(set(value) & set('$`"\\') for value in (literal or {}).values()):
-        found["APPTAINER_NO_EVAL"] = "1"
+        found["SINGULARITY_NO_EVAL" if old else "APPTAINER_NO_EVAL"] = "1"
     return found
