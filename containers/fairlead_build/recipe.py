@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -211,7 +212,7 @@ def load_recipe(given: str | Path) -> LoadedRecipe:
         FairleadError: exit code 2; one finding a mistake.
     """
     folder = find(given)
-    shown = str(given)
+    shown = shlex.quote(str(given))  # it stands in commands to be typed
     recipe = load(folder / "recipe.toml", Recipe, f"fairlead recipe check {shown}", cross_mistakes)
     files, wrong = [], []
     for target, source in sorted(recipe.files.items()):

@@ -175,3 +175,12 @@ def test_recipe_mangled_text_never_ends_in_a_traceback(
     except FairleadError as exc:
         assert exc.code == ExitCode.USAGE
         assert all(f.what and f.remedy for f in exc.findings)
+
+
+def test_load_recipe_remedy_can_be_typed_when_the_folder_has_a_blank(tmp_path: Path) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text("x = 1\n")
+    with pytest.raises(FairleadError) as caught:
+        load_recipe(folder)
+    assert f"`fairlead recipe check '{folder}'`" in caught.value.findings[0].remedy
