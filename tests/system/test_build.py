@@ -169,7 +169,7 @@ def test_build_formats_hold_the_same_squashfs(mpi_base: BuildResult, tmp_path: P
 
 def test_build_unknown_format_lists_the_known(mpi_base: BuildResult) -> None:
     with pytest.raises(FairleadError) as caught:
-        build("mpi-base", formats=("sfi",))
+        build("mpi-base", formats=("oci",))
     assert "Known: sif, squashfs" in caught.value.findings[0].why
 
 

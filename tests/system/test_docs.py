@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.paths import cache_dir, data_dir
+
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRON = {
     **{k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))},
@@ -56,6 +58,8 @@ SHOWN = tuple(_shown())
 
 def alike(text: str) -> str:
     """``text`` without what differs from machine to machine and from run to run."""
+    for folder, shown in ((cache_dir(), "~/.cache"), (data_dir(), "~/.local/share")):
+        text = text.replace(str(folder.parent), shown)
     text = text.replace(str(Path.home()), "~")
     text = re.sub(rf"(?<![\w/.-])(?:{re.escape(socket.gethostname())}|vm)(?![\w-])", "NODE", text)
     text = re.sub(r"\b(?:ucx|ofi): [a-z_;]+(?:, [a-z_;]+)*", "TRANSPORT", text)

@@ -13,8 +13,9 @@ import fairlead
 _REPORT = """
 import sys
 sys.path[:0] = sys.argv[2:]
+before = set(sys.modules)  # a distribution's Python may bring modules of its own
 __import__(sys.argv[1])
-print(*sys.modules)
+print(*(sys.modules if "-S" in sys.orig_argv else set(sys.modules) - before))
 """
 
 
