@@ -75,11 +75,12 @@ def debian_sources(
         return (replace(base, origin=f"${OVERRIDE}"),)
     if not fits:
         raise fail(
-            f"no apt source offers Debian {suite} {' '.join(components)}", where=str(etc_apt),
+            f"no apt source offers Debian {suite} {' '.join(components)}",
+            where=str(etc_apt),
             why=f"{len(configured)} archives are configured, none of them has it",
             remedy=f"export {OVERRIDE}=URL of a Debian mirror (and install debian-archive-keyring)",
             check="apt-source-missing",
-        )  # fmt: skip
+        )
     return tuple(sorted(set(fits), key=lambda s: (not s.uri.endswith("/debian"), s.uri)))
 
 

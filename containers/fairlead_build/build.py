@@ -159,15 +159,23 @@ def _formats(formats: Sequence[str], output: Path | None) -> list[Format]:
         match = next((known for known in FORMATS if known == name), None)
         if match is None:
             raise fail(
-                f"no image format `{name}`", where="--format", why=suggest(name, FORMATS),
-                remedy=f"--format {','.join(FORMATS)}", check="format", code=ExitCode.USAGE,
-            )  # fmt: skip
+                f"no image format `{name}`",
+                where="--format",
+                why=suggest(name, FORMATS),
+                remedy=f"--format {','.join(FORMATS)}",
+                check="format",
+                code=ExitCode.USAGE,
+            )
         chosen.append(match)
     if output is not None and len(chosen) > 1 and not output.is_dir():
         raise fail(
-            f"{len(chosen)} formats cannot become one file", where=f"-o {output}", why="it is not a folder",
-            remedy=f"mkdir -p {output}, or give one --format", check="format", code=ExitCode.USAGE,
-        )  # fmt: skip
+            f"{len(chosen)} formats cannot become one file",
+            where=f"-o {output}",
+            why="it is not a folder",
+            remedy=f"mkdir -p {output}, or give one --format",
+            check="format",
+            code=ExitCode.USAGE,
+        )
     return chosen
 
 
@@ -177,9 +185,12 @@ def _prepare(loaded: LoadedRecipe, cache: Cache) -> _Job:
     if lock.architecture != architecture():
         raise fail(
             f"the lock of recipe `{loaded.name}` is for {lock.architecture}, this machine is {architecture()}",
-            where=str(loaded.lock_path), why="packages of one architecture cannot be installed on another",
-            remedy=f"fairlead recipe lock {loaded.given}", check="architecture", code=ExitCode.USAGE,
-        )  # fmt: skip
+            where=str(loaded.lock_path),
+            why="packages of one architecture cannot be installed on another",
+            remedy=f"fairlead recipe lock {loaded.given}",
+            check="architecture",
+            code=ExitCode.USAGE,
+        )
     cache.make()
     wheel = own_wheel(cache) if python else None
     wheel_sha256 = hashlib.sha256(wheel).hexdigest() if wheel else ""
@@ -227,10 +238,14 @@ def _tool_warnings(lock: Lock) -> tuple[Finding, ...]:
         return ()
     return (
         Finding(
-            Severity.WARNING, "this image may differ in its bytes from other machines'", "the tools of this machine",
-            "; ".join(told), "to compare digests, build with the versions in lock.toml, [tools]", "tool-versions",
+            Severity.WARNING,
+            "this image may differ in its bytes from other machines'",
+            "the tools of this machine",
+            "; ".join(told),
+            "to compare digests, build with the versions in lock.toml, [tools]",
+            "tool-versions",
         ),
-    )  # fmt: skip
+    )
 
 
 def _name_warnings(job: _Job) -> tuple[Finding, ...]:
@@ -295,17 +310,29 @@ def _wrap(
     made = work / "image.sif"
     with progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
-            made, squashfs, text, arch=job.lock.architecture, epoch=job.lock.source_date_epoch,
-            squashfs_sha256=digest, advance=stage.advance,
-        )  # fmt: skip
+            made,
+            squashfs,
+            text,
+            arch=job.lock.architecture,
+            epoch=job.lock.source_date_epoch,
+            squashfs_sha256=digest,
+            advance=stage.advance,
+        )
         final = job.cache.image(job.key)
         made.replace(final)  # write_sif has synced it
         stage.result(f"{final.stat().st_size / 1e6:.0f} MB")
     entry = ImageEntry(
-        key=job.key, path=str(final), sif_sha256=sif_sha256, squashfs_sha256=digest, recipe=job.name,
-        recipe_path=str(job.loaded.folder), lock_sha256=job.lock_sha256, wheel_sha256=job.wheel_sha256,
-        tree=job.tree, bytes=final.stat().st_size,
-    )  # fmt: skip
+        key=job.key,
+        path=str(final),
+        sif_sha256=sif_sha256,
+        squashfs_sha256=digest,
+        recipe=job.name,
+        recipe_path=str(job.loaded.folder),
+        lock_sha256=job.lock_sha256,
+        wheel_sha256=job.wheel_sha256,
+        tree=job.tree,
+        bytes=final.stat().st_size,
+    )
     write_entry(job.cache, entry)
     return entry
 
@@ -323,9 +350,13 @@ def _examine(
     python = job.loaded.recipe.python
     with progress.stage("examine the tree") as stage:
         found = examine(
-            tree, scratch, facts=known is None, wheel=job.wheel,
-            python=f"{python.prefix}/bin/python3" if python else "", site=python.site if python else "",
-        )  # fmt: skip
+            tree,
+            scratch,
+            facts=known is None,
+            wheel=job.wheel,
+            python=f"{python.prefix}/bin/python3" if python else "",
+            site=python.site if python else "",
+        )
         facts = known or found.facts
         assert facts is not None
         if known is None:

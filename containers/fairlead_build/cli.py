@@ -156,8 +156,10 @@ def lock_command(name: str, dry_run: bool, as_json: bool) -> None:
     for sign, rows in (("-", before - after), ("+", after - before)):
         for package, version in sorted(rows) if before else ():
             click.echo(f"{sign} {package} {version}")
-    click.echo(f"{loaded.lock_path}: {len(lock.deb)} Debian packages, {len(lock.wheel)} wheels, "
-               f"{human_bytes(lock.download_bytes)} to download")  # fmt: skip
+    click.echo(
+        f"{loaded.lock_path}: {len(lock.deb)} Debian packages, {len(lock.wheel)} wheels, "
+        f"{human_bytes(lock.download_bytes)} to download"
+    )
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -190,12 +192,15 @@ def build(name: str, formats: str, output: Path | None, dry_run: bool, as_json: 
     result = make(name, formats=chosen, progress=progress(as_json), output=output, dry_run=dry_run)
     if as_json:
         payload: dict[str, Any] = {
-            "recipe": result.recipe, "key": result.key, "dry_run": dry_run, "cached": result.cached,
+            "recipe": result.recipe,
+            "key": result.key,
+            "dry_run": dry_run,
+            "cached": result.cached,
             "image": asdict(result.entry) if result.entry else None,
             "outputs": [str(path) for path in result.outputs],
             "stages": [asdict(stage) for stage in result.stages],
             "findings": [finding.to_json() for finding in result.warnings],
-        }  # fmt: skip
+        }
         print_json("build", payload)
         return
     if result.warnings:

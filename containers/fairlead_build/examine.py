@@ -69,9 +69,12 @@ def examine(
     argv = ["unshare", "--user", "--map-root-user", "--mount", *python_argv]
     env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
     said = run(
-        argv, env=env, stdin=json.dumps(asked).encode(), doing="look into the image's tree",
+        argv,
+        env=env,
+        stdin=json.dumps(asked).encode(),
+        doing="look into the image's tree",
         remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",
-    )  # fmt: skip
+    )
     told = json.loads(said)
     if "findings" in told:
         raise FairleadError([error(**finding) for finding in told["findings"]])
@@ -111,21 +114,24 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
                 process.terminate()
                 said = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
                 raise fail(
-                    "the image's tree cannot be mounted", where=f"squashfuse_ll, {mount}",
+                    "the image's tree cannot be mounted",
+                    where=f"squashfuse_ll, {mount}",
                     why=said.strip() or "it did not start",
                     remedy="sudo chmod 666 /dev/fuse (as udev does), and check that `modprobe fuse` works",
                     check="fuse",
-                )  # fmt: skip
+                )
             time.sleep(0.01)
         compiled = b""
         if asked["wheel"]:
             # Nothing is written to the tree: the wheel goes in by stdin and comes out by stdout.
             script = _BYTECODE.read_text("utf-8")
             compiled = run(
-                ["chroot", mount, asked["python"], "-I", "-S", "-c", script], env=clean_environment(),
+                ["chroot", mount, asked["python"], "-I", "-S", "-c", script],
+                env=clean_environment(),
                 stdin=base64.b64decode(asked["wheel"]),
-                doing="compile fairlead for the image's Python", remedy="fairlead doctor",
-            )  # fmt: skip
+                doing="compile fairlead for the image's Python",
+                remedy="fairlead doctor",
+            )
         return {
             "facts": to_json(scan_tree(mount)) if asked["facts"] else None,
             "bytecode": base64.b64encode(compiled).decode(),

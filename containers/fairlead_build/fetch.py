@@ -67,9 +67,13 @@ def fetch_debs(
                     _download_debs(batch, sources, folder, given)
                 for deb in batch:
                     adopt(
-                        cache, folder / deb.file, deb.sha256, deb.size, f"Debian package {deb.name}",
+                        cache,
+                        folder / deb.file,
+                        deb.sha256,
+                        deb.size,
+                        f"Debian package {deb.name}",
                         f"fairlead recipe lock {given}",
-                    )  # fmt: skip
+                    )
         stage.result(f"{len(debs)} packages, {sum(d.size for d in debs) / 1e6:.0f} MB")
 
 
@@ -95,9 +99,12 @@ def _download_debs(
         said: list[str] = []
         try:
             run(
-                argv, env={**os.environ, "LC_ALL": "C.UTF-8"}, doing="download Debian packages",
-                remedy="run the same command again", on_line=said.append,
-            )  # fmt: skip
+                argv,
+                env={**os.environ, "LC_ALL": "C.UTF-8"},
+                doing="download Debian packages",
+                remedy="run the same command again",
+                on_line=said.append,
+            )
             return
         except FairleadError:
             text = "\n".join(said)
@@ -110,12 +117,15 @@ def _download_debs(
             ]
     lost = [deb for deb in batch if not (folder / deb.file).is_file()]
     raise fail(
-        f"Debian package {lost[0].name} {lost[0].version} cannot be had any more" if lost
+        f"Debian package {lost[0].name} {lost[0].version} cannot be had any more"
+        if lost
         else "Debian packages cannot be downloaded",
         where=f"{batch[0].index}, by {', '.join(s.origin for s in sources)}",
-        why="mirrors drop old versions at each point release" + (f":\n{refused}" if refused else ""),
-        remedy=f"fairlead recipe lock {given}", check="deb-vanished",
-    )  # fmt: skip
+        why="mirrors drop old versions at each point release"
+        + (f":\n{refused}" if refused else ""),
+        remedy=f"fairlead recipe lock {given}",
+        check="deb-vanished",
+    )
 
 
 @contextmanager
@@ -189,9 +199,13 @@ def fetch_wheels(
             for wheel in absent:
                 size = wheel.size if wheel.size > 1 else None
                 adopt(
-                    cache, folder / wheel.file, wheel.sha256, size, f"wheel {wheel.name}",
+                    cache,
+                    folder / wheel.file,
+                    wheel.sha256,
+                    size,
+                    f"wheel {wheel.name}",
                     f"fairlead recipe lock {given}",
-                )  # fmt: skip
+                )
             stage.result(f"{len(absent)} wheels")
     return {w.sha256: cache.blob(w.sha256).stat().st_size for w in wheels}
 
@@ -219,11 +233,22 @@ def _download_wheels(
             note(match[1].rsplit("/", 1)[-1])
 
     argv = [
-        *pip(), "download", "--no-deps", "--require-hashes", "--progress-bar", "raw", *target,
-        "--dest", folder, "-r", pins,
-    ]  # fmt: skip
+        *pip(),
+        "download",
+        "--no-deps",
+        "--require-hashes",
+        "--progress-bar",
+        "raw",
+        *target,
+        "--dest",
+        folder,
+        "-r",
+        pins,
+    ]
     run(
-        argv, env=pip_environment(), doing="download the wheels that the lock names",
+        argv,
+        env=pip_environment(),
+        doing="download the wheels that the lock names",
         remedy=f"run the same command again; if a wheel has vanished, `fairlead recipe lock {given}`",
         on_line=read,
-    )  # fmt: skip
+    )

@@ -86,7 +86,10 @@ def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
             shutil.copyfileobj(given, out, 4 << 20)
     except OSError as exc:
         raise fail(
-            f"cannot write the image to {target}", where=str(target), why=exc.strerror or str(exc),
-            remedy="give another folder or file with -o", check="output-unwritable",
-        ) from None  # fmt: skip
+            f"cannot write the image to {target}",
+            where=str(target),
+            why=exc.strerror or str(exc),
+            remedy="give another folder or file with -o",
+            check="output-unwritable",
+        ) from None
     return target

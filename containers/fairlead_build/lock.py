@@ -146,16 +146,23 @@ def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str
     path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
     if not path.is_file():
         raise fail(
-            f"recipe `{loaded.name}` has no lock", where=str(path),
+            f"recipe `{loaded.name}` has no lock",
+            where=str(path),
             why="an image is built from a lock only, so that everybody builds the same one",
-            remedy=command, check="lock-missing", code=ExitCode.USAGE,
-        )  # fmt: skip
+            remedy=command,
+            check="lock-missing",
+            code=ExitCode.USAGE,
+        )
     lock = load(path, Lock, command, _cross)
     if lost := differences(lock.inputs, inputs_of(loaded.recipe, runtime)):
         raise fail(
-            f"the lock of recipe `{loaded.name}` does not match its recipe", where=str(path),
-            why="; ".join(lost), remedy=command, check="lock-stale", code=ExitCode.USAGE,
-        )  # fmt: skip
+            f"the lock of recipe `{loaded.name}` does not match its recipe",
+            where=str(path),
+            why="; ".join(lost),
+            remedy=command,
+            check="lock-stale",
+            code=ExitCode.USAGE,
+        )
     return lock, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -183,9 +190,11 @@ def _cross(data: dict[str, Any]) -> Iterator[Mistake]:
         return  # reported by the model itself
     if data.get("inputs_sha256") != inputs.digest:
         yield Mistake(
-            ("inputs_sha256",), "[inputs] was edited by hand",
-            f"its digest is {inputs.digest}, the lock says {data.get('inputs_sha256')!r}", "lock-edited",
-        )  # fmt: skip
+            ("inputs_sha256",),
+            "[inputs] was edited by hand",
+            f"its digest is {inputs.digest}, the lock says {data.get('inputs_sha256')!r}",
+            "lock-edited",
+        )
 
 
 def render(lock: Lock) -> str:
@@ -228,6 +237,9 @@ def write_lock(lock: Lock, path: Path) -> None:
             out.write(render(lock))
     except OSError as exc:
         raise fail(
-            "the lock cannot be written", where=str(path), why=exc.strerror or str(exc),
-            remedy="copy the recipe's folder to one of yours, and lock it there", check="lock-unwritable",
-        ) from None  # fmt: skip
+            "the lock cannot be written",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="copy the recipe's folder to one of yours, and lock it there",
+            check="lock-unwritable",
+        ) from None

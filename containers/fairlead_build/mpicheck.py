@@ -28,7 +28,7 @@ def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
             why="a wheel or a file of [files] was made for a newer distribution",
             remedy=f"choose an older version or a newer suite, then `fairlead recipe lock {loaded.given}`",
             check="image-glibc",
-        )  # fmt: skip
+        )
 
 
 def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
@@ -39,18 +39,21 @@ def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
     if not own:
         found = ", ".join(m.title for m in facts.mpis) or "none"
         yield error(
-            f"the image has no {mpi.family} library", where=f"{loaded.folder / 'recipe.toml'}, mpi",
+            f"the image has no {mpi.family} library",
+            where=f"{loaded.folder / 'recipe.toml'}, mpi",
             why=f"MPI libraries found in it: {found}",
-            remedy=f"check mpi.package, then `fairlead recipe lock {loaded.given}`", check="image-mpi",
-        )  # fmt: skip
+            remedy=f"check mpi.package, then `fairlead recipe lock {loaded.given}`",
+            check="image-mpi",
+        )
     for library in facts.mpis:
         if library.python_prefix:
             yield error(
-                f"{library.title} lies inside the Python prefix", where=library.path,
+                f"{library.title} lies inside the Python prefix",
+                where=library.path,
                 why="mpi4py loads it before any other, so the host's MPI could never replace it",
                 remedy=f"take it out of packages.pip, then `fairlead recipe lock {loaded.given}`",
                 check="mpi-in-python",
-            )  # fmt: skip
+            )
 
 
 def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
@@ -65,10 +68,11 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
             )
             yield error(
                 f"{consumer.path} needs MPI functions that the image's MPI does not have",
-                where=f"{providers[0].path} ({providers[0].title})", why=f"missing: {names}",
+                where=f"{providers[0].path} ({providers[0].title})",
+                why=f"missing: {names}",
                 remedy=f"raise mpi.version or lower the package's, then `fairlead recipe lock {loaded.given}`",
                 check="image-mpi-symbols",
-            )  # fmt: skip
+            )
 
 
 def _family(consumer: Elf) -> AbiFamily:

@@ -68,9 +68,12 @@ def pack(members: dict[str, bytes]) -> bytes:
     )
     if info is None:
         raise fail(
-            "fairlead's own installation is incomplete", where="its METADATA", why="there is none",
-            remedy="install fairlead again", check="own-wheel",
-        )  # fmt: skip
+            "fairlead's own installation is incomplete",
+            where="its METADATA",
+            why="there is none",
+            remedy="install fairlead again",
+            check="own-wheel",
+        )
     kept = {n: b for n, b in members.items() if not _by_installer(n)}
     kept[f"{info}/METADATA"] = _without_readme(kept[f"{info}/METADATA"])
     rows = [
@@ -127,9 +130,12 @@ def _digest(files: dict[str, Path]) -> str:
             body = path.read_bytes()
         except OSError as exc:
             raise fail(
-                "fairlead's own installation is incomplete", where=str(path), why=exc.strerror or str(exc),
-                remedy="install fairlead again, or check out the file", check="own-wheel",
-            ) from None  # fmt: skip
+                "fairlead's own installation is incomplete",
+                where=str(path),
+                why=exc.strerror or str(exc),
+                remedy="install fairlead again, or check out the file",
+                check="own-wheel",
+            ) from None
         total.update(f"{name}\0{len(body)}\0".encode() + body)
     return total.hexdigest()
 
@@ -141,10 +147,12 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
         from hatchling.builders.wheel import WheelBuilder
     except ImportError:
         raise fail(
-            "hatchling is not installed", where="this Python's site-packages",
+            "hatchling is not installed",
+            where="this Python's site-packages",
             why="a checkout's wheel is made with it",
-            remedy="pip install 'fairlead[build]'", check="tool-missing",
-        ) from None  # fmt: skip
+            remedy="pip install 'fairlead[build]'",
+            check="tool-missing",
+        ) from None
     with tempfile.TemporaryDirectory(dir=cache.root / "work") as folder:
         path = next(iter(WheelBuilder(str(root)).build(directory=folder, versions=["standard"])))
         with zipfile.ZipFile(path) as archive:

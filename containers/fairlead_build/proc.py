@@ -16,10 +16,16 @@ from fairlead.findings import FairleadError, fail
 
 # Debian's names for what provides each tool.
 PACKAGE = {
-    "apt-get": "apt", "dpkg-deb": "dpkg", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux",
-    "tar2sqfs": "squashfs-tools-ng", "sqfs2tar": "squashfs-tools-ng", "unshare": "util-linux",
-    "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
-}  # fmt: skip
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+    "mmdebstrap": "mmdebstrap",
+    "setpriv": "util-linux",
+    "tar2sqfs": "squashfs-tools-ng",
+    "sqfs2tar": "squashfs-tools-ng",
+    "unshare": "util-linux",
+    "squashfuse_ll": "squashfuse",
+    "newuidmap": "uidmap",
+}
 
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
@@ -35,10 +41,12 @@ def tool(name: str) -> str:
     if found:
         return found
     raise fail(
-        f"`{name}` is not installed", where="this machine's PATH",
-        why="the image builder runs it", remedy=f"sudo apt-get install {PACKAGE.get(name, name)}",
+        f"`{name}` is not installed",
+        where="this machine's PATH",
+        why="the image builder runs it",
+        remedy=f"sudo apt-get install {PACKAGE.get(name, name)}",
         check="tool-missing",
-    )  # fmt: skip
+    )
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -130,9 +138,11 @@ def run(
             raise tool_failed(argv, code, "\n".join(tail), doing, remedy)
         return b""
     with child(
-        argv, env=env, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        argv,
+        env=env,
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    ) as process:
         out, err = process.communicate(stdin)
     if process.returncode:
         raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
@@ -149,17 +159,21 @@ def tool_failed(
     said = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
     ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
     return fail(
-        f"cannot {doing}", where=f"`{name}`", why=f"it {ended}" + (f":\n{said}" if said else ""),
-        remedy=remedy, check="tool-failed",
-    )  # fmt: skip
+        f"cannot {doing}",
+        where=f"`{name}`",
+        why=f"it {ended}" + (f":\n{said}" if said else ""),
+        remedy=remedy,
+        check="tool-failed",
+    )
 
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed for want of room, although the estimate before the build held."""
     return fail(
-        f"no space left while trying to {doing}", where=str(folder) if folder else "the cache or TMPDIR",
+        f"no space left while trying to {doing}",
+        where=str(folder) if folder else "the cache or TMPDIR",
         why="the file system or a quota is full; nothing half-made was kept, and what was finished is used next time",
         remedy="free some space, or set XDG_CACHE_HOME (what is kept) and TMPDIR (what is not) to "
         "folders with room, and run the same command again",
         check="no-space",
-    )  # fmt: skip
+    )

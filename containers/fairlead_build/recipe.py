@@ -240,9 +240,10 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         )
     if mpi.get("source") == "apt" and "prefix" in mpi:
         yield Mistake(
-            ("mpi", "prefix"), "`mpi.prefix` cannot be set when `mpi.source` is \"apt\"",
+            ("mpi", "prefix"),
+            '`mpi.prefix` cannot be set when `mpi.source` is "apt"',
             "a Debian package lies where Debian puts it",
-        )  # fmt: skip
+        )
     if mpi.get("source") == "wheel" and not python:
         yield Mistake(
             ("mpi", "source"), "an MPI from a wheel needs a [python] table", "pip installs it"
@@ -255,9 +256,10 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     expected = SUITE_PYTHON.get(suite) if isinstance(suite, str) else None
     if expected and isinstance(version, str) and version != expected:
         yield Mistake(
-            ("python", "version"), f"`python.version` cannot be {version!r}",
+            ("python", "version"),
+            f"`python.version` cannot be {version!r}",
             f"Debian {suite} has Python {expected}",
-        )  # fmt: skip
+        )
     python_home = python.get("prefix", "/opt/python")
     mpi_home = mpi.get("prefix", f"/opt/{mpi.get('family', 'mpi')}")
     for name, home in (("python", python_home), ("mpi", mpi_home)):
@@ -268,23 +270,26 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         inside = PurePosixPath(mpi_home).is_relative_to(python_home)
         if inside or PurePosixPath(python_home).is_relative_to(mpi_home):
             yield Mistake(
-                ("mpi", "prefix"), f"`mpi.prefix` {mpi_home} overlaps the Python prefix {python_home}",
+                ("mpi", "prefix"),
+                f"`mpi.prefix` {mpi_home} overlaps the Python prefix {python_home}",
                 "mpi4py looks for an MPI in its own prefix first, so the host's could never replace it",
-            )  # fmt: skip
+            )
     for target in table("files"):
         if (why := _bad_target(target)) is not None:
             yield Mistake(("files", target), f"`files` cannot lay a file at {target!r}", why)
         elif above := [p for p in map(str, PurePosixPath(target).parents) if p in table("files")]:
             yield Mistake(
-                ("files", target), f"`files` cannot lay a file at {target!r}",
+                ("files", target),
+                f"`files` cannot lay a file at {target!r}",
                 f"{above[0]} is a file of [files] too, so it cannot be a folder",
-            )  # fmt: skip
+            )
     for variable in table("env"):
         if variable in _OWN_VARIABLES:
             yield Mistake(
-                ("env", variable), f"`env.{variable}` cannot be set by a recipe",
+                ("env", variable),
+                f"`env.{variable}` cannot be set by a recipe",
                 "fairlead sets it in every image, or it would hide the host's MPI",
-            )  # fmt: skip
+            )
 
 
 def _bad_target(path: Any) -> str | None:

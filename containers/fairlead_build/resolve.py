@@ -62,9 +62,16 @@ def lock_recipe(loaded: LoadedRecipe, progress: Progress, cache: Cache) -> Lock:
         )
         wheels = tuple(w.model_copy(update={"size": sizes[w.sha256]}) for w in found)
     lock = Lock(
-        version=1, recipe=loaded.name, architecture=arch, source_date_epoch=epoch,
-        inputs_sha256=inputs.digest, inputs=inputs, tools=versions(), deb=debs, wheel=wheels,
-    )  # fmt: skip
+        version=1,
+        recipe=loaded.name,
+        architecture=arch,
+        source_date_epoch=epoch,
+        inputs_sha256=inputs.digest,
+        inputs=inputs,
+        tools=versions(),
+        deb=debs,
+        wheel=wheels,
+    )
     write_lock(lock, loaded.lock_path)
     return lock
 
@@ -73,12 +80,14 @@ def _same_minor(wanted: str) -> None:
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if running != wanted:
         raise fail(
-            f"this is Python {running}, the image has Python {wanted}", where=sys.executable,
+            f"this is Python {running}, the image has Python {wanted}",
+            where=sys.executable,
             why="conditions such as `python_version < '3.12'` would be decided for the wrong Python",
             remedy=f"lock from an environment made with python{wanted}: "
             f"`python{wanted} -m venv ENV && ENV/bin/pip install 'fairlead[build]'`; building needs none",
-            check="python-minor", code=ExitCode.USAGE,
-        )  # fmt: skip
+            check="python-minor",
+            code=ExitCode.USAGE,
+        )
 
 
 # --- Debian -----------------------------------------------------------------------------------
@@ -100,10 +109,11 @@ def _resolve_debs(
         with tempfile.TemporaryDirectory(prefix="fairlead-apt-") as name:
             root = _apt_root(Path(name), source, inputs, arch)
             run(
-                ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"], env=root.environment,
+                ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"],
+                env=root.environment,
                 doing=f"read the index of Debian {inputs.suite}",
                 remedy=f"check {source.origin} and the network, then `fairlead recipe lock {loaded.given}`",
-            )  # fmt: skip
+            )
             release = _release(root)
             if release.get("Origin") != "Debian" or inputs.suite not in (
                 release.get("Codename"),
@@ -117,9 +127,12 @@ def _resolve_debs(
             date = email.utils.parsedate_to_datetime(release["Date"])
             return debs, int(date.timestamp())
     raise fail(
-        f"no configured archive is Debian {inputs.suite}", where="/etc/apt", why="; ".join(refused),
-        remedy="export FAIRLEAD_INDEX_DEBIAN=URL of a Debian mirror", check="apt-source-missing",
-    )  # fmt: skip
+        f"no configured archive is Debian {inputs.suite}",
+        where="/etc/apt",
+        why="; ".join(refused),
+        remedy="export FAIRLEAD_INDEX_DEBIAN=URL of a Debian mirror",
+        check="apt-source-missing",
+    )
 
 
 def _apt_root(folder: Path, source: AptSource, inputs: Inputs, arch: str) -> _AptRoot:
@@ -178,27 +191,35 @@ def _solve(root: _AptRoot, inputs: Inputs, arch: str, loaded: LoadedRecipe) -> I
         )
     argv = ["apt-get", "install", "-s", "-y", "-qq", *essential, *_ALWAYS, *inputs.apt]
     told = run(
-        argv, env=root.environment, doing=f"resolve the Debian packages of recipe `{loaded.name}`",
+        argv,
+        env=root.environment,
+        doing=f"resolve the Debian packages of recipe `{loaded.name}`",
         remedy=f"edit packages.apt, then `fairlead recipe lock {loaded.given}`",
-    ).decode()  # fmt: skip
+    ).decode()
     for name, version in sorted(set(re.findall(r"^Inst (\S+) \((\S+) ", told, re.MULTILINE))):
         fields = index[name.split(":")[0], version]
         yield Deb.model_validate(
             {
-                "name": fields["Package"], "version": version, "architecture": fields["Architecture"],
-                "size": int(fields["Size"]), "sha256": fields["SHA256"], "path": fields["Filename"],
+                "name": fields["Package"],
+                "version": version,
+                "architecture": fields["Architecture"],
+                "size": int(fields["Size"]),
+                "sha256": fields["SHA256"],
+                "path": fields["Filename"],
                 "index": index_name(inputs),
             }
-        )  # fmt: skip
+        )
 
 
 def _unknown_package(name: str, known: set[str], inputs: Inputs, loaded: LoadedRecipe) -> Finding:
     hint = suggest(name, known)
     return error(
-        f"Debian {inputs.suite} has no package `{name}`", where=f"{loaded.folder / 'recipe.toml'}, packages.apt",
+        f"Debian {inputs.suite} has no package `{name}`",
+        where=f"{loaded.folder / 'recipe.toml'}, packages.apt",
         why=hint if hint.startswith("Did") else f"it is not in {index_name(inputs)}",
-        remedy=f"edit packages.apt, then `fairlead recipe lock {loaded.given}`", check="apt-unknown",
-    )  # fmt: skip
+        remedy=f"edit packages.apt, then `fairlead recipe lock {loaded.given}`",
+        check="apt-unknown",
+    )
 
 
 def index_name(inputs: Inputs) -> str:
@@ -212,9 +233,11 @@ def _index(root: _AptRoot) -> dict[tuple[str, str], dict[str, str]]:
     index = {}
     for path in sorted((root.folder / "state" / "lists").glob("*_Packages*")):
         text = run(
-            [tool("apt-helper"), "cat-file", path], env=root.environment, doing="read apt's index",
+            [tool("apt-helper"), "cat-file", path],
+            env=root.environment,
+            doing="read apt's index",
             remedy="run the same command again",
-        ).decode("utf-8", "replace")  # fmt: skip
+        ).decode("utf-8", "replace")
         for stanza in text.split("\n\n"):
             pairs = (
                 line.split(": ", 1)
@@ -257,11 +280,12 @@ def _resolve_wheels(inputs: Inputs, arch: str, glibc: str, loaded: LoadedRecipe)
         mpi = _pip_report([pin], "mpi", inputs, arch, glibc, loaded)
         if clash := {w.name for w in mpi} & {w.name for w in found}:
             raise fail(
-                f"`{sorted(clash)[0]}` would be installed twice", where=str(loaded.folder / "recipe.toml"),
+                f"`{sorted(clash)[0]}` would be installed twice",
+                where=str(loaded.folder / "recipe.toml"),
                 why="packages.pip draws in the MPI of [mpi]; inside the Python prefix it could never be swapped",
                 remedy=f"take it out of packages.pip, then `fairlead recipe lock {loaded.given}`",
                 check="mpi-in-python",
-            )  # fmt: skip
+            )
         found += mpi
     found += _pip_report(["pip"], "installer", inputs, arch, glibc, loaded)
     return found
@@ -273,13 +297,22 @@ def _pip_report(
     with tempfile.TemporaryDirectory(prefix="fairlead-pip-") as folder:
         report = Path(folder) / "report.json"
         argv = [
-            *fetch.pip(), "install", "--dry-run", "--ignore-installed", "--quiet", "--report", report,
-            *target_of(inputs.python, arch, glibc), *requirements,
-        ]  # fmt: skip
+            *fetch.pip(),
+            "install",
+            "--dry-run",
+            "--ignore-installed",
+            "--quiet",
+            "--report",
+            report,
+            *target_of(inputs.python, arch, glibc),
+            *requirements,
+        ]
         run(
-            argv, env=fetch.pip_environment(), doing=f"resolve the Python packages of recipe `{loaded.name}`",
+            argv,
+            env=fetch.pip_environment(),
+            doing=f"resolve the Python packages of recipe `{loaded.name}`",
             remedy=f"edit packages.pip, then `fairlead recipe lock {loaded.given}`",
-        )  # fmt: skip
+        )
         items = json.loads(report.read_text("utf-8"))["install"]
     wheels = []
     for item in items:
@@ -287,10 +320,14 @@ def _pip_report(
         wheels.append(
             Wheel.model_validate(
                 {
-                    "name": facts["name"], "version": facts["version"],
-                    "file": unquote(urlsplit(place["url"]).path.rsplit("/", 1)[1]), "size": 1,
-                    "sha256": place["archive_info"]["hashes"]["sha256"], "index": "PyPI", "role": role,
+                    "name": facts["name"],
+                    "version": facts["version"],
+                    "file": unquote(urlsplit(place["url"]).path.rsplit("/", 1)[1]),
+                    "size": 1,
+                    "sha256": place["archive_info"]["hashes"]["sha256"],
+                    "index": "PyPI",
+                    "role": role,
                 }
             )
-        )  # fmt: skip
+        )
     return sorted(wheels, key=lambda w: w.name.lower())

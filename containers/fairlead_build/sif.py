@@ -68,9 +68,20 @@ def write_sif(
         + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, "image.json", b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
-        LAUNCH, MAGIC, VERSION, code, identity(squashfs_sha256, document).bytes, epoch, epoch,
-        _SLOTS - 2, _SLOTS, _TABLE, len(table), data, end - data,
-    )  # fmt: skip
+        LAUNCH,
+        MAGIC,
+        VERSION,
+        code,
+        identity(squashfs_sha256, document).bytes,
+        epoch,
+        epoch,
+        _SLOTS - 2,
+        _SLOTS,
+        _TABLE,
+        len(table),
+        data,
+        end - data,
+    )
 
     digest = hashlib.sha256()
     with atomic_write(target) as out:
@@ -97,9 +108,21 @@ def _descriptor(
     datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes
 ) -> bytes:
     return DESCRIPTOR.pack(
-        datatype, True, ident, GROUP_MASK | 1, 0, at, size, _align(at + size) - at,
-        epoch, epoch, 0, 0, name.encode(), extra,
-    )  # fmt: skip
+        datatype,
+        True,
+        ident,
+        GROUP_MASK | 1,
+        0,
+        at,
+        size,
+        _align(at + size) - at,
+        epoch,
+        epoch,
+        0,
+        0,
+        name.encode(),
+        extra,
+    )
 
 
 def _align(offset: int) -> int:

@@ -34,10 +34,21 @@ def squashing(target: Path, how: Compression, remedy: str) -> Iterator[IO[bytes]
     """
     level = min(how.level, 9) if how.compressor == "gzip" else how.level
     argv: list[str | Path] = [
-        "tar2sqfs", "--quiet", "--force", "--no-xattr", "--no-skip", "--compressor", how.compressor,
-        "--comp-extra", f"level={level}", "--num-jobs", str(os.cpu_count() or 1),
-        "--defaults", f"uid=0,gid=0,mode=0755,mtime={how.epoch}", target,
-    ]  # fmt: skip
+        "tar2sqfs",
+        "--quiet",
+        "--force",
+        "--no-xattr",
+        "--no-skip",
+        "--compressor",
+        how.compressor,
+        "--comp-extra",
+        f"level={level}",
+        "--num-jobs",
+        str(os.cpu_count() or 1),
+        "--defaults",
+        f"uid=0,gid=0,mode=0755,mtime={how.epoch}",
+        target,
+    ]
     env = clean_environment({"SOURCE_DATE_EPOCH": str(how.epoch)})
     with child(
         argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

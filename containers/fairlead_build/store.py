@@ -73,9 +73,12 @@ class Cache:
                 (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise fail(
-                "the cache cannot be written to", where=str(self.root), why=exc.strerror or str(exc),
-                remedy="set XDG_CACHE_HOME to a folder of yours", check="cache-unwritable",
-            ) from None  # fmt: skip
+                "the cache cannot be written to",
+                where=str(self.root),
+                why=exc.strerror or str(exc),
+                remedy="set XDG_CACHE_HOME to a folder of yours",
+                check="cache-unwritable",
+            ) from None
 
 
 @contextmanager
@@ -187,9 +190,12 @@ def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, re
             return cache.blob(sha256)
         why = f"its sha256 is {real}, the lock says {sha256}"
     raise fail(
-        f"{what} is not the file that the lock names", where=made.name, why=why, remedy=remedy,
+        f"{what} is not the file that the lock names",
+        where=made.name,
+        why=why,
+        remedy=remedy,
         check="hash-mismatch",
-    )  # fmt: skip
+    )
 
 
 def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
@@ -205,11 +211,12 @@ def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
     if digest.hexdigest() != sha256:
         cache.blob(sha256).unlink()
         raise fail(
-            "a file in the cache has changed", where=str(cache.blob(sha256)),
+            "a file in the cache has changed",
+            where=str(cache.blob(sha256)),
             why=f"its sha256 is now {digest.hexdigest()}",
             remedy="run the same command again: it was removed, and will be downloaded anew",
             check="blob-rotten",
-        )  # fmt: skip
+        )
 
 
 def _copy(source: IO[bytes], out: IO[bytes], see: Callable[[bytes], None]) -> None:
@@ -227,12 +234,13 @@ def need_space(folder: Path, need: int, what: str, variable: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
         raise fail(
-            f"not enough space for {what}", where=str(folder),
+            f"not enough space for {what}",
+            where=str(folder),
             why=f"{_mb(need)} are needed, {_mb(free)} are free",
             remedy=f"free some space there, or set {variable} to a folder with room, "
             "and run the same command again",
             check="no-space",
-        )  # fmt: skip
+        )
 
 
 def scratch_parent(need: int) -> Path:
@@ -255,11 +263,12 @@ def scratch_parent(need: int) -> Path:
         for part in (folder, *folder.parents):
             if not part.stat().st_mode & stat.S_IXOTH:
                 raise fail(
-                    "the folder for temporary files is closed to mmdebstrap", where=str(part),
+                    "the folder for temporary files is closed to mmdebstrap",
+                    where=str(part),
                     why="it works under your subordinate user ids, which count as `others` there",
                     remedy="export TMPDIR=/var/tmp (or another folder that others may enter)",
                     check="tmpdir-closed",
-                )  # fmt: skip
+                )
     return folder
 
 

@@ -23,10 +23,12 @@ def architecture() -> Literal["amd64", "arm64"]:
             return "arm64"
         case other:
             raise fail(
-                f"images cannot be made on {other}", where="this machine",
+                f"images cannot be made on {other}",
+                where="this machine",
                 why="images are made for amd64 and arm64, on a machine of the same kind",
-                remedy="build on an x86_64 or aarch64 machine", check="architecture",
-            )  # fmt: skip
+                remedy="build on an x86_64 or aarch64 machine",
+                check="architecture",
+            )
 
 
 def versions() -> dict[str, str]:

@@ -54,9 +54,12 @@ def look(
     with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:
         done = subprocess.run(
             ["unshare", *namespaces, *_TIED, *python, program, str(path), str(offset), folder],
-            capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
             env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+        )
     if done.returncode:
         raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
     told = json.loads(done.stdout)

@@ -68,9 +68,14 @@ def start(
             os._exit(1)
 
     process = subprocess.Popen(
-        list(argv), env=marked, stdout=stdout, stderr=stderr, stdin=stdin, start_new_session=True,
+        list(argv),
+        env=marked,
+        stdout=stdout,
+        stderr=stderr,
+        stdin=stdin,
+        start_new_session=True,
         preexec_fn=tie,
-    )  # fmt: skip
+    )
     return Started(process, run_id, before)
 
 

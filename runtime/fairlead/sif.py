@@ -75,16 +75,21 @@ class Sif:
                 if item.filesystem == FS_SQUASHFS:
                     return item
                 raise fail(
-                    f"{self.path.name} holds no squashfs", where=f"{self.path}, object {item.id}",
+                    f"{self.path.name} holds no squashfs",
+                    where=f"{self.path}, object {item.id}",
                     why=f"its system partition is of type {item.filesystem}, squashfs is {FS_SQUASHFS}",
                     remedy="build the image with a squashfs system partition: `fairlead build RECIPE`",
-                    check="sif-partition", code=ExitCode.USAGE,
-                )  # fmt: skip
+                    check="sif-partition",
+                    code=ExitCode.USAGE,
+                )
         raise fail(
-            f"{self.path.name} holds no root file system", where=str(self.path),
+            f"{self.path.name} holds no root file system",
+            where=str(self.path),
             why=f"none of its {len(self.objects)} objects is a primary system partition",
-            remedy="build the image again: `fairlead build RECIPE`", check="sif-partition", code=ExitCode.USAGE,
-        )  # fmt: skip
+            remedy="build the image again: `fairlead build RECIPE`",
+            check="sif-partition",
+            code=ExitCode.USAGE,
+        )
 
     def document(self, name: str) -> dict[str, Any] | None:
         """The generic JSON object called ``name``; None when the SIF has none.
@@ -136,9 +141,13 @@ def read_sif(path: Path) -> Sif:
             table = stream.read(header.table_size)
     except OSError as exc:
         raise fail(
-            f"cannot read the image {path.name}", where=str(path), why=exc.strerror or str(exc),
-            remedy="check the path and its permissions: `ls -l` it", check="sif-unreadable", code=ExitCode.USAGE,
-        ) from None  # fmt: skip
+            f"cannot read the image {path.name}",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="check the path and its permissions: `ls -l` it",
+            check="sif-unreadable",
+            code=ExitCode.USAGE,
+        ) from None
     if len(table) < header.table_size:
         raise _truncated(path, real, header.least)
     objects = tuple(_objects(path, table, header.total))
@@ -250,22 +259,32 @@ def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
 
 def _not_a_sif(path: Path, why: str) -> FairleadError:
     return fail(
-        f"{path.name} is not a SIF image", where=str(path), why=why,
+        f"{path.name} is not a SIF image",
+        where=str(path),
+        why=why,
         remedy="give a built recipe's name or a .sif file: `fairlead build RECIPE` makes one",
-        check="sif-magic", code=ExitCode.USAGE,
-    )  # fmt: skip
+        check="sif-magic",
+        code=ExitCode.USAGE,
+    )
 
 
 def _truncated(path: Path, real: int, least: int) -> FairleadError:
     return fail(
-        f"the image {path.name} is cut short", where=str(path),
+        f"the image {path.name} is cut short",
+        where=str(path),
         why=f"it has {real} bytes; its own table of contents needs {least}",
-        remedy="copy it again, or build it again: `fairlead build RECIPE`", check="sif-truncated", code=ExitCode.USAGE,
-    )  # fmt: skip
+        remedy="copy it again, or build it again: `fairlead build RECIPE`",
+        check="sif-truncated",
+        code=ExitCode.USAGE,
+    )
 
 
 def _broken(path: Path, why: str) -> FairleadError:
     return fail(
-        f"the image {path.name} is damaged", where=str(path), why=why,
-        remedy="copy it again, or build it again: `fairlead build RECIPE`", check="sif-damaged", code=ExitCode.USAGE,
-    )  # fmt: skip
+        f"the image {path.name} is damaged",
+        where=str(path),
+        why=why,
+        remedy="copy it again, or build it again: `fairlead build RECIPE`",
+        check="sif-damaged",
+        code=ExitCode.USAGE,
+    )

@@ -60,9 +60,18 @@ def old_mpich() -> Path:
         if not prefix.is_dir():
             with atomic_folder(prefix) as tree:
                 _run(
-                    sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--ignore-installed",
-                    "--no-compile", "--prefix", tree, "mpich==3.4.3",
-                )  # fmt: skip
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "install",
+                    "-q",
+                    "--no-deps",
+                    "--ignore-installed",
+                    "--no-compile",
+                    "--prefix",
+                    tree,
+                    "mpich==3.4.3",
+                )
     return prefix
 
 
@@ -158,9 +167,17 @@ def squashfs_with(name: str, files: Mapping[str, Path], without: tuple[str, ...]
             with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as work:
                 tree = unpacked(Path(work, "tree"), files, without)
                 _run(
-                    "gensquashfs", "--pack-dir", tree, "--compressor", "zstd",
-                    "--comp-extra", "level=1", "--force", "--quiet", beside,
-                )  # fmt: skip
+                    "gensquashfs",
+                    "--pack-dir",
+                    tree,
+                    "--compressor",
+                    "zstd",
+                    "--comp-extra",
+                    "level=1",
+                    "--force",
+                    "--quiet",
+                    beside,
+                )
             beside.rename(made)
     return made
 
@@ -217,9 +234,13 @@ def fairlead(
     """``fairlead WORDS``; a hang beyond ``limit_s`` fails the test."""
     return subprocess.run(
         [sys.executable, "-m", "fairlead", *map(str, words)],
-        capture_output=True, text=True, env={**os.environ, **(env or {})}, timeout=limit_s,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(env or {})},
+        timeout=limit_s,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

@@ -64,9 +64,14 @@ def copy_downloads(recipe: str | Path, target: Path, source: Cache | None = None
 
 def start(*words: str | Path, env: Mapping[str, str], **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*FAIRLEAD, *map(str, words)], env={**os.environ, **env}, text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more,
-    )  # fmt: skip
+        [*FAIRLEAD, *map(str, words)],
+        env={**os.environ, **env},
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **more,
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
@@ -181,9 +186,12 @@ def test_build_killed_goes_on_and_gives_the_same_bytes_elsewhere(
     scratch.mkdir()
     scratch.chmod(0o755)
     env = {
-        "XDG_CACHE_HOME": str(other_cache), "TMPDIR": str(scratch), "TZ": "Asia/Tokyo",
-        "LC_ALL": "POSIX", "LANG": "tr_TR.UTF-8",
-    }  # fmt: skip
+        "XDG_CACHE_HOME": str(other_cache),
+        "TMPDIR": str(scratch),
+        "TZ": "Asia/Tokyo",
+        "LC_ALL": "POSIX",
+        "LANG": "tr_TR.UTF-8",
+    }
     victim = start("build", "mpi-base", env=env, umask=0o077)
     assert victim.stderr is not None
     assert "check and stage" in victim.stderr.readline()
@@ -372,9 +380,16 @@ def test_build_by_an_ordinary_user_gives_the_same_bytes(
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     done = subprocess.run(
-        argv, env=env, cwd="/", capture_output=True, text=True, timeout=300, user=name, group=name,
+        argv,
+        env=env,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        user=name,
+        group=name,
         extra_groups=[],
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert mpi_base.entry is not None
     image = json.loads(done.stdout)["image"]
@@ -390,9 +405,14 @@ def readable_python() -> str:
     for candidate in (sys.executable, "/usr/bin/python3"):
         try:
             done = subprocess.run(
-                [candidate, "-c", code], env=env, cwd="/", capture_output=True, user=65534,
-                group=65534, extra_groups=[],
-            )  # fmt: skip
+                [candidate, "-c", code],
+                env=env,
+                cwd="/",
+                capture_output=True,
+                user=65534,
+                group=65534,
+                extra_groups=[],
+            )
         except PermissionError:
             continue
         if done.returncode == 0:

@@ -36,8 +36,11 @@ def ranks(mpi, tmp_path):
         }
         done = subprocess.run(
             [mpi / "bin" / "mpiexec", "-n", str(count), sys.executable, path],
-            capture_output=True, text=True, env=environ, timeout=limit_s,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=limit_s,
+        )
         return done.returncode, sorted(done.stdout.splitlines()), done.stderr
 
     return run
@@ -196,7 +199,10 @@ def test_init_launcher_of_another_mpi_is_refused(mpi):
     environ.pop("PMI_SIZE", None)
     done = subprocess.run(
         [sys.executable, "-c", "from fairlead import comm; comm.init()"],
-        capture_output=True, text=True, env=environ, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=60,
+    )
     assert done.returncode == 1
     assert "the launcher started 2 ranks, but this one sees itself alone" in done.stderr

@@ -82,9 +82,16 @@ def base_image() -> None:
 
 def _run(command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=ENVIRON, text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180, check=False,
-    )  # fmt: skip
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env=ENVIRON,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=180,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=str)

@@ -23,10 +23,26 @@ from fairlead.doctor.registry import CHECKS
 
 # Of the environment's packages, those that neither doctor nor pip needs.
 HEAVY = (
-    "matplotlib*", "*mypy*", "PIL", "pillow*", "fontTools", "numpy*", "h5py*", "hypothesis*",
-    "tzdata*", "setuptools*", "pkg_resources", "spython*", "cyclonedx*", "docker*", "hatchling*",
-    "*pytest*", "mpi4py*", "kiwisolver*", "__pycache__",
-)  # fmt: skip
+    "matplotlib*",
+    "*mypy*",
+    "PIL",
+    "pillow*",
+    "fontTools",
+    "numpy*",
+    "h5py*",
+    "hypothesis*",
+    "tzdata*",
+    "setuptools*",
+    "pkg_resources",
+    "spython*",
+    "cyclonedx*",
+    "docker*",
+    "hatchling*",
+    "*pytest*",
+    "mpi4py*",
+    "kiwisolver*",
+    "__pycache__",
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +57,20 @@ class User:
         """``fairlead WORDS`` as this user, with an environment of their own."""
         library = self.home / "lib"
         return [
-            "setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups",
-            "env", "-i", f"HOME={self.home}", f"PATH={library}/bin:/usr/bin:/bin",
+            "setpriv",
+            f"--reuid={self.uid}",
+            f"--regid={self.uid}",
+            "--clear-groups",
+            "env",
+            "-i",
+            f"HOME={self.home}",
+            f"PATH={library}/bin:/usr/bin:/bin",
             f"PYTHONPATH={library}:{library}/packages",
-            "/usr/bin/python3", "-m", "fairlead", *words,
-        ]  # fmt: skip
+            "/usr/bin/python3",
+            "-m",
+            "fairlead",
+            *words,
+        ]
 
     def fairlead(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -91,8 +116,10 @@ def findings(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 def test_doctor_after_setup_finds_no_error() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fairlead", "doctor", "--json"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     found = findings(done)
     assert [f["what"] for f in found if f["severity"] == "error"] == []
     assert done.returncode == 0
@@ -106,9 +133,12 @@ def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
 
     prefix = user.home / ".local/share/fairlead/apptainer"
     process = subprocess.Popen(
-        user.command("doctor", "--fix", "--yes", "engine"), cwd="/", start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        user.command("doctor", "--fix", "--yes", "engine"),
+        cwd="/",
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while not list(prefix.glob(".*.partial/new/usr")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)

@@ -27,9 +27,16 @@ def _commands(example: str) -> list[str]:
 
 def _run(command: str) -> str:
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=ENVIRON, text=True, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False,
-    )  # fmt: skip
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env=ENVIRON,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout
 

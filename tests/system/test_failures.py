@@ -87,9 +87,18 @@ def test_family_other_is_refused_before_launch() -> None:
 
 def test_family_other_forced_c_program_fails_the_proof() -> None:
     done = fairlead(
-        "run", "-n", "2", "--json", "--force", "--mpi", hosts.openmpi(),
-        hosts.image_with_programs(), "--", "/opt/app/allreduce", env=AS_ROOT,
-    )  # fmt: skip
+        "run",
+        "-n",
+        "2",
+        "--json",
+        "--force",
+        "--mpi",
+        hosts.openmpi(),
+        hosts.image_with_programs(),
+        "--",
+        "/opt/app/allreduce",
+        env=AS_ROOT,
+    )
     stopped(done, 122, "planned-file", "/opt/app/allreduce", "/opt/mpich/lib/libmpi.so.12")
     stopped(done, 122, "world-size", "every rank is alone", "Open MPI 5.0.11")
 
@@ -97,9 +106,19 @@ def test_family_other_forced_c_program_fails_the_proof() -> None:
 def test_family_other_forced_mpi4py_runs_and_says_what_it_is() -> None:
     """mpi4py's wheel holds a module for each family, so this is sound; the check still warns."""
     done = fairlead(
-        "run", "-n", "2", "--force", "--mpi", hosts.openmpi(), hosts.image(), "--",
-        "python3", "-c", "from mpi4py import MPI; print(MPI.Get_library_version())", env=AS_ROOT,
-    )  # fmt: skip
+        "run",
+        "-n",
+        "2",
+        "--force",
+        "--mpi",
+        hosts.openmpi(),
+        hosts.image(),
+        "--",
+        "python3",
+        "-c",
+        "from mpi4py import MPI; print(MPI.Get_library_version())",
+        env=AS_ROOT,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Open MPI v5.0.11") == 2
     assert "cannot replace the image's MPI" in done.stderr
@@ -126,9 +145,18 @@ def test_variable_that_leads_to_another_mpi_fails_the_proof() -> None:
 def test_variable_of_env_is_literal_and_a_search_path_stays_behind_ours() -> None:
     value = 'a $(id) `id` $HOME "\\'
     done = fairlead(
-        "run", "-q", "--env", f"A={value}", "--env", "LD_LIBRARY_PATH=/x", hosts.image(), "--",
-        "printenv", "A", "LD_LIBRARY_PATH",
-    )  # fmt: skip
+        "run",
+        "-q",
+        "--env",
+        f"A={value}",
+        "--env",
+        "LD_LIBRARY_PATH=/x",
+        hosts.image(),
+        "--",
+        "printenv",
+        "A",
+        "LD_LIBRARY_PATH",
+    )
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == value
@@ -214,9 +242,20 @@ def test_hang_before_init_deaf_to_sigterm_is_ended(tmp_path: Path, clean) -> Non
     deaf.write_text(DEAF)
     deaf.chmod(0o755)
     done = fairlead(
-        "run", "-n", "2", "--json", "--watchdog", "3", "--bind", f"{deaf}:/opt/python/bin/python3",
-        hosts.image(), "--", "true", env={"TOKEN": clean()}, limit_s=60,
-    )  # fmt: skip
+        "run",
+        "-n",
+        "2",
+        "--json",
+        "--watchdog",
+        "3",
+        "--bind",
+        f"{deaf}:/opt/python/bin/python3",
+        hosts.image(),
+        "--",
+        "true",
+        env={"TOKEN": clean()},
+        limit_s=60,
+    )
     stopped(done, 124, "watchdog", "within 3 s", "0 of 2 ranks started", "rank 0, 1 never started")
 
 
@@ -225,9 +264,17 @@ def test_hang_in_init_without_shared_memory_is_ended(clean) -> None:
     done = fairlead("run", "-n", "2", "--json", *command)
     stopped(done, 121, "namespaces", "--contain", "/dev/shm of its own")
     done = fairlead(
-        "run", "-n", "2", "--json", "--force", "--watchdog", "3", *command,
-        env={"TOKEN": clean()}, limit_s=60,
-    )  # fmt: skip
+        "run",
+        "-n",
+        "2",
+        "--json",
+        "--force",
+        "--watchdog",
+        "3",
+        *command,
+        env={"TOKEN": clean()},
+        limit_s=60,
+    )
     stopped(done, 124, "watchdog", "2 of 2 ranks started", "did not leave MPI_Init")
 
 
@@ -256,12 +303,29 @@ def job(tmp_path: Path, clean) -> Iterator[subprocess.Popen[str]]:
     """A running job of two ranks that never ends by itself; their pids are in ``tmp_path``."""
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "fairlead", "run", "-n", "2", "--json", "--bind", tmp_path,
-            hosts.image(), "--", "python3", "-c", BUSY, tmp_path,
+            sys.executable,
+            "-m",
+            "fairlead",
+            "run",
+            "-n",
+            "2",
+            "--json",
+            "--bind",
+            tmp_path,
+            hosts.image(),
+            "--",
+            "python3",
+            "-c",
+            BUSY,
+            tmp_path,
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL,
-        env={**os.environ, "TOKEN": clean()}, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "TOKEN": clean()},
+        start_new_session=True,
+    )
     try:
         until = time.monotonic() + 60
         while len(list(tmp_path.glob("pid.*"))) < 2:
@@ -302,11 +366,22 @@ def test_interrupted_probe_leaves_nothing(tmp_path: Path, clean) -> None:
     deaf.chmod(0o755)
     process = subprocess.Popen(
         [
-            sys.executable, "-m", "fairlead", "run", "-n", "2",
-            "--bind", f"{deaf}:/opt/python/bin/python3", hosts.image(), "--", "true",
+            sys.executable,
+            "-m",
+            "fairlead",
+            "run",
+            "-n",
+            "2",
+            "--bind",
+            f"{deaf}:/opt/python/bin/python3",
+            hosts.image(),
+            "--",
+            "true",
         ],
-        stderr=subprocess.PIPE, text=True, env={**os.environ, "TOKEN": clean()},
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TOKEN": clean()},
+    )
     until = time.monotonic() + 60
     while not any("sleep" in words for words in traces(clean())):
         assert process.poll() is None and time.monotonic() < until

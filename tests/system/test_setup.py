@@ -50,9 +50,13 @@ def test_make_without_a_target_lists_the_tasks(clone: Path) -> None:
 @pytest.mark.full
 def test_make_setup_killed_then_again_is_whole_and_then_does_nothing(clone: Path) -> None:
     process = subprocess.Popen(
-        ["make", "setup"], cwd=clone, env=environ(clone), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        ["make", "setup"],
+        cwd=clone,
+        env=environ(clone),
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     while not (clone / ".venv/bin/pip").exists():
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)

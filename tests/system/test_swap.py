@@ -37,10 +37,14 @@ def programs() -> Path:
 def sandbox() -> Iterator[Path]:
     """A root file system in a folder, that fairlead did not make: a smaller mpi-base."""
     away = (
-        ".fairlead", "opt/python/lib/python3.11/site-packages/numpy*", "usr/bin/perl*",
-        "opt/python/lib/python3.11/site-packages/[a-l]*", "usr/lib/x86_64-linux-gnu/perl*",
-        "opt/python/lib/python3.11/site-packages/p*", "usr/share/*",
-    )  # fmt: skip
+        ".fairlead",
+        "opt/python/lib/python3.11/site-packages/numpy*",
+        "usr/bin/perl*",
+        "opt/python/lib/python3.11/site-packages/[a-l]*",
+        "usr/lib/x86_64-linux-gnu/perl*",
+        "opt/python/lib/python3.11/site-packages/p*",
+        "usr/share/*",
+    )
     with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as folder:
         yield hosts.unpacked(Path(folder, "tree"), {}, away)
 
@@ -135,8 +139,11 @@ def test_foreign_sandbox_and_sif_of_apptainer_are_looked_into_and_run(
     fast = "-comp zstd -Xcompression-level 1"
     made = subprocess.run(
         [hosts.apptainer(), "build", "--mksquashfs-args", fast, sif, sandbox],
-        capture_output=True, text=True, env=environ, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+    )
     assert made.returncode == 0, made.stderr
     shown = {}
     for name, image in (("sandbox", sandbox), ("sif", sif)):
@@ -145,9 +152,15 @@ def test_foreign_sandbox_and_sif_of_apptainer_are_looked_into_and_run(
         assert [m["vendor"] + m["version"] for m in said["facts"]["mpis"]] == ["MPICH3.4.3"]
         shown[name] = said["facts"]
         done = fairlead(
-            "run", "-n", "2", image, "--",
-            "python3", "-c", "from mpi4py import MPI; print(MPI.Get_library_version())",
-        )  # fmt: skip
+            "run",
+            "-n",
+            "2",
+            image,
+            "--",
+            "python3",
+            "-c",
+            "from mpi4py import MPI; print(MPI.Get_library_version())",
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("MPICH Version:      5.0.2") == 2
     assert shown["sandbox"] == shown["sif"]

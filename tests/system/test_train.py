@@ -23,9 +23,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build("tensorflow")
     folder = tmp_path_factory.mktemp("a report")
     words = [
-        FAIRLEAD, "train", "hepcnn", "-n", "2", "--train-events", "2000", "--max-seconds", "60",
-        "-o", str(folder),
-    ]  # fmt: skip
+        FAIRLEAD,
+        "train",
+        "hepcnn",
+        "-n",
+        "2",
+        "--train-events",
+        "2000",
+        "--max-seconds",
+        "60",
+        "-o",
+        str(folder),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert str(folder / "report.html") in done.stdout
@@ -98,9 +107,14 @@ def test_demo_passes_its_gate_and_again_from_its_cache(tmp_path: Path) -> None:
     environ = {**os.environ, "NO_COLOR": "1"}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-m", "fairlead.demo"], cwd=tmp_path, env=environ,
-            capture_output=True, text=True, timeout=900, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "fairlead.demo"],
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     assert (
         json.loads((tmp_path / "fairlead-report/report.json").read_text())["training"]["auc"] >= 0.9

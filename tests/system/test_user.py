@@ -23,10 +23,28 @@ from fairlead.doctor.apptainer_install import install_apptainer
 
 # Of the environment's packages, those that a run does not need.
 HEAVY = (
-    "matplotlib*", "*mypy*", "PIL", "pillow*", "fontTools", "numpy*", "h5py*", "hypothesis*",
-    "tzdata*", "setuptools*", "pkg_resources", "spython*", "cyclonedx*", "docker*", "hatchling*",
-    "*pytest*", "mpi4py*", "kiwisolver*", "pip*", "ruff*", "__pycache__",
-)  # fmt: skip
+    "matplotlib*",
+    "*mypy*",
+    "PIL",
+    "pillow*",
+    "fontTools",
+    "numpy*",
+    "h5py*",
+    "hypothesis*",
+    "tzdata*",
+    "setuptools*",
+    "pkg_resources",
+    "spython*",
+    "cyclonedx*",
+    "docker*",
+    "hatchling*",
+    "*pytest*",
+    "mpi4py*",
+    "kiwisolver*",
+    "pip*",
+    "ruff*",
+    "__pycache__",
+)
 
 
 # Of the version that the packages are for.
@@ -54,15 +72,26 @@ class User:
         code = self.shared / "code"
         return subprocess.run(
             [
-                "setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups",
-                "env", "-i", f"HOME={self.home}", "PATH=/usr/bin:/bin",
-                f"PYTHONPATH={code}:{code}/packages", f"FAIRLEAD_MPI={self.shared / 'mpich'}",
+                "setpriv",
+                f"--reuid={self.uid}",
+                f"--regid={self.uid}",
+                "--clear-groups",
+                "env",
+                "-i",
+                f"HOME={self.home}",
+                "PATH=/usr/bin:/bin",
+                f"PYTHONPATH={code}:{code}/packages",
+                f"FAIRLEAD_MPI={self.shared / 'mpich'}",
                 f"FAIRLEAD_APPTAINER={self.shared}/fairlead/apptainer/current/bin/apptainer",
                 *map(str, words),
             ],
-            cwd=self.home, capture_output=True, text=True, timeout=120, check=False,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
             stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture(scope="module")

@@ -42,9 +42,11 @@ def image(name: str = "mpi-base") -> ImageFacts:
 
 
 SITE = Site(
-    name="laptop", summary="one machine",
-    accepts=("shm", "self", "sysv", "posix", "cma", "tcp", "ofi_rxm"), start_s=30.0,
-)  # fmt: skip
+    name="laptop",
+    summary="one machine",
+    accepts=("shm", "self", "sysv", "posix", "cma", "tcp", "ofi_rxm"),
+    start_s=30.0,
+)
 
 
 def planned(
@@ -65,11 +67,19 @@ def proved(made: Plan, **changes: Any) -> Proof:
     """What two ranks report when all is as planned, with ``changes`` to each of them; judged."""
     said = {"MPICH": "MPICH Version: 5.0.2", "Intel MPI": "Intel(R) MPI Library 2021.18.1"}
     rank = RankProof(
-        rank=0, size=2, host="node", mpi_path=made.planned_file, mpi_inode=77, mpi_count=1,
-        version=said[made.host.library.vendor if made.host else "MPICH"], netmod="ucx",
-        providers=("cma", "sysv"), ring_ok=True, namespaces={"shm": "27"},
+        rank=0,
+        size=2,
+        host="node",
+        mpi_path=made.planned_file,
+        mpi_inode=77,
+        mpi_count=1,
+        version=said[made.host.library.vendor if made.host else "MPICH"],
+        netmod="ucx",
+        providers=("cma", "sysv"),
+        ring_ok=True,
+        namespaces={"shm": "27"},
         library_path="/opt/fairlead/mpi/lib",
-    )  # fmt: skip
+    )
     ranks = tuple(replace(rank, rank=number, **changes) for number in (0, 1))
     proof = Proof(2, made.planned_file, 77, made.planned_title, ranks, (), 0.1)
     return replace(proof, findings=judge(made, proof))

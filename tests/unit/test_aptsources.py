@@ -68,14 +68,20 @@ def test_deb822_inline_key_survives_being_narrowed() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("deb http://a.example/debian bookworm main",
-         AptSource("http://a.example/debian", ("bookworm",), ("main",))),
-        ("deb [arch=amd64 signed-by=/k.gpg] https://a.example/debian/ bookworm main contrib # why",
-         AptSource("https://a.example/debian", ("bookworm",), ("main", "contrib"), "/k.gpg")),
-        ("deb [trusted=yes] file:/srv/debian bookworm main",
-         AptSource("file:/srv/debian", ("bookworm",), ("main",), "", True)),
+        (
+            "deb http://a.example/debian bookworm main",
+            AptSource("http://a.example/debian", ("bookworm",), ("main",)),
+        ),
+        (
+            "deb [arch=amd64 signed-by=/k.gpg] https://a.example/debian/ bookworm main contrib # why",
+            AptSource("https://a.example/debian", ("bookworm",), ("main", "contrib"), "/k.gpg"),
+        ),
+        (
+            "deb [trusted=yes] file:/srv/debian bookworm main",
+            AptSource("file:/srv/debian", ("bookworm",), ("main",), "", True),
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_line_source_is_read(line: str, expected: AptSource) -> None:
     assert list(parse_one_line(line)) == [expected]
 

@@ -31,9 +31,15 @@ def test_good_plans_pass_every_check_and_each_says_so() -> None:
             assert {f.severity for f in findings} == {Severity.OK}
             said = {f.check for f in findings}
             assert said >= {
-                "abi-family", "launcher-family", "symbols", "glibc", "rpath", "alias", "closure",
+                "abi-family",
+                "launcher-family",
+                "symbols",
+                "glibc",
+                "rpath",
+                "alias",
+                "closure",
                 "namespaces",
-            }  # fmt: skip
+            }
 
 
 def tied() -> Plan:
@@ -128,11 +134,18 @@ def test_bad_plan_is_refused_for_this_reason_alone(
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("--contain", "/dev/shm"), ("-c", "/dev/shm"), ("--containall", "PID"), ("-C", "PID"),
-        ("--pid", "PID namespace"), ("-p", "PID namespace"), ("--ipc", "System V"),
-        ("-i", "System V"), ("--cleanenv", "launcher's variables"), ("-e", "launcher's variables"),
+        ("--contain", "/dev/shm"),
+        ("-c", "/dev/shm"),
+        ("--containall", "PID"),
+        ("-C", "PID"),
+        ("--pid", "PID namespace"),
+        ("-p", "PID namespace"),
+        ("--ipc", "System V"),
+        ("-i", "System V"),
+        ("--cleanenv", "launcher's variables"),
+        ("-e", "launcher's variables"),
     ],
-)  # fmt: skip
+)
 def test_engine_option_that_parts_ranks_is_refused_for_more_than_one(
     option: str, words: str
 ) -> None:

@@ -32,9 +32,12 @@ def command(verb: str) -> click.Command:
 def call(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
     """A whole ``fairlead`` process: (exit code, stdout, stderr)."""
     done = subprocess.run(
-        [sys.executable, "-m", "fairlead", *words], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "fairlead", *words],
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, **(env or {})},
-    )  # fmt: skip
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -46,9 +49,16 @@ def leaves(group: click.Command, name: str) -> list[tuple[str, click.Command]]:
 
 def test_exit_codes_never_change_their_meaning() -> None:
     assert {code.name: int(code) for code in ExitCode} == {
-        "DONE": 0, "FAILED": 1, "USAGE": 2, "PREFLIGHT_REFUSED": 121, "PROOF_FAILED": 122,
-        "LAUNCH_FAILED": 123, "WATCHDOG": 124, "BELOW_REFERENCE": 125, "INTERRUPTED": 130,
-    }  # fmt: skip
+        "DONE": 0,
+        "FAILED": 1,
+        "USAGE": 2,
+        "PREFLIGHT_REFUSED": 121,
+        "PROOF_FAILED": 122,
+        "LAUNCH_FAILED": 123,
+        "WATCHDOG": 124,
+        "BELOW_REFERENCE": 125,
+        "INTERRUPTED": 130,
+    }
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -168,9 +178,11 @@ def test_nothing_given_shows_help() -> None:
 
 def test_output_into_a_closed_pipe_is_no_error() -> None:
     done = subprocess.run(
-        ["sh", "-c", f"{sys.executable} -m fairlead site list | true"], capture_output=True, text=True,
+        ["sh", "-c", f"{sys.executable} -m fairlead site list | true"],
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
@@ -179,10 +191,13 @@ def test_answer_onto_a_full_disk_is_told_without_a_traceback() -> None:
         for unbuffered in ("", "1"):
             with Path("/dev/full").open("w") as full:
                 done = subprocess.run(
-                    [sys.executable, "-m", "fairlead", *words], stdout=full, text=True,
-                    stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+                    [sys.executable, "-m", "fairlead", *words],
+                    stdout=full,
+                    text=True,
+                    stderr=subprocess.PIPE,
+                    env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
                     check=False,
-                )  # fmt: skip
+                )
             assert done.returncode == ExitCode.FAILED
             assert "No space left on device" in done.stderr and "next:" in done.stderr
             assert "Traceback" not in done.stderr
@@ -198,9 +213,13 @@ def test_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(
-        f"rmdir {gone}; {sys.executable} -m fairlead inspect ./x.sif", shell=True, cwd=gone,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        f"rmdir {gone}; {sys.executable} -m fairlead inspect ./x.sif",
+        shell=True,
+        cwd=gone,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == ExitCode.USAGE
     assert "folder that you are in is gone" in done.stderr and "Traceback" not in done.stderr
 
@@ -208,10 +227,13 @@ def test_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_image_that_is_no_file_is_bad_input(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.sif")
     for name, word in (
-        (str(tmp_path / "pipe.sif"), "a pipe"), ("/dev/null", "a device"), ("", "recipe list"),
-        (str(tmp_path), "no root file system"), ("x" * 5000, "recipe list"),
+        (str(tmp_path / "pipe.sif"), "a pipe"),
+        ("/dev/null", "a device"),
+        ("", "recipe list"),
+        (str(tmp_path), "no root file system"),
+        ("x" * 5000, "recipe list"),
         ("docker://debian", "apptainer pull"),
-    ):  # fmt: skip
+    ):
         code, _, err = call("inspect", name, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
         assert code == ExitCode.USAGE and word in err, err
 
@@ -239,9 +261,10 @@ def test_request_keeps_what_the_shell_sets_for_the_container() -> None:
 def test_request_binds_are_read_and_checked(tmp_path: Path) -> None:
     given = (f"{tmp_path}", f"{tmp_path}:/data", f"{tmp_path}:/data:ro")
     assert request("host", (), given, (), 1, (), {}).binds == (
-        Bind(str(tmp_path), str(tmp_path)), Bind(str(tmp_path), "/data"),
+        Bind(str(tmp_path), str(tmp_path)),
+        Bind(str(tmp_path), "/data"),
         Bind(str(tmp_path), "/data", True),
-    )  # fmt: skip
+    )
     for wrong, words in (
         (f"{tmp_path}/no", "does not exist"),
         (f"{tmp_path}:/x:rx", "`ro` or `rw`"),
@@ -270,8 +293,11 @@ def test_finding_lines_are_what_where_why_next() -> None:
     text = click.unstyle(finding_lines(finding))
     assert "it broke" in text.splitlines()[0]
     assert text.splitlines()[1:] == [
-        "where: here", "why:   since", "       this", "next:  do that",
-    ]  # fmt: skip
+        "where: here",
+        "why:   since",
+        "       this",
+        "next:  do that",
+    ]
 
 
 def test_table_aligns_and_bytes_are_powers_of_ten() -> None:
@@ -288,9 +314,10 @@ def test_run_needs_an_image_and_a_command() -> None:
 def test_site_list_show_and_detect_answer_in_json(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     for words, schema in (
-        (("site", "list"), "site-list"), (("site", "show", "laptop"), "site"),
+        (("site", "list"), "site-list"),
+        (("site", "show", "laptop"), "site"),
         (("site", "detect"), "site-detect"),
-    ):  # fmt: skip
+    ):
         code, out, err = call(*words, "--json", env=env)
         assert code == 0, err
         said = json.loads(out)

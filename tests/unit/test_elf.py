@@ -90,9 +90,10 @@ def test_read_truncated_anywhere_is_a_result_or_refused(length: int, tmp_path: P
         st.tuples(
             st.one_of(st.integers(0, 63), st.integers(0, len(WHOLE) - 1)), st.integers(0, 255)
         ),
-        min_size=1, max_size=12,
+        min_size=1,
+        max_size=12,
     )
-)  # fmt: skip
+)
 def test_read_damaged_anywhere_is_a_result_or_refused(
     places: list[tuple[int, int]], tmp_path: Path
 ) -> None:

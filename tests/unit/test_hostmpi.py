@@ -16,7 +16,7 @@ from fairlead.hostmpi import (
     identify_launcher,
     in_prefix,
     needs,
-)  # fmt: skip
+)
 
 MPI = """
 const char *banner[] = {"MPICH Version", "5.6.7"};
@@ -38,10 +38,13 @@ def prefix(tmp_path: Path) -> Path:
     (lib / "deep").mkdir(parents=True)
     build(lib / "deep/libdeep.so.1", "int deep(void) { return 1; }", "-Wl,-soname,libdeep.so.1")
     build(
-        lib / "libmpi.so.12", MPI + "int deep(void); int use(void) { return deep(); }",
-        "-Wl,-soname,libmpi.so.12", str(lib / "deep/libdeep.so.1"),
-        "-Wl,-rpath,$ORIGIN/deep", "-Wl,--enable-new-dtags",
-    )  # fmt: skip
+        lib / "libmpi.so.12",
+        MPI + "int deep(void); int use(void) { return deep(); }",
+        "-Wl,-soname,libmpi.so.12",
+        str(lib / "deep/libdeep.so.1"),
+        "-Wl,-rpath,$ORIGIN/deep",
+        "-Wl,--enable-new-dtags",
+    )
     (lib / "libmpi.so").write_text("INPUT(libmpi.so.12)")
     launcher(tmp_path / "mpi/bin/mpiexec", "HYDRA build details:\n    Version:   5.6.7")
     return tmp_path / "mpi"
@@ -134,13 +137,17 @@ def test_discover_one_library_is_listed_once(prefix: Path, environ) -> None:
 
 # The first lines of what each printed.
 SAYS = [
-    ("HYDRA build details:\n    Version:                                 5.0.2", "mpich", "Hydra 5.0.2"),
+    (
+        "HYDRA build details:\n    Version:                                 5.0.2",
+        "mpich",
+        "Hydra 5.0.2",
+    ),
     ("Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 2026", "mpich", "2021.18.1"),
     ("mpiexec (Open MPI) 5.0.11\n", "openmpi", "Open MPI 5.0.11"),
     ("mpirun (Open MPI) 4.1.8", "openmpi", "Open MPI 4.1.8"),
     ("prterun (PRTE) 3.0.14", "openmpi", "Open MPI 3.0.14"),
     ("slurm 22.05.8", "unknown", "mpiexec"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("says", "family", "title"), SAYS)
@@ -169,22 +176,32 @@ def test_identify_launcher_silent_or_no_program_is_unknown(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "is_piece"),
     [
-        ("libc.so.6", True), ("ld-linux-x86-64.so.2", True), ("libm.so.6", True),
-        ("libpthread.so.0", True), ("libnss_files.so.2", True), ("librt.so.1", True),
-        ("libmvec.so.1", True), ("libresolv.so.2", True), ("libdl.so.2", True),
-        ("libcap.so.2", False), ("libmpi.so.12", False), ("librtm.so.1", False),
-        ("libstdc++.so.6", False), ("libcrypt.so.1", False),
+        ("libc.so.6", True),
+        ("ld-linux-x86-64.so.2", True),
+        ("libm.so.6", True),
+        ("libpthread.so.0", True),
+        ("libnss_files.so.2", True),
+        ("librt.so.1", True),
+        ("libmvec.so.1", True),
+        ("libresolv.so.2", True),
+        ("libdl.so.2", True),
+        ("libcap.so.2", False),
+        ("libmpi.so.12", False),
+        ("librtm.so.1", False),
+        ("libstdc++.so.6", False),
+        ("libcrypt.so.1", False),
     ],
-)  # fmt: skip
+)
 def test_glibc_pieces(name: str, is_piece: bool) -> None:
     assert bool(GLIBC_PIECES.match(name)) is is_piece
 
 
 def test_needs_names_the_highest_and_who() -> None:
     parts = (
-        Elf("/a", "x64", needs={"GLIBC": "2.9"}), Elf("/b", "x64", needs={"GLIBC": "2.34"}),
+        Elf("/a", "x64", needs={"GLIBC": "2.9"}),
+        Elf("/b", "x64", needs={"GLIBC": "2.34"}),
         Elf("/c", "x64", needs={"GLIBCXX": "3.4.30"}),
-    )  # fmt: skip
+    )
     assert needs(parts) == ("2.34", "/b")
     assert needs(parts, "GLIBCXX") == ("3.4.30", "/c")
     assert needs((), "GLIBC") == ("", "")

@@ -23,8 +23,12 @@ KNOWN = {
 def test_recorded_library_is_what_it_was_downloaded_as(name: str) -> None:
     library = host(name).library
     assert KNOWN[name] == (
-        library.family, library.vendor, library.version, library.level, library.soname,
-    )  # fmt: skip
+        library.family,
+        library.vendor,
+        library.version,
+        library.level,
+        library.soname,
+    )
     assert is_mpi_library(library.elf)
 
 
@@ -58,13 +62,18 @@ def test_image_consumers_are_no_mpi_libraries() -> None:
 @pytest.mark.parametrize(
     ("soname", "family"),
     [
-        ("libmpi.so.12", AbiFamily.MPICH), ("libmpich.so.12", AbiFamily.MPICH),
-        ("libmpi_gnu_123.so.12", AbiFamily.MPICH), ("libmpi.so.40", AbiFamily.OPENMPI),
-        ("libmpi.so.20", AbiFamily.OPENMPI), ("libmpi_abi.so.1", AbiFamily.MPI5),
-        ("libmpi.so.1", AbiFamily.UNKNOWN), ("libmpifort.so.12", AbiFamily.UNKNOWN),
-        ("libc.so.6", AbiFamily.UNKNOWN), ("libmpich.so.120", AbiFamily.UNKNOWN),
+        ("libmpi.so.12", AbiFamily.MPICH),
+        ("libmpich.so.12", AbiFamily.MPICH),
+        ("libmpi_gnu_123.so.12", AbiFamily.MPICH),
+        ("libmpi.so.40", AbiFamily.OPENMPI),
+        ("libmpi.so.20", AbiFamily.OPENMPI),
+        ("libmpi_abi.so.1", AbiFamily.MPI5),
+        ("libmpi.so.1", AbiFamily.UNKNOWN),
+        ("libmpifort.so.12", AbiFamily.UNKNOWN),
+        ("libc.so.6", AbiFamily.UNKNOWN),
+        ("libmpich.so.120", AbiFamily.UNKNOWN),
     ],
-)  # fmt: skip
+)
 def test_family_of_soname(soname: str, family: AbiFamily) -> None:
     assert family_of_soname(soname) is family
 

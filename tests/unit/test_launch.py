@@ -47,8 +47,9 @@ def run(tmp_path: Path) -> Callable[..., LaunchResult]:
         plan,
         launcher=replace(plan.launcher, path=str(tmp_path / "mpiexec")),
         engine=replace(plan.engine, path=str(tmp_path / "engine")),
-        binds=(), env={},
-    )  # fmt: skip
+        binds=(),
+        env={},
+    )
 
     def go(script: str, ranks: int = 2, **options: object) -> LaunchResult:
         folder = launch.new_run_folder(tmp_path)
@@ -192,8 +193,11 @@ def test_command_line_environment_adds_and_takes_away() -> None:
     assert line.environment({"B": "2", "PYTHONPATH": "/p", "A": "0"}) == {"A": "1", "B": "2"}
     done = subprocess.run(
         ["sh", "-c", replace(line, argv=("env",)).shell()],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": "/p"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": "/p"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "PYTHONPATH" not in done.stdout and "A=1" in done.stdout
 
 
@@ -202,8 +206,13 @@ def test_exec_argv_leaves_the_users_options_last() -> None:
     words = exec_argv(engine, "/i.sif", [("/s", "/t", False)], ["true"], ["--writable-tmpfs"])
     assert words[0] == engine.path
     assert words[words.index("exec") :] == (
-        "exec", "--bind", "/s:/t", "--writable-tmpfs", "/i.sif", "true",
-    )  # fmt: skip
+        "exec",
+        "--bind",
+        "/s:/t",
+        "--writable-tmpfs",
+        "/i.sif",
+        "true",
+    )
 
 
 def test_exec_argv_bind_of_an_odd_folder_stays_one_bind() -> None:

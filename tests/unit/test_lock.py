@@ -57,9 +57,11 @@ def test_lock_missing_names_the_command(tmp_path: Path) -> None:
 
 def test_lock_of_another_recipe_names_each_difference(tmp_path: Path) -> None:
     loaded = mine(
-        tmp_path, one=("level = 3", "level = 9"), two=('"numpy>=2"', '"numpy>=2", "scipy"'),
-        three=("3.4.3\"", "3.4.2\""),
-    )  # fmt: skip
+        tmp_path,
+        one=("level = 3", "level = 9"),
+        two=('"numpy>=2"', '"numpy>=2", "scipy"'),
+        three=('3.4.3"', '3.4.2"'),
+    )
     with pytest.raises(FairleadError) as caught:
         load_lock(loaded, runtime_requirements())
     finding = caught.value.findings[0]

@@ -20,7 +20,7 @@ from tests.unit.recorded import (
     host,
     image,
     planned,
-)  # fmt: skip
+)
 
 from fairlead.facts import AbiFamily
 from fairlead.findings import ExitCode, FairleadError
@@ -40,12 +40,14 @@ def plans(draw: st.DrawFn) -> Plan:
     parts = draw(st.lists(st.sampled_from(mpi.closure), unique_by=lambda e: e.path))
     mpi = replace(mpi, closure=tuple(parts), companions=mpi.companions[: draw(st.integers(0, 9))])
     return planned(
-        image(draw(st.sampled_from(IMAGES))), mpi,
+        image(draw(st.sampled_from(IMAGES))),
+        mpi,
         engine=draw(st.sampled_from([ROOT_ENGINE, USER_ENGINE])),
         library_path=":".join(draw(st.lists(FOLDERS, max_size=3))),
         preload=draw(st.sampled_from(["", "/opt/tool/libtrace.so"])),
-        binds=draw(BINDS), ranks=draw(st.integers(1, 10_000)),
-    )  # fmt: skip
+        binds=draw(BINDS),
+        ranks=draw(st.integers(1, 10_000)),
+    )
 
 
 @settings(max_examples=80, deadline=None)

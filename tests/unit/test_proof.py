@@ -31,22 +31,28 @@ def test_judge_all_as_planned_holds() -> None:
     [
         ({"size": 1}, "world-size", ["every rank is alone", "PMI_FD", "2 ranks were asked for"]),
         ({"mpi_count": 2}, "one-mpi", ["maps 2 MPI libraries", "alias"]),
-        ({"mpi_inode": 78}, "planned-file", ["inode is 78", "the staged file's is 77", "mounted over"]),
+        (
+            {"mpi_inode": 78},
+            "planned-file",
+            ["inode is 78", "the staged file's is 77", "mounted over"],
+        ),
         ({"version": "MPICH Version: 4.0.2"}, "version", ["MPICH Version: 4.0.2", "MPICH 5.0.2"]),
         ({"version": "Open MPI v5"}, "version", ["Open MPI v5", "MPICH 5.0.2"]),
         ({"ring_ok": False}, "ring", ["damaged", "ranks 0, 1"]),
         ({"providers": ("verbs",)}, "transport", ["verbs", "laptop accepts", "FI_PROVIDER"]),
         ({"providers": ("tcp;ofi_rxd",)}, "transport", ["over ofi_rxd"]),
         (
-            {"mpi_path": "/opt/mpich/lib/libmpi.so.12"}, "planned-file",
+            {"mpi_path": "/opt/mpich/lib/libmpi.so.12"},
+            "planned-file",
             ["/opt/mpich/lib/libmpi.so.12", "another MPI than planned", "LD_DEBUG=libs"],
         ),
         (
             {"mpi_path": "/opt/mpich/lib/libmpi.so.12", "library_path": "/image/lib"},
-            "planned-file", ["LD_LIBRARY_PATH there is /image/lib", "99-base.sh"],
+            "planned-file",
+            ["LD_LIBRARY_PATH there is /image/lib", "99-base.sh"],
         ),
     ],
-)  # fmt: skip
+)
 def test_judge_a_difference_is_one_finding_that_names_its_cause(
     changes: dict[str, Any], check: str, said: list[str]
 ) -> None:
@@ -120,34 +126,43 @@ def test_judge_open_mpi_is_no_other_mpi_with_mpi_in_its_name() -> None:
 SAID = [
     (
         "/hello: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found (required by "
-        "/opt/fairlead/mpi/lib/libmpich.so.12)", "glibc", ["GLIBC_2.38", "libmpich.so.12"],
+        "/opt/fairlead/mpi/lib/libmpich.so.12)",
+        "glibc",
+        ["GLIBC_2.38", "libmpich.so.12"],
     ),
     (
         "hello: error while loading shared libraries: libcxi.so.1: cannot open shared object file: "
-        "No such file or directory", "closure", ["libcxi.so.1"],
+        "No such file or directory",
+        "closure",
+        ["libcxi.so.1"],
     ),
     (
         "python3: symbol lookup error: MPI.so: undefined symbol: MPI_Abi_get_version",
-        "symbols", ["MPI_Abi_get_version"],
+        "symbols",
+        ["MPI_Abi_get_version"],
     ),
     (
         "[unset]: write_line error; unsupported PMI version PMIx\nAbort(-1)",
-        "launcher-family", ["unsupported PMI version PMIx", "--launcher"],
+        "launcher-family",
+        ["unsupported PMI version PMIx", "--launcher"],
     ),
     (
         "mm_posix.c:238 UCX ERROR open(file_name=/proc/803/fd/25 flags=0x0) failed: Permission denied",
-        "namespaces", ["/proc/803/fd"],
+        "namespaces",
+        ["/proc/803/fd"],
     ),
     (
         "copy_iovs(224).........: process_vm_readv failed (errno 1)",
-        "namespaces", ["process_vm_readv failed"],
+        "namespaces",
+        ["process_vm_readv failed"],
     ),
     ('FATAL:   "python3": executable file not found in $PATH', "no-python", ["python3"]),
     (
         "FATAL:   while loading overlay images: image driver mount failure",
-        "engine", ["image driver mount failure"],
+        "engine",
+        ["image driver mount failure"],
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("said", "check", "expected"), SAID)

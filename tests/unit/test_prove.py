@@ -49,14 +49,21 @@ def test_transports_are_read_from_what_the_library_prints(
 @pytest.mark.parametrize(
     ("path", "is_mpi"),
     [
-        ("/opt/fairlead/mpi/lib/libmpi.so.12", True), ("/usr/lib/libmpich.so.12.2.2", True),
-        ("/opt/cray/lib/libmpi_gnu_123.so.12", True), ("/x/libmpi_abi.so.1", True),
-        ("/x/libmpi.so", True), ("/x/libmpi.so.40.40.7", True),
-        ("/x/libmpifort.so.12", False), ("/x/libmpicxx.so.12", False),
-        ("/x/libmpi_mpifh.so.40", False), ("/x/libmpi_usempif08.so.40", False),
-        ("/x/libmpi_cxx.so.40", False), ("/x/libmpiwrap.so", False), ("/x/mpi4py/MPI.so", False),
+        ("/opt/fairlead/mpi/lib/libmpi.so.12", True),
+        ("/usr/lib/libmpich.so.12.2.2", True),
+        ("/opt/cray/lib/libmpi_gnu_123.so.12", True),
+        ("/x/libmpi_abi.so.1", True),
+        ("/x/libmpi.so", True),
+        ("/x/libmpi.so.40.40.7", True),
+        ("/x/libmpifort.so.12", False),
+        ("/x/libmpicxx.so.12", False),
+        ("/x/libmpi_mpifh.so.40", False),
+        ("/x/libmpi_usempif08.so.40", False),
+        ("/x/libmpi_cxx.so.40", False),
+        ("/x/libmpiwrap.so", False),
+        ("/x/mpi4py/MPI.so", False),
     ],
-)  # fmt: skip
+)
 def test_mpi_files_are_told_from_bindings(path: str, is_mpi: bool) -> None:
     assert prove._is_mpi(path) is is_mpi
 
@@ -134,8 +141,10 @@ def test_mapped_lists_each_real_file_once(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", program, library, tmp_path / "libmpi.so"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     import json
 
     [found] = json.loads(done.stdout)

@@ -94,7 +94,7 @@ def test_recipe_contradictions_are_told_beside_other_mistakes(tmp_path: Path) ->
     ("old", "new", "said"),
     [
         ('version = "3.4.3"\n', "", "`version` is missing in [mpi]"),
-        ("[python]\nversion = \"3.11\"\n", "", "needs a [python] table"),
+        ('[python]\nversion = "3.11"\n', "", "needs a [python] table"),
         ('version = "3.11"', 'version = "3.12"', "`python.version` cannot be '3.12'"),
         ('version = "3.4.3"', 'version = "3.4.3"\nprefix = "/opt/python/mpi"', "overlaps"),
         ('version = "3.11"', 'version = "3.11"\nprefix = "/opt/mpich"', "overlaps"),
@@ -108,11 +108,15 @@ def test_recipe_contradictions_are_told_beside_other_mistakes(tmp_path: Path) ->
         ("[env]", '[files]\n"/proc/x" = "y"\n[env]', "belong to fairlead and the engines"),
         ("[env]", '[files]\n"/opt/../etc/passwd" = "y"\n[env]', "plain path"),
         ("[env]", '[files]\n"/opt/app" = "y"\n[env]', "is not a file"),
-        ("[env]", '[files]\n"/opt/app" = "../../../etc/passwd"\n[env]', "outside the recipe's folder"),
+        (
+            "[env]",
+            '[files]\n"/opt/app" = "../../../etc/passwd"\n[env]',
+            "outside the recipe's folder",
+        ),
         ('name = "tiny"', 'name = "Tiny recipe"', "`recipe.name` cannot be"),
         ('name = "tiny"', 'name = "tiny', "is not valid TOML"),
     ],
-)  # fmt: skip
+)
 def test_recipe_mistake_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     found = mistakes(tmp_path, GOOD.replace(old, new))
@@ -158,8 +162,17 @@ KEYS = st.sampled_from(
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.dictionaries(KEYS, VALUES | st.dictionaries(
-    st.sampled_from(["prefix", "source", "version", "suite", "pip", "PATH"]), VALUES, max_size=4)))  # fmt: skip
+@given(
+    st.dictionaries(
+        KEYS,
+        VALUES
+        | st.dictionaries(
+            st.sampled_from(["prefix", "source", "version", "suite", "pip", "PATH"]),
+            VALUES,
+            max_size=4,
+        ),
+    )
+)
 def test_recipe_cross_checks_bear_any_data(data: dict[str, Any]) -> None:
     assert all(m.what and m.why for m in cross_mistakes(data))
 

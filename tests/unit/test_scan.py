@@ -54,8 +54,9 @@ def test_resolve_in_loop_of_two_ends(tmp_path: Path) -> None:
 PART = st.sampled_from(["a", "b", "c", "..", "."])
 TARGET = st.builds(
     lambda absolute, parts: ("/" if absolute else "") + "/".join(parts),
-    st.booleans(), st.lists(PART, min_size=1, max_size=6),
-)  # fmt: skip
+    st.booleans(),
+    st.lists(PART, min_size=1, max_size=6),
+)
 LINKS = st.dictionaries(
     st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), TARGET, max_size=6
 )

@@ -19,9 +19,13 @@ from fairlead.proof import Proof
 from fairlead.serial import from_json, to_json
 
 ELFS = st.builds(
-    Elf, path=st.text(), machine=st.text(), needed=st.lists(st.text()).map(tuple),
-    needs=st.dictionaries(st.text(), st.text()), soname=st.text(),
-)  # fmt: skip
+    Elf,
+    path=st.text(),
+    machine=st.text(),
+    needed=st.lists(st.text()).map(tuple),
+    needs=st.dictionaries(st.text(), st.text()),
+    soname=st.text(),
+)
 
 
 @given(value=ELFS)
@@ -31,10 +35,12 @@ def test_elf_any_comes_back_the_same(value: Elf) -> None:
 
 @given(
     value=st.builds(
-        Request, ranks=st.integers(), command=st.lists(st.text()).map(tuple),
+        Request,
+        ranks=st.integers(),
+        command=st.lists(st.text()).map(tuple),
         binds=st.lists(st.builds(Bind, st.text(), st.text(), st.booleans())).map(tuple),
     )
-)  # fmt: skip
+)
 def test_request_any_comes_back_the_same(value: Request) -> None:
     assert from_json(Request, json.loads(json.dumps(to_json(value)))) == value
 
@@ -76,9 +82,10 @@ def test_wrong_shape_is_refused_by_name(data: object, named: str) -> None:
 @given(
     data=st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8,
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=8,
     )
-)  # fmt: skip
+)
 def test_any_json_is_a_value_or_a_value_error(data: object) -> None:
     for cls in (HostMpi, ImageFacts, Proof):
         with pytest.raises(ValueError):

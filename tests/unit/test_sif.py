@@ -23,9 +23,7 @@ def make(folder: Path, body: bytes = BODY, name: str = "tiny.sif") -> Path:
     squashfs = folder / "root.squashfs"
     squashfs.write_bytes(body)
     target = folder / name
-    write_sif(
-        target, squashfs, DOCUMENT, arch="amd64", epoch=EPOCH, squashfs_sha256="ab" * 32
-    )  # fmt: skip
+    write_sif(target, squashfs, DOCUMENT, arch="amd64", epoch=EPOCH, squashfs_sha256="ab" * 32)
     return target
 
 
@@ -63,10 +61,25 @@ def test_sif_truncated_anywhere_names_both_sizes(tmp_path: Path) -> None:
     sif = read_sif(tmp_path / "tiny.sif")
     second = sif.objects[1]
     interesting = {
-        0, 1, 31, 40, 41, 64, HEADER.size - 1, HEADER.size, PAGE - 1, PAGE, PAGE + DESCRIPTOR.size,
-        PAGE + 48 * DESCRIPTOR.size - 1, sif.squashfs.offset - 1, sif.squashfs.offset,
-        sif.squashfs.offset + len(BODY) // 2, second.offset - 1, second.offset, len(whole) - 1,
-    }  # fmt: skip
+        0,
+        1,
+        31,
+        40,
+        41,
+        64,
+        HEADER.size - 1,
+        HEADER.size,
+        PAGE - 1,
+        PAGE,
+        PAGE + DESCRIPTOR.size,
+        PAGE + 48 * DESCRIPTOR.size - 1,
+        sif.squashfs.offset - 1,
+        sif.squashfs.offset,
+        sif.squashfs.offset + len(BODY) // 2,
+        second.offset - 1,
+        second.offset,
+        len(whole) - 1,
+    }
     for size in interesting:
         cut = tmp_path / "cut.sif"
         cut.write_bytes(whole[:size])

@@ -29,10 +29,14 @@ def plan(tmp_path: Path) -> Plan:
     for name in ("libmpi.so.12", "libfabric.so.1"):
         (host / name).write_bytes(name.encode() * 1000)
     staging = Staging(
-        "mpi-1", (StagedFile(f"{host}/libmpi.so.12", "lib/libmpi.so.12"),
-                  StagedFile(f"{host}/libfabric.so.1", "lib/deep/libfabric.so.1")),
-        (("lib/libmpi.so", "libmpi.so.12"),), ((f"{host}/etc", "opt/etc"),),
-    )  # fmt: skip
+        "mpi-1",
+        (
+            StagedFile(f"{host}/libmpi.so.12", "lib/libmpi.so.12"),
+            StagedFile(f"{host}/libfabric.so.1", "lib/deep/libfabric.so.1"),
+        ),
+        (("lib/libmpi.so", "libmpi.so.12"),),
+        ((f"{host}/etc", "opt/etc"),),
+    )
     return replace(planned(), staging=staging)
 
 

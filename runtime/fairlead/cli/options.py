@@ -106,7 +106,9 @@ def _bind(text: str) -> Bind:
     source, _, rest = text.partition(":")
     target, _, mode = rest.partition(":")
     if not source or not (target or "/").startswith("/"):
-        raise click.UsageError(f"--bind {text}: write SRC[:DST[:ro]], with a DST that begins with /")
+        raise click.UsageError(
+            f"--bind {text}: write SRC[:DST[:ro]], with a DST that begins with /"
+        )
     path = Path(source).expanduser().absolute()
     if not path.exists():
         raise click.UsageError(f"--bind {text}: {path} does not exist on this machine")

@@ -64,11 +64,12 @@ def init() -> Comm:
     if _comm is None:
         if _finalized:
             raise fail(
-                "fairlead.comm was started again after it was finalized", where="comm.init()",
+                "fairlead.comm was started again after it was finalized",
+                where="comm.init()",
                 why="MPI can be started once in a process",
                 remedy="call comm.finalize() once, at the end of the program",
                 check="comm-finalized",
-            )  # fmt: skip
+            )
         _comm = Comm(connect())
     return _comm
 

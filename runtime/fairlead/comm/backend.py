@@ -151,11 +151,13 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
         if promised > 1:
             raise fail(
                 f"{promised} ranks were started, but none can load an MPI library",
-                where=f"{variable}={promised}; {sys.executable}", why=str(exc),
+                where=f"{variable}={promised}; {sys.executable}",
+                why=str(exc),
                 remedy="install mpi4py and an MPI of the launcher's family, or start the program"
                 " with `fairlead run`",
-                check="comm-no-mpi", code=ExitCode.PROOF_FAILED,
-            ) from exc  # fmt: skip
+                check="comm-no-mpi",
+                code=ExitCode.PROOF_FAILED,
+            ) from exc
         return Alone()
     backend = Mpi4py(MPI)
     if variable and promised != backend.size:
@@ -166,8 +168,9 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
             where=f"{variable}={promised}; {library}",
             why="launcher and MPI library are of different kinds, so ranks cannot find each other",
             remedy="start it with the mpiexec of that library, or with `fairlead run`",
-            check="comm-world-size", code=ExitCode.PROOF_FAILED,
-        )  # fmt: skip
+            check="comm-world-size",
+            code=ExitCode.PROOF_FAILED,
+        )
     if backend.size > 1:
         _abort_on_exception(backend)
     return backend

@@ -152,10 +152,12 @@ class Comm:
         for index, array in enumerate(arrays):
             if array.dtype.name not in _AVERAGED:
                 raise fail(
-                    f"array {index} cannot be averaged", where="comm.aggregate",
+                    f"array {index} cannot be averaged",
+                    where="comm.aggregate",
                     why=f"its dtype is {array.dtype}; known: {', '.join(_AVERAGED)}",
-                    remedy="pass `array.astype('float32')`", check="comm-dtype",
-                )  # fmt: skip
+                    remedy="pass `array.astype('float32')`",
+                    check="comm-dtype",
+                )
         return self._fused("aggregate", arrays, out, self._mean)
 
     def average(self, value: float) -> float:
@@ -308,9 +310,12 @@ def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
     remedy = "make every rank call the same function with the same arrays in the same order"
     if call != other:
         return fail(
-            f"rank {rank} called {other} while rank 0 called {call}", where=f"rank {rank}",
-            why="a collective needs every rank", remedy=remedy, check="comm-order",
-        )  # fmt: skip
+            f"rank {rank} called {other} while rank 0 called {call}",
+            where=f"rank {rank}",
+            why="a collective needs every rank",
+            remedy=remedy,
+            check="comm-order",
+        )
     index = next(
         (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
         min(len(ours), len(theirs)),
@@ -326,5 +331,6 @@ def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
         f"rank {rank} passed other arrays to {call} than rank 0",
         where=f"rank {rank}, array {index}",
         why=f"rank 0 has {shown(ours)}, rank {rank} has {shown(theirs)}",
-        remedy=remedy, check="comm-signature",
-    )  # fmt: skip
+        remedy=remedy,
+        check="comm-signature",
+    )

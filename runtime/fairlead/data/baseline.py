@@ -44,8 +44,9 @@ def auc(labels: Labels, scores: npt.NDArray[Any]) -> float:
             "an AUC needs signal, background, and scores that are numbers",
             where="fairlead.data.baseline.auc",
             why=f"{signal} signal, {background} background, {int(np.isnan(scores).sum())} NaN",
-            remedy="pass more events; for NaN, lower the learning rate", check="auc",
-        )  # fmt: skip
+            remedy="pass more events; for NaN, lower the learning rate",
+            check="auc",
+        )
     # Mann-Whitney: the mean rank of equal scores is shared
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]

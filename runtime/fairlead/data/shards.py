@@ -83,10 +83,12 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     paths = tuple(sorted(folder.glob(f"*{split}*.h5")))
     if not paths:
         raise fail(
-            f"no {split} files in the data folder", where=f"{folder}/*{split}*.h5",
+            f"no {split} files in the data folder",
+            where=f"{folder}/*{split}*.h5",
             why="HEP-CNN data are HDF5 files whose names contain `train` or `val`",
-            remedy=f"python3 -m fairlead.data.generate --out {folder}", check="data-missing",
-        )  # fmt: skip
+            remedy=f"python3 -m fairlead.data.generate --out {folder}",
+            check="data-missing",
+        )
     return paths
 
 
@@ -179,9 +181,10 @@ def _length(path: Path) -> int:
 
 def _damaged(path: Path, exc: Exception) -> FairleadError:
     return fail(
-        f"{path.name} is not a whole HEP-CNN file", where=str(path),
+        f"{path.name} is not a whole HEP-CNN file",
+        where=str(path),
         why=f"truncated, altered or of another kind: {exc}",
         remedy=f"rm {path}; generated files come back with the next `fairlead train hepcnn`,"
         " others must be copied again",
         check="data-damaged",
-    )  # fmt: skip
+    )

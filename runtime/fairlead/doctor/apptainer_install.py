@@ -299,9 +299,14 @@ def _patchelf() -> str:
 def _debian_mirror() -> str:
     """The mirror of this machine's Debian ``main``, from apt's own configuration."""
     listed = run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)",
-         "Created-By: Packages"]
-    )  # fmt: skip
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
+            "Created-By: Packages",
+        ]
+    )
     rows = [row.split() for row in listed.stdout.splitlines()]
     mirrors = [
         row[0]
@@ -314,12 +319,16 @@ def _debian_mirror() -> str:
         raise fail(
             "Apptainer cannot be installed from a Debian mirror here",
             where="/etc/apt" if not debian else str(KEYRING),
-            why=listed.said if listed.returncode else "no Debian `main` among apt's sources"
-            if not debian else "the keys of Debian's archive are missing",
-            remedy=OTHER_WAY if not debian else "sudo apt-get install debian-archive-keyring, "
-            f"then `{RETRY}`",
+            why=listed.said
+            if listed.returncode
+            else "no Debian `main` among apt's sources"
+            if not debian
+            else "the keys of Debian's archive are missing",
+            remedy=OTHER_WAY
+            if not debian
+            else f"sudo apt-get install debian-archive-keyring, then `{RETRY}`",
             check="engine",
-        )  # fmt: skip
+        )
     return debian[0]
 
 

@@ -34,9 +34,12 @@ def probe_engine(environ: Mapping[str, str] = os.environ) -> Ran:
         if made.returncode:
             return made
         command = apptainer.exec_argv(
-            engine, str(image), [("/usr", "/usr", True)], ["/usr/bin/true"],
+            engine,
+            str(image),
+            [("/usr", "/usr", True)],
+            ["/usr/bin/true"],
             extra=["--contain", "--no-home"],
-        )  # fmt: skip
+        )
         return run(command, environ=environ, timeout_s=60)
 
 

@@ -37,9 +37,16 @@ def run(
     words = tuple(str(word) for word in argv)
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-            env={**environ, "LC_ALL": "C"}, cwd=cwd, timeout=timeout_s, check=False,
-        )  # fmt: skip
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**environ, "LC_ALL": "C"},
+            cwd=cwd,
+            timeout=timeout_s,
+            check=False,
+        )
     except FileNotFoundError as exc:
         return Ran(words, 127, stderr=str(exc))
     except OSError as exc:  # not executable, or damaged
@@ -64,9 +71,14 @@ def follow(
     lines: list[str] = []
     try:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", env={**environ, "LC_ALL": "C"},
-        )  # fmt: skip
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**environ, "LC_ALL": "C"},
+        )
     except OSError as exc:
         return Ran(words, 127, stderr=str(exc))
     with process:

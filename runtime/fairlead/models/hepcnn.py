@@ -44,9 +44,13 @@ def build(dropout: float) -> Any:
     x = images
     for unit in (1, 2, 3):
         x = layers.Conv2D(
-            128, 3, padding="same", activation="relu", kernel_initializer="he_normal",
+            128,
+            3,
+            padding="same",
+            activation="relu",
+            kernel_initializer="he_normal",
             name=f"conv{unit}",
-        )(x)  # fmt: skip
+        )(x)
         x = layers.MaxPooling2D(2, padding="same", name=f"pool{unit}")(x)
         x = layers.Dropout(dropout, name=f"drop{unit}")(x)
     features = tuple(x.shape[1:])
@@ -58,11 +62,13 @@ def build(dropout: float) -> Any:
     trainable = sum(int(weight.shape.num_elements()) for weight in model.trainable_variables)
     if (trainable, features) != (TRAINABLE, FEATURES):
         raise fail(
-            "this is not HEP-CNN 64x64", where="fairlead.models.hepcnn.build",
+            "this is not HEP-CNN 64x64",
+            where="fairlead.models.hepcnn.build",
             why=f"{trainable:,} trainable parameters and features {features}; published are"
             f" {TRAINABLE:,} and {FEATURES}",
-            remedy="use the Keras version of the image's lock", check="model-count",
-        )  # fmt: skip
+            remedy="use the Keras version of the image's lock",
+            check="model-count",
+        )
     return model
 
 

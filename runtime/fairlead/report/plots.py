@@ -40,9 +40,14 @@ def loss_curve(training: TrainResult) -> str:
         axes.plot(seconds, smooth, color=_ACCENT, linewidth=2.0)
         axes.axhline(math.log(2), color=_SOFT, linewidth=1, linestyle=(0, (4, 3)))
         axes.annotate(
-            "guessing", (seconds[-1], math.log(2)), (0, 3), textcoords="offset points",
-            ha="right", va="bottom", color=_SOFT,
-        )  # fmt: skip
+            "guessing",
+            (seconds[-1], math.log(2)),
+            (0, 3),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            color=_SOFT,
+        )
         # a single wild step must not flatten the curve
         axes.set_ylim(0, max(1.0, 1.15 * max(smooth)))
         axes.set_xlim(0, seconds[-1] * 1.01)
@@ -63,16 +68,27 @@ def scaling(training: TrainResult) -> str:
         for place, (_, value) in enumerate(rows):
             axes.barh(place, value, 0.55, color=_ACCENT if place == 0 else _OTHER)
             axes.annotate(
-                f"{value:.0f}", (value, place), (-5, 0), textcoords="offset points",
-                ha="right", va="center", color="white", fontweight="bold",
-            )  # fmt: skip
+                f"{value:.0f}",
+                (value, place),
+                (-5, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                color="white",
+                fontweight="bold",
+            )
         if training.one is not None:
             ideal = ranks * training.one.speed.samples_per_s
             axes.plot([ideal, ideal], [-0.42, 0.42], color=_INK, linewidth=1.6)
             axes.annotate(
-                "ideal", (ideal, 0.42), (0, 3), textcoords="offset points", ha="center",
-                va="bottom", color=_SOFT,
-            )  # fmt: skip
+                "ideal",
+                (ideal, 0.42),
+                (0, 3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                color=_SOFT,
+            )
         axes.set_xlim(0, 1.12 * max(fast, *(value * ranks for _, value in rows[1:]), fast))
         _rows(axes, [name for name, _ in rows])
         axes.set_xlabel("samples per second")
@@ -87,15 +103,23 @@ def auc_bars(training: TrainResult) -> str:
     def draw(axes: Any) -> None:
         for place, (name, value) in enumerate(rows):
             axes.barh(
-                place, value - 0.5, 0.55, left=0.5,
+                place,
+                value - 0.5,
+                0.55,
+                left=0.5,
                 color=_ACCENT if name == "HEP-CNN" else _OTHER,
-            )  # fmt: skip
+            )
             inside = value > 0.6
             axes.annotate(
-                f"{value:.3f}", (value, place), (-5 if inside else 5, 0),
-                textcoords="offset points", ha="right" if inside else "left", va="center",
-                color="white" if inside else _INK, fontweight="bold",
-            )  # fmt: skip
+                f"{value:.3f}",
+                (value, place),
+                (-5 if inside else 5, 0),
+                textcoords="offset points",
+                ha="right" if inside else "left",
+                va="center",
+                color="white" if inside else _INK,
+                fontweight="bold",
+            )
         axes.set_xlim(0.5, 1)
         axes.set_xticks([0.5, 0.6, 0.7, 0.8, 0.9, 1], ["0.5\nchance", ".6", ".7", ".8", ".9", "1"])
         _rows(axes, [name for name, _ in rows])

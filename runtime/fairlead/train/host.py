@@ -147,10 +147,22 @@ def _generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path
     whole = options.train_events + options.val_events
     events = _fresh(options.run_dir / "generate.jsonl")
     command = [
-        "python3", "-m", "fairlead.data.generate", "--out", str(folder), "--train",
-        str(options.train_events), "--val", str(options.val_events), "--seed", str(options.seed),
-        "--processes", str(options.processes), "--events-file", str(events),
-    ]  # fmt: skip
+        "python3",
+        "-m",
+        "fairlead.data.generate",
+        "--out",
+        str(folder),
+        "--train",
+        str(options.train_events),
+        "--val",
+        str(options.val_events),
+        "--seed",
+        str(options.seed),
+        "--processes",
+        str(options.processes),
+        "--events-file",
+        str(events),
+    ]
     with progress.stage("generate HEP events", whole, "events") as stage:
         done = _Counter(stage)
 
@@ -225,11 +237,13 @@ def _work(
         return from_json(WorkerResult, json.loads(result.read_text()))
     except (OSError, ValueError) as exc:
         raise fail(
-            "the ranks ended well but left no result", where=str(result), why=str(exc),
+            "the ranks ended well but left no result",
+            where=str(result),
+            why=str(exc),
             remedy="run the same command again; the image's fairlead may be another version:"
             " build it anew",
             check="train-no-result",
-        ) from exc  # fmt: skip
+        ) from exc
 
 
 class _ShowTraining:
@@ -330,15 +344,20 @@ def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -
     if told:
         first = told[0]
         return fail(
-            first["what"], where=first.get("where", ""), why=first.get("why", ""),
-            remedy=first.get("remedy") or f"see {events}", check=first.get("check", "train-rank"),
-        )  # fmt: skip
+            first["what"],
+            where=first.get("where", ""),
+            why=first.get("why", ""),
+            remedy=first.get("remedy") or f"see {events}",
+            check=first.get("check", "train-rank"),
+        )
     last = "\n".join(outcome.output.strip().splitlines()[-12:])
     return fail(
         f"`{' '.join(command[:3])}` ended with exit code {outcome.code}",
-        where=" ".join(command), why=last or "it printed nothing",
-        remedy="mend what it says, then run the same command again", check="train-launch",
-    )  # fmt: skip
+        where=" ".join(command),
+        why=last or "it printed nothing",
+        remedy="mend what it says, then run the same command again",
+        check="train-launch",
+    )
 
 
 def judge(result: TrainResult) -> Iterator[Finding]:
@@ -350,12 +369,16 @@ def judge(result: TrainResult) -> Iterator[Finding]:
             f"HEP-CNN (AUC {auc:.3f}) did not beat the linear model ({linear:.3f})",
             where=f"{held_out} held-out events",
             why=f"{result.all.epochs_done:.2f} epochs in {result.all.train_seconds:.0f} s",
-            remedy="train longer, e.g. with twice the time limit", check="train-not-learnt",
-        )  # fmt: skip
+            remedy="train longer, e.g. with twice the time limit",
+            check="train-not-learnt",
+        )
     elif auc < AUC_GATE:
         yield Finding(
-            Severity.WARNING, f"AUC {auc:.3f} is below {AUC_GATE}", f"{held_out} held-out events",
+            Severity.WARNING,
+            f"AUC {auc:.3f} is below {AUC_GATE}",
+            f"{held_out} held-out events",
             f"training stopped by {result.all.stopped_by} after"
             f" {result.all.epochs_done:.2f} epochs",
-            "train longer, e.g. with twice the time limit", "train-below-gate",
-        )  # fmt: skip
+            "train longer, e.g. with twice the time limit",
+            "train-below-gate",
+        )

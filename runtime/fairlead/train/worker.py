@@ -72,9 +72,12 @@ def main() -> None:
         raise
     except Exception as exc:
         log.write(
-            "error", rank=ranks.rank, what=f"rank {ranks.rank} failed: {type(exc).__name__}",
-            where=f"rank {ranks.rank} on {socket.gethostname()}", why=str(exc)[:2000],
-        )  # fmt: skip
+            "error",
+            rank=ranks.rank,
+            what=f"rank {ranks.rank} failed: {type(exc).__name__}",
+            where=f"rank {ranks.rank} on {socket.gethostname()}",
+            why=str(exc)[:2000],
+        )
         raise
 
 
@@ -194,12 +197,13 @@ def _all_equal(ranks: Comm, network: _Network, when: str) -> tuple[str, ...]:
     if match.first is not None:
         name = network.model.variables[match.first].path
         raise fail(
-            f"the ranks' weights differ {when}", where=f"{name}, ranks {list(match.ranks)}",
+            f"the ranks' weights differ {when}",
+            where=f"{name}, ranks {list(match.ranks)}",
             why="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
             remedy="run it again with `--mpi container`; if that is well, the host MPI's Allreduce"
             " does not give all ranks the same bits",
             check="weights-differ",
-        )  # fmt: skip
+        )
     return match.digests
 
 
@@ -208,10 +212,12 @@ def _steps(config: WorkerConfig, rows: Rows) -> tuple[int, str]:
     each = rows.batches_per_epoch(config.batch)
     if each == 0:
         raise fail(
-            "there are fewer events than one step needs", where=str(config.data),
+            "there are fewer events than one step needs",
+            where=str(config.data),
             why=f"{rows.total} training events for batches of {config.batch} on every rank",
-            remedy="lower the batch or generate more events", check="data-too-small",
-        )  # fmt: skip
+            remedy="lower the batch or generate more events",
+            check="data-too-small",
+        )
     steps = each * config.epochs
     if config.max_steps is not None and config.max_steps < steps:
         return config.max_steps, "max_steps"
@@ -278,9 +284,13 @@ def _train(
         points.append(LossPoint(step, epoch, end - begun, float(shared[0])))
         recent = [t.whole for t in times[config.warmup :][-10:]] or [times[-1].whole]
         log.write(
-            "step", step=step + 1, epoch=epoch, loss=float(shared[0]), seconds=end - begun,
+            "step",
+            step=step + 1,
+            epoch=epoch,
+            loss=float(shared[0]),
+            seconds=end - begun,
             samples_per_s=config.batch * ranks.size / statistics.median(recent),
-        )  # fmt: skip
+        )
         if shared[2] > 0:
             break
     return _Trained(points, times)
@@ -308,10 +318,12 @@ def _not_finite(ranks: Comm, step: int, own: comm.core.Array, rate: float) -> Fa
 def _speed(times: list[_StepTimes], samples: int) -> Speed:
     if not times:
         raise fail(
-            "no step was timed", where="fairlead.train.worker",
+            "no step was timed",
+            where="fairlead.train.worker",
             why="all steps were warm-up, or the time was up before",
-            remedy="allow more steps or seconds", check="too-few-steps",
-        )  # fmt: skip
+            remedy="allow more steps or seconds",
+            check="too-few-steps",
+        )
     whole = [t.whole for t in times]
     median = statistics.median(whole)
     return Speed(
