@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlead import __version__
+from fairlead import __version__, sharedmemory
 from fairlead.paths import atomic_write
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 _BEGUN = pytest.StashKey[float]()
+_MEMORY = pytest.StashKey[frozenset[Path]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORTS] = []
     config.stash[_BEGUN] = time.time()
+    config.stash[_MEMORY] = sharedmemory.listing()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,6 +37,8 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    # Some tests kill ranks that were started without fairlead, which would have cleaned up.
+    sharedmemory.clear(session.config.stash[_MEMORY])
     path: Path | None = session.config.getoption("--results")
     if path is None:
         return
