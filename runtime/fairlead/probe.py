@@ -70,7 +70,7 @@ def probe(
             hung = exc
     reports = _reports(folder)
     words = _last_words(folder)
-    if hung and len(reports) < ranks:
+    if hung:
         raise FairleadError(_hang(folder, ranks, limit_s, words, plan.image), ExitCode.WATCHDOG)
     if not reports or any("error" in r for r in reports):
         finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in reports), plan)
@@ -154,12 +154,14 @@ def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> F
         parts.append(f"rank {', '.join(missing[:8])} never started")
     if inside:
         parts.append(f"rank {', '.join(inside[:8])} started and did not leave MPI_Init")
+    if not missing and not inside:
+        parts.append("every rank started, and did not leave MPI_Finalize")
     said = [line for line in words.strip().splitlines() if " INFO " not in line]
     tail = said[-3:]
     return error(
         f"the probe did not end within {limit_s:g} s; everything was killed",
         where=f"{len(started)} of {ranks} ranks started",
-        why="\n".join([*parts, *tail]) or "no word from it",
+        why="\n".join([*parts, *tail]),
         remedy=f"fairlead preflight {image}; more time: --watchdog SECONDS",
         check="watchdog",
     )
