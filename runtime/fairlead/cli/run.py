@@ -55,7 +55,9 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 @click.option(
     "--force", is_flag=True, help="Go on when the checks refuse; the proof still decides."
 )
-@click.option("--dry-run", is_flag=True, help="Print the line that launches it, and launch nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the line that launches it, and launch nothing."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show what every rank proved, as a table.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @json_option
