@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from fairlead.findings import ExitCode, FairleadError, fail
 # What launchers tell each process of the number of ranks. The first that is set counts: hydra may
 # itself have been started by srun, and then only PMI_SIZE speaks of this launch.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
+_BEFORE_ABORT_S = 0.5
 
 # MPI before 4.0 counts elements in a C int.
 _MAX_COUNT = 1 << 30
@@ -189,6 +192,9 @@ def _abort_on_exception(backend: Backend) -> None:
         sys.stderr.write(f"rank {backend.rank} of {backend.size} failed; ending the others\n")
         sys.stdout.flush()
         sys.stderr.flush()
+        # MPI_Abort overtakes what is still on its way through the launcher, and Hydra then drops it:
+        # the words that say why must have arrived first.
+        time.sleep(_BEFORE_ABORT_S)
         backend.abort(int(ExitCode.FAILED))
 
     sys.excepthook = hook
