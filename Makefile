@@ -5,7 +5,7 @@ TEST_IMAGES := mpi-base tensorflow
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup venv demo test test-full images check fix bench clean
+.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -27,8 +27,14 @@ test: images ## what CI runs: unit and system tests
 test-full: images ## and the tests that take longer than CI allows; outcomes kept as JSON
 	@$(PY) -m pytest --results benchmarks/results/test-full.json
 
-images: setup
+test-setup: ## and what only the tests run: a registry, Podman
+	@sh bootstrap.sh test
+
+images: test-setup
 	@for image in $(TEST_IMAGES); do .venv/bin/fairlead build "$$image" || exit; done
+
+catalogue: test-setup ## build every recipe that has a lock; write docs/reference/catalogue.md
+	@$(PY) -m fairlead_build.catalogue
 
 check: venv ## ruff and mypy; changes nothing
 	@$(PY) -m ruff check

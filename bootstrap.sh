@@ -4,6 +4,7 @@
 #
 #   sh bootstrap.sh         the virtual environment and the machine (`make setup`)
 #   sh bootstrap.sh venv    the virtual environment only (`make check`)
+#   sh bootstrap.sh test    and what only the tests run: a registry, Podman (`make test`)
 #
 # System packages come from apt: as root, or by sudo; without either, the line to type is printed.
 set -eu
@@ -12,6 +13,7 @@ cd "$(dirname "$0")"
 VENV=.venv
 EXTRAS=build,report,setup,data,ranks,dev
 PACKAGES=runtime/fairlead/doctor/system_packages.txt
+TEST_PACKAGES=tests/system/system_packages.txt
 LOG=
 DATA="${XDG_DATA_HOME:-${HOME:-/}/.local/share}/fairlead"
 
@@ -32,6 +34,9 @@ main() {
         "$VENV/bin/fairlead" doctor --fix --yes
         write_stamp ready "$(machine_key)"
     fi
+    [ "${1:-}" = test ] || return 0
+    wanted="$(missing_packages "$TEST_PACKAGES" | tr '\n' ' ')"
+    [ -z "$wanted" ] || install_packages "$wanted"
 }
 
 # What the set-up of this machine depends on and what it made: when one of it changes, doctor looks
@@ -43,7 +48,7 @@ machine_key() {
         cat /proc/sys/kernel/random/boot_id
         cat runtime/fairlead/doctor/*.txt runtime/fairlead/doctor/*.toml
         ls -ld "$DATA"/apptainer/current/bin/apptainer "$DATA"/mpi/*/bin/mpiexec /dev/fuse 2>&1
-        missing_packages
+        missing_packages "$PACKAGES"
         cat /etc/subuid /etc/subgid 2>&1
     } | sha256sum
 }
@@ -53,7 +58,7 @@ write_stamp() { echo "$2" >"$VENV/.fairlead-$1.new" && mv "$VENV/.fairlead-$1.ne
 
 make_venv() {
     python=$(find_python) || {
-        install_packages
+        install_packages "python3 python3-venv $(missing_packages "$PACKAGES" | tr '\n' ' ')"
         python=$(find_python) || stop "no Python 3.11 or newer with venv and ensurepip" \
             "install one and put it first on PATH, then: make setup"
     }
@@ -92,12 +97,12 @@ missing_packages() {
             /*) [ -e "$witness" ] || echo "$package" ;;
             *) command -v "$witness" >/dev/null || echo "$package" ;;
         esac
-    done <"$PACKAGES"
+    done <"$1"
 }
 
-# Python's packages, and in the same go all that doctor would ask for next.
+# install_packages NAMES: as root or by sudo; else it says what to type.
 install_packages() {
-    wanted="python3 python3-venv $(missing_packages | tr '\n' ' ')"
+    wanted=$1
     line="apt-get install -y --no-install-recommends $wanted"
     command -v apt-get >/dev/null || stop "this machine has no apt-get" \
         "install Python 3.11 or newer with venv, and the like of: $wanted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import overhead, swap
+from benchmarks import buildcost, buildtime, overhead, swap
 from benchmarks.measure import keep, machine
 
 ALL = {
@@ -12,6 +12,8 @@ ALL = {
     "run-noop": overhead.measure_noop,
     "run-tensorflow": overhead.measure_tensorflow,
     "swap": swap.measure,
+    "build-tensorflow": buildtime.measure,
+    "build-cost": buildcost.measure,
 }
 
 
@@ -26,16 +28,25 @@ def main(names: list[str]) -> int:
         result = ALL[name]()
         path = keep(result, on)
         for row in result.rows:
-            print(_line(row.name, row.value, row.low, row.high, row.bar, row.met, row.kind))
+            print(
+                _line(row.name, row.value, row.low, row.high, row.bar, row.met, row.kind, row.unit)
+            )
         missed = missed or not result.met
         print(f"  kept in {path.relative_to(path.parents[2])}")
     return 1 if missed else 0
 
 
 def _line(
-    name: str, value: float, low: float, high: float, bar: float | None, met: bool, kind: str
+    name: str,
+    value: float,
+    low: float,
+    high: float,
+    bar: float | None,
+    met: bool,
+    kind: str,
+    of: str,
 ) -> str:
-    unit = "" if kind == "ratio" else " s"
+    unit = "" if kind == "ratio" else f" {of}"
     verdict = "reported" if bar is None else "met" if met else "missed"
     limit = "-" if bar is None else f"{bar:g}{unit}"
     return f"{name:<48} {value:7.3f}{unit} [{low:.3f}, {high:.3f}]  bar {limit:<7} {verdict}"

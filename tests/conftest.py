@@ -1,4 +1,7 @@
-"""``--results FILE``: the outcome of every test as JSON, for ``make test-full``."""
+"""``--results FILE``: the outcome of every test as JSON, for ``make test-full``.
+
+``--update``: golden files are written anew instead of compared.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ _MEMORY = pytest.StashKey[frozenset[Path]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, help="write every test's outcome to this JSON file")
+    parser.addoption("--update", action="store_true", help="write golden files anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Where this machine gets Debian from: its own apt configuration, in both of apt's formats.
+"""Where this machine gets .debs from: its own apt configuration, in both of apt's formats.
 
 A lock says ``Debian bookworm main``; this module says at which URL, with which keyring. Nothing
 here contacts a host.
@@ -14,9 +14,52 @@ from pathlib import Path
 
 from fairlead.findings import fail
 
-OVERRIDE = "FAIRLEAD_INDEX_DEBIAN"
-_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# By distribution, and by distribution and SECURITY where that is an archive of its own.
+OVERRIDES = {
+    "debian": "FAIRLEAD_INDEX_DEBIAN",
+    "debian-security": "FAIRLEAD_INDEX_DEBIAN_SECURITY",
+    "ubuntu": "FAIRLEAD_INDEX_UBUNTU",
+}
+_KEYRINGS = {
+    "debian": "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "ubuntu": "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+}
+_KEYRING_PACKAGES = {"debian": "debian-archive-keyring", "ubuntu": "ubuntu-keyring"}
 _SCHEMES = ("http://", "https://", "file:", "copy:", "mirror+")
+
+
+@dataclass(frozen=True)
+class AptIndex:
+    """One signed index of .debs, as a lock names it: ``Debian bookworm main``."""
+
+    distribution: str
+    suite: str
+    components: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.distribution.capitalize()} {self.suite} {' '.join(self.components)}"
+
+    @property
+    def override(self) -> str:
+        """The variable that names another mirror of it."""
+        security = self.suite.endswith("-security")
+        key = f"{self.distribution}-security" if security else self.distribution
+        return OVERRIDES.get(key, OVERRIDES[self.distribution])
+
+    @property
+    def security(self) -> AptIndex:
+        """Where this release gets its corrections from."""
+        return replace(self, suite=f"{self.suite}-security")
+
+    @classmethod
+    def parse(cls, name: str) -> AptIndex | None:
+        """The index that a lock calls ``name``; None when it is not one of .debs."""
+        distribution, _, rest = name.partition(" ")
+        suite, *components = rest.split(" ")
+        if distribution.lower() not in _KEYRINGS or not suite or not components:
+            return None
+        return cls(distribution.lower(), suite, tuple(components))
 
 
 @dataclass(frozen=True)
@@ -52,36 +95,38 @@ class AptSource:
         return "\n".join(lines) + "\n"
 
 
-def debian_sources(
-    suite: str,
-    components: tuple[str, ...],
+def apt_sources(
+    index: AptIndex,
     *,
     etc_apt: Path = Path("/etc/apt"),
     environ: Mapping[str, str] = os.environ,
 ) -> tuple[AptSource, ...]:
-    """Candidates for the index ``Debian SUITE COMPONENTS``, the likeliest first.
+    """Candidates for an index, the likeliest first.
 
-    A third party's archive may use Debian's suite names too, so whoever asks must check the
-    Release file's origin, or the hash of what came.
+    A third party's archive may use a distribution's suite names too, so whoever asks must check
+    the Release file's origin, or the hash of what came.
 
     Raises:
         FairleadError: none is configured.
     """
     configured = [s for s in read_sources(etc_apt) if s.uri.startswith(_SCHEMES)]
+    suite, components = index.suite, index.components
     fits = [s for s in configured if suite in s.suites and set(components) <= set(s.components)]
-    if override := environ.get(OVERRIDE, "").rstrip("/"):
+    if override := environ.get(index.override, "").rstrip("/"):
         known = next((s for s in configured if s.uri == override), None)
-        base = known or AptSource(override, (suite,), components, _KEYRING)
-        return (replace(base, origin=f"${OVERRIDE}"),)
+        base = known or AptSource(override, (suite,), components, _KEYRINGS[index.distribution])
+        return (replace(base, origin=f"${index.override}"),)
     if not fits:
         raise fail(
-            f"no apt source offers Debian {suite} {' '.join(components)}",
+            f"no apt source offers {index.name}",
             where=str(etc_apt),
             why=f"{len(configured)} archives are configured, none of them has it",
-            remedy=f"export {OVERRIDE}=URL of a Debian mirror (and install debian-archive-keyring)",
+            remedy=f"export {index.override}=URL of a mirror "
+            f"(and install {_KEYRING_PACKAGES[index.distribution]})",
             check="apt-source-missing",
         )
-    return tuple(sorted(set(fits), key=lambda s: (not s.uri.endswith("/debian"), s.uri)))
+    likely = re.compile(rf"/{index.distribution}(-security)?$")
+    return tuple(sorted(set(fits), key=lambda s: (not likely.search(s.uri), s.uri)))
 
 
 def read_sources(etc_apt: Path) -> list[AptSource]:

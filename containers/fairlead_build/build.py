@@ -8,6 +8,7 @@ tree     a squashfs of all that, without our own wheel        ``tree.py``
 facts    what the planner must know; checked against itself   ``examine.py``, ``mpicheck.py``
 payload  our wheel and the image's description over the tree  ``payload.py``
 sif      the squashfs in a SIF                                ``sif.py``
+others   the other formats that were asked for                ``formats.py``
 index    the name under which ``fairlead run`` finds it       ``images.py``
 =======  ===================================================  =============================
 
@@ -19,37 +20,36 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import fairlead
 from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.packages import Installed
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
 from fairlead.serial import from_json, to_json
-from fairlead.sif import copy_object, read_sif
-from fairlead.suggest import suggest
-from fairlead_build import fetch, payload
+from fairlead_build import enginetree, fetch, payload, sources, tooltree
+from fairlead_build import formats as forms
+from fairlead_build.debian import debian_key
 from fairlead_build.examine import examine
-from fairlead_build.images import ImageEntry, hand_out, read_entry, write_entry
+from fairlead_build.formats import Format
+from fairlead_build.images import ImageEntry, read_entry, trees_in_use, write_entry
 from fairlead_build.lock import Lock, load_lock
+from fairlead_build.materials import bill_of_materials
 from fairlead_build.mpicheck import image_findings
 from fairlead_build.ownwheel import own_wheel, runtime_requirements
 from fairlead_build.payload import Description
 from fairlead_build.proc import no_space
 from fairlead_build.recipe import LoadedRecipe, load_recipe
-from fairlead_build.resolve import target_of
 from fairlead_build.sif import write_sif
-from fairlead_build.store import Cache, holding, need_space, publish, scratch_parent, workspace
-from fairlead_build.tools import architecture, versions
+from fairlead_build.store import Cache, holding, missing, need_space, scratch_parent, workspace
+from fairlead_build.sweep import sweep, used
+from fairlead_build.tools import architecture
 from fairlead_build.tree import build_tree, tree_key
-
-Format = Literal["sif", "squashfs"]
-FORMATS: tuple[Format, ...] = ("sif", "squashfs")
-SUFFIX = {"sif": ".sif", "squashfs": ".squashfs"}
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class BuildResult:
     Attributes:
         entry: the image in the cache; None after a dry run that has none.
         cached: nothing had to be made.
-        outputs: the files of the chosen formats, in the same order.
-        warnings: what does not stop a build, e.g. other tool versions than the lock's.
+        outputs: the files or folders of the chosen formats, in the same order.
+        warnings: what does not stop a build, e.g. a name that meant another recipe until now.
     """
 
     recipe: str
@@ -116,67 +116,51 @@ def build(
 
     Args:
         recipe: the name of a bundled recipe, or a recipe's folder.
-        formats: of :data:`FORMATS`.
-        output: a file (one format only) or a folder that gets the image; it stays in the cache too.
+        formats: of ``formats.FORMATS``.
+        output: the name of a copy (one format only), or a folder that gets the copies.
         dry_run: only says what would be done.
     Raises:
         FairleadError: bad recipe or lock, a failed stage, or no room; whatever stage was finished
             is kept, and the same command goes on from there.
     """
-    chosen = _formats(formats, output)
-    job = _prepare(load_recipe(recipe), cache or Cache.default())
+    chosen = forms.chosen(formats, output)
+    cache = cache or Cache.default()
+    with _system_errors_named(cache):
+        job = _prepare(load_recipe(recipe), cache)
     entry = _current(job)
     if dry_run:
-        return BuildResult(job.name, job.key, entry is not None, entry, (), _stages(job, entry), ())
+        return BuildResult(
+            job.name, job.key, entry is not None, entry, (), _stages(job, entry, chosen), ()
+        )
     progress = progress or Silent()
     cached = entry is not None
     warnings: tuple[Finding, ...] = ()
-    try:
+    with _system_errors_named(cache):
         if entry is None:
             # One build of a recipe at a time; the next one is told whom it waits for.
-            with holding(
-                job.cache,
-                f"recipe-{job.name}",
-                lambda who: progress.stage(f"wait for {who}, which is building `{job.name}` too"),
-            ):
+            with holding(job.cache, f"recipe-{job.name}", _waiting(job, progress)):
                 entry = _current(job)  # somebody else may have built it while we waited
                 if entry is None:
-                    warnings = (*_tool_warnings(job.lock), *_name_warnings(job))
+                    warnings = _name_warnings(job)
                     entry = _make(job, progress)
         outputs = tuple(_output(job, entry, form, output, progress) for form in chosen)
+    return BuildResult(
+        job.name, job.key, cached, entry, outputs, _stages(job, entry, chosen), warnings
+    )
+
+
+@contextmanager
+def _system_errors_named(cache: Cache) -> Iterator[None]:
+    """What the system refuses in the cache, by its name: full, or not to be written to."""
+    try:
+        yield
     except OSError as exc:
+        file = Path(exc.filename) if isinstance(exc.filename, str) else None
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise no_space(
-                "build the image", Path(exc.filename).parent if exc.filename else job.cache.root
-            ) from None
+            raise no_space("build the image", file.parent if file else cache.root) from None
+        if exc.errno in (errno.EROFS, errno.EACCES) and file and file.is_relative_to(cache.root):
+            raise cache.unwritable(exc) from None
         raise
-    return BuildResult(job.name, job.key, cached, entry, outputs, _stages(job, entry), warnings)
-
-
-def _formats(formats: Sequence[str], output: Path | None) -> list[Format]:
-    chosen = []
-    for name in formats:
-        match = next((known for known in FORMATS if known == name), None)
-        if match is None:
-            raise fail(
-                f"no image format `{name}`",
-                where="--format",
-                why=suggest(name, FORMATS),
-                remedy=f"--format {','.join(FORMATS)}",
-                check="format",
-                code=ExitCode.USAGE,
-            )
-        chosen.append(match)
-    if output is not None and len(chosen) > 1 and not output.is_dir():
-        raise fail(
-            f"{len(chosen)} formats cannot become one file",
-            where=f"-o {output}",
-            why="it is not a folder",
-            remedy=f"mkdir -p {output}, or give one --format",
-            check="format",
-            code=ExitCode.USAGE,
-        )
-    return chosen
 
 
 def _prepare(loaded: LoadedRecipe, cache: Cache) -> _Job:
@@ -191,11 +175,21 @@ def _prepare(loaded: LoadedRecipe, cache: Cache) -> _Job:
             check="architecture",
             code=ExitCode.USAGE,
         )
+    if wrong := tooltree.mismatch(lock, loaded.given, loaded.lock_path):
+        raise FairleadError([wrong], ExitCode.USAGE)
     cache.make()
     wheel = own_wheel(cache) if python else None
     wheel_sha256 = hashlib.sha256(wheel).hexdigest() if wheel else ""
-    tree = tree_key(loaded, lock)
-    told = [tree, loaded.digest, lock_sha256, wheel_sha256, fairlead.__version__]
+    tree = (enginetree.tree_key if lock.base else tree_key)(loaded, lock)
+    # The wheel holds the code that writes the payload; an image without Python has no wheel.
+    told = [
+        tree,
+        loaded.digest,
+        lock_sha256,
+        wheel_sha256,
+        fairlead.__version__,
+        payload.SCHEMA_VERSION,
+    ]
     key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
     return _Job(loaded, lock, lock_sha256, wheel, wheel_sha256, tree, key, cache)
 
@@ -205,12 +199,22 @@ def _current(job: _Job) -> ImageEntry | None:
     return entry if entry is not None and entry.key == job.key else None
 
 
-def _stages(job: _Job, entry: ImageEntry | None) -> tuple[StageState, ...]:
-    if entry is not None:
-        return tuple(
-            StageState(name, True, "") for name in ("fetch", "tree", "facts", "payload", "sif")
+def _stages(
+    job: _Job, entry: ImageEntry | None, chosen: Sequence[Format]
+) -> tuple[StageState, ...]:
+    others = tuple(
+        StageState(
+            form,
+            forms.is_kept(form, job.cache, job.key),
+            str(forms.kept(form, job.cache, job.key)[0]),
         )
-    absent = fetch.missing(job.lock.packages, job.cache)
+        for form in chosen
+        if form != "sif"
+    )
+    if entry is not None:
+        names = ("fetch", "tree", "facts", "payload", "sif")
+        return (*(StageState(name, True, "") for name in names), *others)
+    absent = missing(job.lock.packages, job.cache)
     tree = job.cache.tree(job.tree).is_file()
     needed = not tree and bool(absent)
     size = sum(item.size for item in absent)
@@ -224,27 +228,7 @@ def _stages(job: _Job, entry: ImageEntry | None) -> tuple[StageState, ...]:
         StageState("facts", _read_facts(job) is not None, "MPI libraries and who uses them"),
         StageState("payload", False, "fairlead and the image's description"),
         StageState("sif", False, str(job.cache.image(job.key))),
-    )
-
-
-def _tool_warnings(lock: Lock) -> tuple[Finding, ...]:
-    here = versions()
-    told = [
-        f"{name} is {here[name]}, was {lock.tools[name]}"
-        for name in here
-        if lock.tools.get(name) != here[name]
-    ]
-    if not told:
-        return ()
-    return (
-        Finding(
-            Severity.WARNING,
-            "this image may differ in its bytes from other machines'",
-            "the tools of this machine",
-            "; ".join(told),
-            "to compare digests, build with the versions in lock.toml, [tools]",
-            "tool-versions",
-        ),
+        *others,
     )
 
 
@@ -268,25 +252,31 @@ def _name_warnings(job: _Job) -> tuple[Finding, ...]:
 def _make(job: _Job, progress: Progress) -> ImageEntry:
     lock, cache = job.lock, job.cache
     tree = cache.tree(job.tree)
+    stored = [
+        cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)
+    ]
+    stored += [cache.source(key) for key in sources.keys(job.loaded, lock)]
+    used(tree, cache.tree_facts(job.tree), *stored)
     if not tree.is_file():
-        absent = sum(package.size for package in fetch.missing(lock.packages, cache))
+        absent = sum(package.size for package in missing(lock.packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
         need_space(
             cache.root, absent + 3 * lock.download_bytes, f"building `{job.name}`", "XDG_CACHE_HOME"
         )
-        target = (
-            target_of(lock.inputs.python, lock.architecture, _glibc(lock)) if lock.wheel else ()
-        )
-        fetch.fetch(lock, target, cache, progress, job.loaded.given)
-        tree = build_tree(job.loaded, lock, job.tree, cache, progress)
+        fetch.fetch(job.loaded, lock, cache, progress)
+        make = enginetree.build_tree if lock.base else build_tree
+        tree = make(job.loaded, lock, job.tree, cache, progress)
     size = tree.stat().st_size
     need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
     with (
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
-        facts, bytecode = _examine(job, tree, scratch, progress)
+        facts, packages, bytecode = _examine(job, tree, scratch, progress)
+        materials, parts = bill_of_materials(
+            job.loaded, lock, job.lock_sha256, job.wheel_sha256, packages
+        )
         description = payload.describe(
             job.loaded,
             lock,
@@ -294,18 +284,33 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
             lock_sha256=job.lock_sha256,
             tree_key=job.tree,
             wheel_sha256=job.wheel_sha256,
+            materials=materials,
+            components=parts,
+            below=enginetree.base_environment(job.loaded, lock, cache, progress),
         )
-        members = payload.layer(job.loaded, description, job.wheel, bytecode)
+        members = payload.layer(job.loaded, description, job.wheel, bytecode, materials)
         squashfs = scratch / "image.squashfs"
-        digest = payload.overlay(tree, members, squashfs, lock, progress, job.again)
-        return _wrap(job, squashfs, digest, description, work, progress)
+        made = payload.overlay(tree, members, squashfs, lock, cache, progress, job.again)
+        return _wrap(job, squashfs, made, description, work, progress)
 
 
 def _wrap(
-    job: _Job, squashfs: Path, digest: str, description: Description, work: Path, progress: Progress
+    job: _Job,
+    squashfs: Path,
+    overlaid: payload.Overlaid,
+    description: Description,
+    work: Path,
+    progress: Progress,
 ) -> ImageEntry:
+    digest = overlaid.sha256
     size = squashfs.stat().st_size
-    document = {**description.to_json(), "squashfs_sha256": digest, "squashfs_bytes": size}
+    document = {
+        **description.to_json(),
+        "squashfs_sha256": digest,
+        "squashfs_bytes": size,
+        "tree_sha256": overlaid.tree_sha256,
+        "tree_bytes": overlaid.tree_bytes,
+    }
     text = json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
     made = work / "image.sif"
     with progress.stage("write the SIF", size, "B") as stage:
@@ -326,6 +331,7 @@ def _wrap(
         path=str(final),
         sif_sha256=sif_sha256,
         squashfs_sha256=digest,
+        tree_sha256=overlaid.tree_sha256,
         recipe=job.name,
         recipe_path=str(job.loaded.folder),
         lock_sha256=job.lock_sha256,
@@ -333,19 +339,18 @@ def _wrap(
         tree=job.tree,
         bytes=final.stat().st_size,
     )
-    write_entry(job.cache, entry)
+    write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))
+    sweep(job.cache, trees_in_use(job.cache))
     return entry
-
-
-def _glibc(lock: Lock) -> str:
-    version = next((d.version for d in lock.deb if d.name == "libc6"), "2.17")
-    return version.split("-")[0]
 
 
 def _examine(
     job: _Job, tree: Path, scratch: Path, progress: Progress
-) -> tuple[ImageFacts, dict[str, bytes]]:
-    """The tree's facts, from the cache or by a scan, checked either way; and our wheel's .pyc."""
+) -> tuple[ImageFacts, Installed, dict[str, bytes]]:
+    """The tree's facts and packages, from the cache or by a scan; and our wheel's .pyc.
+
+    The facts are checked either way.
+    """
     known = _read_facts(job)
     python = job.loaded.recipe.python
     with progress.stage("examine the tree") as stage:
@@ -357,21 +362,24 @@ def _examine(
             python=f"{python.prefix}/bin/python3" if python else "",
             site=python.site if python else "",
         )
-        facts = known or found.facts
-        assert facts is not None
+        facts, packages = known or (found.facts, found.installed)
+        assert facts is not None and packages is not None
         if known is None:
+            told = {"facts": to_json(facts), "installed": to_json(packages)}
             with atomic_write(job.cache.tree_facts(job.tree), "w") as out:
-                json.dump({"scanner": _scanner(), "facts": to_json(facts)}, out)
+                json.dump({"scanner": _scanner(), **told}, out)
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
     if wrong := image_findings(facts, job.loaded):
         raise FairleadError(wrong)
-    return facts, found.bytecode
+    return facts, packages, found.bytecode
 
 
-def _read_facts(job: _Job) -> ImageFacts | None:
+def _read_facts(job: _Job) -> tuple[ImageFacts, Installed] | None:
     try:
         data = json.loads(job.cache.tree_facts(job.tree).read_text("utf-8"))
-        return from_json(ImageFacts, data["facts"]) if data["scanner"] == _scanner() else None
+        if data["scanner"] != _scanner():
+            return None
+        return from_json(ImageFacts, data["facts"]), from_json(Installed, data["installed"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -379,29 +387,20 @@ def _read_facts(job: _Job) -> ImageFacts | None:
 def _scanner() -> str:
     """The digest of the code that finds facts: newer code finds other facts in the same tree."""
     folder = Path(fairlead.__file__).parent
-    names = ("elf.py", "facts.py", "identify.py", "scan.py")
+    names = ("elf.py", "facts.py", "identify.py", "packages.py", "scan.py")
     return hashlib.sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()
 
 
 def _output(
     job: _Job, entry: ImageEntry, form: Format, output: Path | None, progress: Progress
 ) -> Path:
-    image = Path(entry.path)
-    if form == "sif":
-        return hand_out(image, output, SUFFIX[form], job.name) if output else image
-    target = image.with_suffix(SUFFIX[form]) if output is None else output
-    if output is None and target.is_file():
-        return target
-    with (
-        progress.stage("take the squashfs out of the SIF") as stage,
-        workspace(job.cache.root / "work", "squashfs-") as work,
-    ):
-        held = read_sif(image).squashfs
-        made = work / "image.squashfs"
-        with made.open("wb") as out:
-            copy_object(image, held, out)
-        stage.result(f"{held.size / 1e6:.0f} MB")
-        if output is not None:
-            return hand_out(made, output, SUFFIX[form], job.name)
-        publish(made, target)
-    return target
+    if output is None and form == "sif":
+        return Path(entry.path)
+    with holding(job.cache, f"recipe-{job.name}", _waiting(job, progress)):
+        if output is None:
+            return forms.make(form, entry, job.cache, progress)
+        return forms.hand_out(form, entry, job.cache, output, progress)
+
+
+def _waiting(job: _Job, progress: Progress) -> Callable[[str], AbstractContextManager[object]]:
+    return lambda who: progress.stage(f"wait for {who}, which is building `{job.name}` too")

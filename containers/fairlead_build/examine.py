@@ -21,6 +21,7 @@ from typing import Any
 
 from fairlead.facts import ImageFacts
 from fairlead.findings import FairleadError, error, fail
+from fairlead.packages import Installed, installed
 from fairlead.scan import scan_tree
 from fairlead.serial import from_json, to_json
 from fairlead_build.proc import child, clean_environment, run
@@ -34,10 +35,12 @@ class Examined:
 
     Attributes:
         facts: None when they were not asked for.
+        installed: its packages; likewise.
         bytecode: the .pyc files of the wheel, by name relative to the site-packages folder.
     """
 
     facts: ImageFacts | None
+    installed: Installed | None
     bytecode: dict[str, bytes]
 
 
@@ -48,7 +51,7 @@ def examine(
 
     Args:
         folder: an empty folder of ours; the mount point is made in it.
-        facts: whether to scan it for facts.
+        facts: whether to scan it for facts and packages.
         wheel: a wheel to compile, None for none.
         python: the tree's Python, a path inside it.
         site: the folder inside the tree that the wheel is laid into.
@@ -82,7 +85,11 @@ def examine(
     if told["bytecode"]:
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(told["bytecode"]))) as archive:
             bytecode = {name: archive.read(name) for name in archive.namelist()}
-    return Examined(from_json(ImageFacts, told["facts"]) if facts else None, bytecode)
+    return Examined(
+        from_json(ImageFacts, told["facts"]) if facts else None,
+        from_json(Installed, told["installed"]) if facts else None,
+        bytecode,
+    )
 
 
 def _with_comment(wheel: bytes, site: str) -> bytes:
@@ -134,6 +141,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
             )
         return {
             "facts": to_json(scan_tree(mount)) if asked["facts"] else None,
+            "installed": to_json(installed(mount)) if asked["facts"] else None,
             "bytecode": base64.b64encode(compiled).decode(),
         }
 

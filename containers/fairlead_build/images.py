@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fairlead.findings import fail
 from fairlead.paths import atomic_write
+from fairlead.signature import carry
+from fairlead_build.recipe import file_name
 from fairlead_build.store import Cache
 
 SCHEMA_VERSION = 1
@@ -20,12 +23,13 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class ImageEntry:
-    """One built image."""
+    """One built image. ``tree_sha256`` is the digest that all its formats share."""
 
     key: str
     path: str
     sif_sha256: str
     squashfs_sha256: str
+    tree_sha256: str
     recipe: str
     recipe_path: str
     lock_sha256: str
@@ -45,8 +49,13 @@ def read_entry(cache: Cache, name: str) -> ImageEntry | None:
     return entry if whole else None
 
 
-def write_entry(cache: Cache, entry: ImageEntry) -> None:
-    """Makes ``entry`` the newest image of its recipe, and removes what it replaces.
+def write_entry(cache: Cache, entry: ImageEntry, forget: Callable[[str], None]) -> None:
+    """Makes ``entry`` the newest image of its recipe; the one before it stays, older ones go.
+
+    Job scripts and running jobs hold the path of the image that was the newest until now.
+
+    Args:
+        forget: removes the image of a key, in every format.
 
     The caller holds the recipe's lock.
     """
@@ -54,22 +63,40 @@ def write_entry(cache: Cache, entry: ImageEntry) -> None:
     for left in path.parent.glob(f".{path.name}.*.partial"):
         left.unlink(missing_ok=True)
     old = read_entry(cache, entry.recipe)
+    oldest = _before(path)
+    if old is not None and old.key != entry.key:
+        before = {"key": old.key, "tree": old.tree}
+    else:
+        before = oldest
+    document = {"schema": "fairlead/image-index", "version": SCHEMA_VERSION, **asdict(entry)}
     with atomic_write(path, "w") as out:
-        json.dump(
-            {"schema": "fairlead/image-index", "version": SCHEMA_VERSION, **asdict(entry)},
-            out,
-            indent=2,
-        )
+        json.dump({**document, "before": before}, out, indent=2)
         out.write("\n")
-    if old is None:
+    if not oldest or oldest == before:
         return
     used = [e for p in path.parent.glob("*.json") if (e := read_entry(cache, p.stem)) is not None]
-    if old.key not in {other.key for other in used}:
-        cache.image(old.key).unlink(missing_ok=True)
-        cache.image(old.key).with_suffix(".squashfs").unlink(missing_ok=True)
-    if old.tree not in {other.tree for other in used}:
-        cache.tree(old.tree).unlink(missing_ok=True)
-        cache.tree_facts(old.tree).unlink(missing_ok=True)
+    held = [kept for p in path.parent.glob("*.json") if (kept := _before(p))]
+    if oldest["key"] not in {e.key for e in used} | {kept["key"] for kept in held}:
+        forget(oldest["key"])
+    if oldest["tree"] not in {e.tree for e in used} | {kept["tree"] for kept in held}:
+        cache.tree(oldest["tree"]).unlink(missing_ok=True)
+        cache.tree_facts(oldest["tree"]).unlink(missing_ok=True)
+
+
+def trees_in_use(cache: Cache) -> set[str]:
+    """The keys of the trees of all images that are known by name, and of those before them."""
+    names = list((cache.root / "images" / "by-name").glob("*.json"))
+    newest = {e.tree for p in names if (e := read_entry(cache, p.stem)) is not None}
+    return newest | {kept["tree"] for p in names if (kept := _before(p))}
+
+
+def _before(path: Path) -> dict[str, str]:
+    """Key and tree of the image that the newest of a recipe replaced; empty when there is none."""
+    try:
+        told = json.loads(path.read_text("utf-8"))["before"]
+        return {"key": str(told["key"]), "tree": str(told["tree"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
@@ -80,10 +107,11 @@ def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
     Raises:
         FairleadError: it cannot be written there.
     """
-    target = output / f"{name}{suffix}" if output.is_dir() else output
+    target = output / f"{file_name(name)}{suffix}" if output.is_dir() else output
     try:
         with source.open("rb") as given, atomic_write(target) as out:
             shutil.copyfileobj(given, out, 4 << 20)
+        carry(source, target)
     except OSError as exc:
         raise fail(
             f"cannot write the image to {target}",

@@ -12,12 +12,18 @@ from fairlead.elf import version_key
 from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import Finding, error
 from fairlead.identify import family_of_soname
+from fairlead.mpistandard import edition_of
 from fairlead_build.recipe import LoadedRecipe
 
 
 def image_findings(facts: ImageFacts, loaded: LoadedRecipe) -> list[Finding]:
     """What is wrong with an image's own libraries; empty when it may be built."""
-    return [*_libc(facts, loaded), *_mpi(facts, loaded), *_symbols(facts, loaded)]
+    return [
+        *_libc(facts, loaded),
+        *_mpi(facts, loaded),
+        *_symbols(facts, loaded),
+        *_floor(facts, loaded),
+    ]
 
 
 def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
@@ -72,6 +78,29 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
                 why=f"missing: {names}",
                 remedy=f"raise mpi.version or lower the package's, then `fairlead recipe lock {loaded.given}`",
                 check="image-mpi-symbols",
+            )
+
+
+def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
+    """Functions of a newer MPI standard than the recipe promises to need."""
+    mpi = loaded.recipe.mpi
+    if mpi is None or mpi.floor is None:
+        return
+    for consumer in facts.consumers:
+        if _family(consumer).value != mpi.family:
+            continue
+        editions = {name: edition_of(name) for name in consumer.mpi_imports}
+        above = {n: e for n, e in editions.items() if version_key(e) > version_key(mpi.floor)}
+        if above:
+            shown = [f"{name} (MPI {above[name]})" for name in sorted(above)]
+            more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+            yield error(
+                f"{consumer.path} needs more than MPI {mpi.floor}",
+                where=f"{loaded.folder / 'recipe.toml'}, mpi.floor",
+                why=f"it calls {', '.join(shown[:5])}{more}",
+                remedy="raise mpi.floor, or take an older version of what calls them, then "
+                f"`fairlead recipe lock {loaded.given}`",
+                check="image-mpi-floor",
             )
 
 

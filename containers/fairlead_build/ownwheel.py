@@ -61,8 +61,8 @@ def own_wheel(cache: Cache) -> bytes:
     return wheel
 
 
-def pack(members: dict[str, bytes]) -> bytes:
-    """A wheel of these members, RECORD renewed, in normal form."""
+def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> bytes:
+    """A wheel of these members, RECORD renewed, in normal form; ``programs`` may be executed."""
     info = next(
         (name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None
     )
@@ -86,7 +86,7 @@ def pack(members: dict[str, bytes]) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, body in sorted(kept.items()):
             entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.external_attr = 0o100644 << 16
+            entry.external_attr = (0o100755 if name in programs else 0o100644) << 16
             entry.create_system = 3
             archive.writestr(entry, body)
     return buffer.getvalue()

@@ -13,29 +13,55 @@ import shlex
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from fairlead import __version__
 from fairlead.facts import ImageFacts
+from fairlead.frameworks import frameworks
+from fairlead.identify import family_of_soname
+from fairlead.mpistandard import standard_floor
 from fairlead.progress import Progress
+from fairlead.sbom import SPECIFICATION
 from fairlead.serial import to_json
+from fairlead.treedigest import Entry, tree_sha256
 from fairlead_build.lock import Lock
 from fairlead_build.proc import child, clean_environment, tool_failed
-from fairlead_build.recipe import LoadedRecipe, Recipe
-from fairlead_build.squash import CHUNK, squashing, unsquash_argv
+from fairlead_build.recipe import LoadedRecipe
+from fairlead_build.recipemodel import Recipe
+from fairlead_build.squash import squashing, unsquash_argv
+from fairlead_build.staging import path_of
+from fairlead_build.store import Cache
 from fairlead_build.tree import compression_of
+from fairlead_build.treestream import TarStream, read_tree
+from fairlead_build.wrapping import COMMAND, labels_of
 
-SCHEMA_VERSION = 1
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True)
 class Description:
-    """What an image says of itself in ``/.fairlead/image.json``."""
+    """What an image says of itself in ``/.fairlead/image.json``.
+
+    Attributes:
+        recipe: its name, with its variant: ``mpi-base:openmpi``.
+        base: ``distribution`` and ``suite``; of an image that was built on another, ``image`` and
+            ``digest`` too.
+        python: ``version``, ``prefix``, ``site`` (where modules lie); empty without a Python.
+        mpi: ``family``, ``vendor``, ``version``, ``path`` of the image's own MPI, its ``prefix``
+            when it has one of its own, ``level`` (the standard it reaches), and ``floor``: the
+            oldest standard that has every MPI function called. Empty without an MPI.
+        glibc_floor: the highest ``GLIBC_`` symbol version that any of its files needs.
+        frameworks: versions by name.
+        files: what the recipe itself laid into the image.
+        sbom: ``format``, number of ``components`` and ``sha256`` of ``/.fairlead/sbom.cdx.json``.
+    """
 
     recipe: str
+    variant: str
     summary: str
     recipe_sha256: str
     lock_sha256: str
@@ -44,9 +70,16 @@ class Description:
     fairlead_version: str
     architecture: str
     source_date_epoch: int
+    base: dict[str, str]
+    python: dict[str, str]
+    mpi: dict[str, str]
+    glibc_floor: str
+    frameworks: dict[str, str]
+    files: list[str]
     labels: dict[str, str]
     env: dict[str, str]
     packages: dict[str, dict[str, str]]
+    sbom: dict[str, str | int]
     facts: ImageFacts
 
     def to_json(self) -> dict[str, Any]:
@@ -61,10 +94,16 @@ def describe(
     lock_sha256: str,
     tree_key: str,
     wheel_sha256: str,
+    materials: bytes,
+    components: int,
+    below: Mapping[str, str] = MappingProxyType({}),
 ) -> Description:
     """The description of the image that these make."""
+    wheels = {w.name: w.version for w in lock.wheel if w.role in ("python", "mpi")}
+    python = loaded.recipe.python
     return Description(
         recipe=loaded.name,
+        variant=loaded.variant,
         summary=loaded.recipe.recipe.summary,
         recipe_sha256=loaded.digest,
         lock_sha256=lock_sha256,
@@ -73,24 +112,68 @@ def describe(
         fairlead_version=__version__,
         architecture=lock.architecture,
         source_date_epoch=lock.source_date_epoch,
+        base=_base(lock),
+        python={"version": python.version, "prefix": python.prefix, "site": python.site}
+        if python
+        else {},
+        mpi=_mpi(loaded.recipe, facts),
+        glibc_floor=facts.glibc_floor,
+        frameworks=frameworks(wheels),
+        files=[file.target for file in loaded.files],
         labels=dict(sorted(loaded.recipe.labels.items())),
-        env=environment(loaded.recipe),
+        env=environment(loaded.recipe, below),
         packages={
             "deb": {d.name: d.version for d in lock.deb},
-            "wheel": {w.name: w.version for w in lock.wheel if w.role != "installer"},
+            "wheel": wheels,
+        },
+        sbom={
+            "format": f"CycloneDX {SPECIFICATION}",
+            "components": components,
+            "sha256": hashlib.sha256(materials).hexdigest(),
         },
         facts=facts,
     )
 
 
-def environment(recipe: Recipe) -> dict[str, str]:
-    """The variables that every engine must set in the image."""
-    bins = [f"{recipe.python.prefix}/bin"] if recipe.python else []
-    if recipe.mpi and recipe.mpi.source == "wheel":
-        bins.append(f"{recipe.mpi.home}/bin")
+def _base(lock: Lock) -> dict[str, str]:
+    if lock.base is None:
+        return {"distribution": lock.inputs.distribution, "suite": lock.inputs.suite}
+    told = lock.base.model_dump(mode="json")
+    return {key: told[key] for key in ("distribution", "suite", "image", "digest")}
+
+
+def _mpi(recipe: Recipe, facts: ImageFacts) -> dict[str, str]:
+    own = recipe.mpi
+    found = next((m for m in facts.mpis if own is None or m.family.value == own.family), None)
+    if found is None:
+        return {}
+    calls = [
+        name
+        for elf in facts.consumers
+        if any(family_of_soname(needed) is found.family for needed in elf.needed)
+        for name in elf.mpi_imports
+    ]
+    return {
+        "family": found.family.value,
+        "vendor": found.vendor,
+        # Open MPI's cannot be told from its file.
+        "version": found.version or (own.version if own and own.version else ""),
+        "level": found.level,
+        "floor": standard_floor(calls),
+        "path": found.path,
+        "prefix": own.home if own and own.source == "wheel" else "",
+    }
+
+
+def environment(recipe: Recipe, below: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """The variables that every engine must set in the image.
+
+    Args:
+        below: those of the image that it starts from; the recipe's own win.
+    """
     # The user's own ~/.local is mounted by most engines, and would leak into the image's Python.
-    own = {"PATH": ":".join([*bins, _SYSTEM_PATH]), "PYTHONNOUSERSITE": "1"}
-    return {**own, **dict(sorted(recipe.env.items()))}
+    own = {"PATH": path_of(recipe, below.get("PATH", "")), "PYTHONNOUSERSITE": "1"}
+    return {**dict(sorted(below.items())), **own, **dict(sorted(recipe.env.items()))}
 
 
 @dataclass(frozen=True)
@@ -103,19 +186,24 @@ class Member:
 
 
 def layer(
-    loaded: LoadedRecipe, description: Description, wheel: bytes | None, bytecode: dict[str, bytes]
+    loaded: LoadedRecipe,
+    description: Description,
+    wheel: bytes | None,
+    bytecode: dict[str, bytes],
+    materials: bytes,
 ) -> list[Member]:
     """All files that an image has beyond its tree."""
     text = json.dumps(description.to_json(), indent=1, sort_keys=True).encode() + b"\n"
     variables = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in description.env.items())
-    labels = {
-        **description.labels,
-        "org.fairlead.recipe": description.recipe,
-        "org.fairlead.lock.sha256": description.lock_sha256,
-        "org.fairlead.version": description.fairlead_version,
-    }
+    labels = labels_of(
+        description.labels,
+        description.recipe,
+        description.lock_sha256,
+        description.fairlead_version,
+    )
     members = [
         Member(".fairlead/image.json", text),
+        Member(".fairlead/sbom.cdx.json", materials),
         Member(
             ".singularity.d/env/90-environment.sh",
             f"# Made by fairlead {__version__}.\n{variables}".encode(),
@@ -132,7 +220,7 @@ def layer(
         ),
         Member(
             ".singularity.d/runscript",
-            b'#!/bin/sh\n[ $# -gt 0 ] || set -- /bin/bash\nexec "$@"\n',
+            f'#!/bin/sh\n[ $# -gt 0 ] || set -- {shlex.join(COMMAND)}\nexec "$@"\n'.encode(),
             0o755,
         ),
     ]
@@ -152,43 +240,73 @@ def layer(
     return members
 
 
+@dataclass(frozen=True)
+class Overlaid:
+    """A finished squashfs: its sha256, the digest of the tree in it (``fairlead.treedigest``), and
+    the bytes of all files of that tree."""
+
+    sha256: str
+    tree_sha256: str
+    tree_bytes: int
+
+
 def overlay(
     tree: Path,
     members: list[Member],
     target: Path,
     lock: Lock,
+    cache: Cache,
     progress: Progress,
     remedy: str,
-) -> str:
+) -> Overlaid:
     """Writes ``target``: ``tree`` with ``members`` in it.
 
     Args:
-        members: what it gets; none of them may be in ``tree`` already.
-    Returns:
-        The sha256 of ``target``.
+        remedy: the command that builds this image again.
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
     how = compression_of(lock)
     with (
         progress.stage("lay fairlead over the tree", unit="B") as stage,
-        squashing(target, how, remedy) as sink,
+        squashing(target, how, remedy, cache) as sink,
     ):
+
+        def pass_on(chunk: bytes) -> None:
+            sink.write(chunk)
+            stage.advance(len(chunk))
+
         # Our layer first, without its end mark: then the tree's own end mark ends both.
         sink.write(_tar(members, how.epoch))
-        argv = unsquash_argv(tree)
+        argv = unsquash_argv(tree, cache)
         with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as source:
             assert source.stdout is not None and source.stderr is not None
-            while chunk := source.stdout.read(CHUNK):
-                sink.write(chunk)
-                stage.advance(len(chunk))
+            broken = ""
+            try:
+                below = read_tree(TarStream(source.stdout, pass_on))
+            except tarfile.TarError as exc:
+                broken = str(exc)
             said = source.stderr.read().decode("utf-8", "replace")
-            if code := source.wait():
+            if (code := source.wait()) or broken:
                 raise tool_failed(
-                    argv, code, said, "read the cached tree", f"rm {tree} && {remedy}"
+                    argv, code, said or broken, "read the cached tree", f"rm {tree} && {remedy}"
                 )
     with target.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        squashfs_sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    whole = {**_entries(members), **below}
+    size = sum(int(entry.detail) for entry in whole.values() if entry.kind == "file")
+    return Overlaid(squashfs_sha256, tree_sha256(whole), size)
+
+
+def _entries(members: list[Member]) -> dict[str, Entry]:
+    """The layer as entries of a tree; its folders are the writer's, unless the tree has them."""
+    paths = [PurePosixPath(member.path) for member in members]
+    folders = {str(above) for path in paths for above in path.parents} - {"."} | {"dev"}
+    found = {folder: Entry("folder", 0o755) for folder in folders}
+    for member in members:
+        digest = hashlib.sha256(member.body).hexdigest()
+        found[member.path] = Entry("file", member.mode, str(len(member.body)), digest)
+    return found
 
 
 def _tar(members: list[Member], epoch: int) -> bytes:

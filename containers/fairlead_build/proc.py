@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -69,17 +70,19 @@ def child(
     stdout: int | IO[bytes] | None = subprocess.PIPE,
     stderr: int | IO[bytes] | None = subprocess.STDOUT,
     patience_s: float = 20,
+    parting: str = "TERM",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child process that ends with the block, and with this process even if that is killed.
 
     Args:
         patience_s: how long it may clean up after SIGTERM before it is killed.
+        parting: the signal that it gets when this process is killed.
     """
     # The kernel sends the signal when this process dies, so a `kill -9` leaves nothing running.
     command = [
         tool("setpriv"),
         "--pdeathsig",
-        "TERM",
+        parting,
         tool(os.fspath(argv[0])),
         *(os.fspath(part) for part in argv[1:]),
     ]
@@ -91,19 +94,27 @@ def child(
         yield process
     finally:
         if process.poll() is None:
-            # The whole group: mmdebstrap itself ignores the signal while a child of it works.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process, patience_s)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None and not pipe.closed:
                 # What was still to be written to a child that has gone is of no use to anybody.
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Ends a child and its group, within about ``patience_s``."""
+    deadline = time.monotonic() + patience_s
+    # The whole group, and again: mmdebstrap itself ignores the signal while a child of it works.
+    while time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(2)
+            return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def run(
@@ -154,7 +165,7 @@ def tool_failed(
 ) -> FairleadError:
     """The error of a tool that ended with ``code``, having said ``text``."""
     name = Path(os.fspath(argv[0])).name
-    if any(words in text for words in _NO_SPACE):
+    if says_no_space(text):
         return no_space(doing)
     said = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
     ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
@@ -165,6 +176,11 @@ def tool_failed(
         remedy=remedy,
         check="tool-failed",
     )
+
+
+def says_no_space(text: str) -> bool:
+    """Whether a tool's words tell of a full disk."""
+    return any(words in text for words in _NO_SPACE)
 
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:

@@ -1,138 +1,36 @@
 """What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` says what came of it.
 
-A recipe is addressed by the name of a bundled one (``tensorflow``) or by its folder (``./mine``).
+A recipe is addressed by the name of a bundled one (``tensorflow``) or by its folder (``./mine``);
+``:VARIANT`` behind either means one of its variants. The keys are in ``recipemodel.py``, and
+``inherit.py`` lays a recipe over those that it extends.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from pathlib import Path
 
-from pydantic import Field, StringConstraints, field_validator
-
-from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
+from fairlead.findings import ExitCode, FairleadError, Finding, fail
 from fairlead.paths import bundled
 from fairlead.suggest import suggest
-from fairlead.tomlfile import Mistake, Strict, load
-
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-AptName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
-Suite = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]
-PyMinor = Annotated[str, StringConstraints(pattern=r"^3\.[0-9]{1,2}$")]
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-OneLine = Annotated[
-    str, StringConstraints(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*$", max_length=4096)
-]
-
-# Which Python a Debian release calls python3.
-SUITE_PYTHON = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
-# Set by fairlead itself, or able to undo the swap of the MPI.
-_OWN_VARIABLES = ("PATH", "PYTHONNOUSERSITE", "LD_LIBRARY_PATH", "LD_PRELOAD")
-_OWN_FOLDERS = ("/.fairlead", "/.singularity.d", "/proc", "/sys", "/dev", "/tmp", "/run")
-
-
-class Head(Strict):
-    """``[recipe]``: what it is called and what it is for."""
-
-    name: Name
-    summary: OneLine = ""
-
-
-class Base(Strict):
-    """``[base]``: the distribution that the image starts from."""
-
-    distribution: Literal["debian"] = "debian"
-    suite: Suite
-    components: tuple[Literal["main", "contrib", "non-free", "non-free-firmware"], ...] = ("main",)
-
-
-class Mpi(Strict):
-    """``[mpi]``: the image's own MPI, the one that the host's replaces."""
-
-    family: Literal["mpich", "openmpi"]
-    source: Literal["wheel", "apt"]
-    package: AptName | None = None
-    version: Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)+$")] | None = None
-    prefix: str | None = None
-
-    @property
-    def distribution(self) -> str:
-        """The wheel or Debian package."""
-        return self.package or self.family
-
-    @property
-    def home(self) -> str:
-        """Where a wheel is installed: outside every Python prefix, or mpi4py finds it first."""
-        return self.prefix or f"/opt/{self.family}"
-
-
-class Python(Strict):
-    """``[python]``: a virtual environment on the distribution's own Python."""
-
-    version: PyMinor
-    prefix: str = "/opt/python"
-
-    @property
-    def site(self) -> str:
-        """Where wheels are installed."""
-        return f"{self.prefix}/lib/python{self.version}/site-packages"
-
-
-class Packages(Strict):
-    """``[packages]``: what is installed, dependencies excluded."""
-
-    apt: tuple[AptName, ...] = ()
-    pip: tuple[str, ...] = ()
-
-    @field_validator("pip")
-    @classmethod
-    def _are_requirements(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        from packaging.requirements import InvalidRequirement, Requirement
-
-        for text in value:
-            try:
-                requirement = Requirement(text)
-            except InvalidRequirement as exc:
-                raise ValueError(
-                    f"{text!r} is not a requirement: {str(exc).splitlines()[0]}"
-                ) from None
-            if requirement.url:
-                raise ValueError(
-                    f"{text!r} names a URL; a lock names an index: write `{requirement.name}`"
-                )
-        return value
-
-
-class Image(Strict):
-    """``[image]``: how it is squashed. gzip is for kernels without zstd, at 20 times the work."""
-
-    compressor: Literal["zstd", "gzip"] = "zstd"
-    level: Annotated[int, Field(ge=1, le=22)] = 3
-
-
-class Recipe(Strict):
-    """A whole ``recipe.toml``."""
-
-    recipe: Head
-    base: Base
-    mpi: Mpi | None = None
-    python: Python | None = None
-    packages: Packages = Packages()
-    files: dict[str, str] = Field(default_factory=dict)
-    env: dict[Variable, OneLine] = Field(default_factory=dict)
-    labels: dict[str, OneLine] = Field(default_factory=dict)
-    image: Image = Image()
+from fairlead.tomlfile import Mistake, read
+from fairlead_build.inherit import Merged, bundled_names, merge, split_variant
+from fairlead_build.recipechecks import cross_mistakes
+from fairlead_build.recipemodel import Architecture, Recipe, Source
+from fairlead_build.tools import architecture as this_architecture
 
 
 @dataclass(frozen=True)
 class RecipeFile:
-    """A file of the recipe's folder that is laid into the image."""
+    """A file of a recipe's folder that is laid into the image, or applied to a source.
+
+    Attributes:
+        target: where it is laid; for a patch, its name.
+    """
 
     target: str
     source: Path
@@ -141,21 +39,62 @@ class RecipeFile:
 
 
 @dataclass(frozen=True)
+class RecipeSource:
+    """One ``[[source]]`` with what it takes from the recipe's folder.
+
+    Attributes:
+        tree: with ``path``, its files, named relative to it; a single file has its own name.
+    """
+
+    source: Source
+    patches: tuple[RecipeFile, ...] = ()
+    tree: tuple[RecipeFile, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all that the recipe says of it, and of its files."""
+        told = {
+            "source": self.source.model_dump(mode="json"),
+            "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
 class LoadedRecipe:
-    """A sound recipe and where it came from."""
+    """A sound recipe and where it came from.
+
+    Attributes:
+        folder: that of the recipe itself, not of what it extends.
+        paths: every recipe.toml that it is made of, what it extends first.
+        given: what the user called it, quoted for a shell; it stands in commands to be typed.
+        variant: its name; empty for none.
+    """
 
     folder: Path
     recipe: Recipe
     files: tuple[RecipeFile, ...]
     given: str
+    variant: str = ""
+    architecture: Architecture = "amd64"
+    sources: tuple[RecipeSource, ...] = ()
+    paths: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
+        """``mpi-base`` or ``mpi-base:openmpi``: also the name of its image."""
+        return f"{self.recipe.recipe.name}:{self.variant}" if self.variant else self.base_name
+
+    @property
+    def base_name(self) -> str:
+        """Its name without the variant."""
         return self.recipe.recipe.name
 
     @property
     def lock_path(self) -> Path:
-        return self.folder / "lock.toml"
+        """``lock.toml``, ``lock.VARIANT.toml``, ``lock.arm64.toml`` or ``lock.VARIANT.arm64.toml``."""
+        other = "" if self.architecture == "amd64" else self.architecture
+        return self.folder / ".".join(filter(None, ("lock", self.variant, other, "toml")))
 
     @property
     def digest(self) -> str:
@@ -163,38 +102,61 @@ class LoadedRecipe:
         told = {
             "recipe": self.recipe.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
+            "sources": [s.digest for s in self.sources],
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a recipe is. ``variant`` is empty for none."""
+
+    folder: Path
+    variant: str
+
+
+def file_name(name: str) -> str:
+    """The name of a recipe or image as a part of a file name: ``mpi-base-openmpi``."""
+    return name.replace(":", "-")
+
+
+def shown_folder(folder: Path) -> str:
+    """A folder as a recipe on a command line: quoted, and never taken for a bundled name."""
+    text = str(folder)
+    return shlex.quote(text if "/" in text else f"./{text}")
+
+
 def names() -> list[str]:
     """The bundled recipes."""
-    folder = bundled("recipes")
-    return sorted(p.parent.name for p in folder.glob("*/recipe.toml"))
+    return bundled_names()
 
 
-def find(given: str | Path) -> Path:
-    """The folder of the recipe called ``given``: a bundled name, a folder, or its recipe.toml.
+def addresses(name: str) -> list[str]:
+    """``name`` and its variants, as they are given on a command line."""
+    document = read(find(name).folder / "recipe.toml", "fairlead recipe list")
+    variants = document.data.get("variant")
+    return [name, *(f"{name}:{v}" for v in variants)] if isinstance(variants, dict) else [name]
+
+
+def find(given: str | Path) -> Address:
+    """The recipe called ``given``: a bundled name, a folder, or its recipe.toml; with ``:VARIANT``.
 
     Raises:
         FairleadError: there is no such recipe.
     """
     text = str(given)
-    if (
-        "/" not in text
-        and text not in (".", "..")
-        and (bundled("recipes") / text / "recipe.toml").is_file()
-    ):
-        return bundled("recipes") / text
-    path = Path(text).expanduser()
+    for head, variant in ((text, ""), split_variant(text)):
+        # A folder whose name has a colon in it comes first.
+        if (folder := _folder(head)) is not None:
+            return Address(folder, variant)
+    head = split_variant(text)[0]
+    path = Path(head)
     folder = path.parent if path.name == "recipe.toml" else path
-    if (folder / "recipe.toml").is_file():
-        return folder.resolve()
-    if "/" in text or path.is_dir():
-        why = f"{folder} holds no recipe.toml" if folder.is_dir() else "there is no such folder"
+    if "/" in head or _is_dir(path):
+        why = f"{folder} holds no recipe.toml" if _is_dir(folder) else "there is no such folder"
         remedy = "give the folder that holds recipe.toml, or a name of `fairlead recipe list`"
     else:
-        why, remedy = suggest(text, names()), "fairlead recipe list"
+        why, remedy = suggest(head, names()), "fairlead recipe list"
     raise fail(
         f"no recipe `{text}`",
         where=text,
@@ -205,126 +167,130 @@ def find(given: str | Path) -> Path:
     )
 
 
-def load_recipe(given: str | Path) -> LoadedRecipe:
-    """Reads and checks a recipe and the files it names.
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
+
+def _folder(text: str) -> Path | None:
+    """The folder that holds the recipe ``text``; None when there is none."""
+    try:
+        if "/" not in text and text not in ("", ".", ".."):
+            known = bundled("recipes") / text
+            if (known / "recipe.toml").is_file():
+                return known
+        path = Path(text).expanduser()
+        folder = path.parent if path.name == "recipe.toml" else path
+        return folder.resolve() if (folder / "recipe.toml").is_file() else None
+    except (OSError, ValueError, RuntimeError):
+        return None  # e.g. a NUL, a name that is too long, the home of nobody
+
+
+def load_recipe(given: str | Path, architecture: Architecture | None = None) -> LoadedRecipe:
+    """Reads and checks a recipe, all that it extends, and the files they name.
+
+    Args:
+        architecture: the one to build for; this machine's otherwise.
     Raises:
         FairleadError: exit code 2; one finding a mistake.
     """
-    folder = find(given)
-    shown = shlex.quote(str(given))  # it stands in commands to be typed
-    recipe = load(folder / "recipe.toml", Recipe, f"fairlead recipe check {shown}", cross_mistakes)
-    files, wrong = [], []
-    for target, source in sorted(recipe.files.items()):
-        found = _file(folder, target, source, shown)
-        if isinstance(found, Finding):
-            wrong.append(found)
-        else:
-            files.append(found)
+    at = find(given)
+    shown = shlex.quote(str(given))
+    arch = architecture or this_architecture()
+    merged = merge(at.folder, at.variant, arch, f"fairlead recipe check {shown}")
+    wrong = [*merged.findings]
+    if merged.layers:
+        wrong += [merged.finding(m) for m in cross_mistakes(merged.data)]
     if wrong:
-        raise FairleadError(wrong, ExitCode.USAGE)
-    return LoadedRecipe(folder, recipe, tuple(files), shown)
+        raise FairleadError(list(dict.fromkeys(wrong)), ExitCode.USAGE)
+    recipe = Recipe.model_validate(merged.data)
+    files, sources = _Files(merged), []
+    laid = tuple(
+        found
+        for target, source in sorted(recipe.files.items())
+        if (found := files.one(("files", target), target, source)) is not None
+    )
+    for number, source in enumerate(recipe.source):
+        sources.append(_source(files, number, source))
+    if files.wrong:
+        raise FairleadError(files.wrong, ExitCode.USAGE)
+    paths = tuple(dict.fromkeys(layer.document.path for layer in merged.layers))
+    return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, tuple(sources), paths)
 
 
-def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    """What single keys cannot show. ``data`` is raw: anything may be of any type."""
-
-    def table(name: str) -> dict[str, Any]:
-        value = data.get(name)
-        return value if isinstance(value, dict) else {}
-
-    mpi, python, base, packages = table("mpi"), table("python"), table("base"), table("packages")
-    if mpi.get("source") == "wheel" and "version" not in mpi:
-        yield Mistake(
-            ("mpi",), "`version` is missing in [mpi]", 'an MPI from a wheel is pinned, e.g. "3.4.3"'
-        )
-    if mpi.get("source") == "apt" and "prefix" in mpi:
-        yield Mistake(
-            ("mpi", "prefix"),
-            '`mpi.prefix` cannot be set when `mpi.source` is "apt"',
-            "a Debian package lies where Debian puts it",
-        )
-    if mpi.get("source") == "wheel" and not python:
-        yield Mistake(
-            ("mpi", "source"), "an MPI from a wheel needs a [python] table", "pip installs it"
-        )
-    if packages.get("pip") and not python:
-        yield Mistake(
-            ("packages", "pip"), "`packages.pip` needs a [python] table", "wheels need a Python"
-        )
-    suite, version = base.get("suite"), python.get("version")
-    expected = SUITE_PYTHON.get(suite) if isinstance(suite, str) else None
-    if expected and isinstance(version, str) and version != expected:
-        yield Mistake(
-            ("python", "version"),
-            f"`python.version` cannot be {version!r}",
-            f"Debian {suite} has Python {expected}",
-        )
-    python_home = python.get("prefix", "/opt/python")
-    mpi_home = mpi.get("prefix", f"/opt/{mpi.get('family', 'mpi')}")
-    for name, home in (("python", python_home), ("mpi", mpi_home)):
-        if (why := _bad_target(home)) is not None:
-            yield Mistake((name, "prefix"), f"`{name}.prefix` cannot be {home!r}", why)
-    own_mpi = mpi.get("source") == "wheel" or "prefix" in mpi
-    if own_mpi and isinstance(mpi_home, str) and isinstance(python_home, str):
-        inside = PurePosixPath(mpi_home).is_relative_to(python_home)
-        if inside or PurePosixPath(python_home).is_relative_to(mpi_home):
-            yield Mistake(
-                ("mpi", "prefix"),
-                f"`mpi.prefix` {mpi_home} overlaps the Python prefix {python_home}",
-                "mpi4py looks for an MPI in its own prefix first, so the host's could never replace it",
-            )
-    for target in table("files"):
-        if (why := _bad_target(target)) is not None:
-            yield Mistake(("files", target), f"`files` cannot lay a file at {target!r}", why)
-        elif above := [p for p in map(str, PurePosixPath(target).parents) if p in table("files")]:
-            yield Mistake(
-                ("files", target),
-                f"`files` cannot lay a file at {target!r}",
-                f"{above[0]} is a file of [files] too, so it cannot be a folder",
-            )
-    for variable in table("env"):
-        if variable in _OWN_VARIABLES:
-            yield Mistake(
-                ("env", variable),
-                f"`env.{variable}` cannot be set by a recipe",
-                "fairlead sets it in every image, or it would hide the host's MPI",
-            )
+def _source(files: _Files, number: int, source: Source) -> RecipeSource:
+    patches = [
+        files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
+    ]
+    tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
+    return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
 
 
-def _bad_target(path: Any) -> str | None:
-    """Why nothing may be put at ``path`` in an image; None when it may."""
-    if not isinstance(path, str):
-        return "it must be a path"
-    if not path.startswith("/") or re.search(r"[\x00-\x20\"'\\$`:]", path):
-        return "it must be an absolute path without spaces, quotes, colons or `$`"
-    if str(PurePosixPath(path)) != path or ".." in path.split("/") or path == "/":
-        return "it must be a plain path: no `..`, no double or closing slash"
-    if any(PurePosixPath(path).is_relative_to(own) for own in _OWN_FOLDERS):
-        return f"{', '.join(_OWN_FOLDERS)} belong to fairlead and the engines"
-    return None
+class _Files:
+    """Files of the folders that a recipe is made of; collects what is wrong with them."""
 
+    def __init__(self, merged: Merged):
+        self.merged = merged
+        self.wrong: list[Finding] = []
 
-def _file(folder: Path, target: str, source: str, given: str) -> RecipeFile | Finding:
-    what = f"`files` names a source that cannot be used: {source!r}"
-    remedy = f"edit [files], then `fairlead recipe check {given}`"
-    try:
-        path = (folder / source).resolve()
-        if not path.is_relative_to(folder.resolve()):
-            why = "it lies outside the recipe's folder"
-        elif not path.is_file():
-            why = f"{path} is not a file"
+    def one(self, loc: tuple[str | int, ...], target: str, source: str) -> RecipeFile | None:
+        """The file called ``source`` in the folder of the recipe that names it at ``loc``."""
+        path = self._path(loc, source)
+        if path is None:
+            return None
+        if not path.is_file():
+            self._refuse(loc, source, f"{path} is not a file")
+            return None
+        return self._read(loc, target, path)
+
+    def tree(self, loc: tuple[str | int, ...], source: str) -> Iterator[RecipeFile]:
+        """All files below the folder called ``source``, or that one file."""
+        path = self._path(loc, source)
+        if path is None:
+            return
+        if path.is_file():
+            found = {path.name: path}
         else:
+            found = {
+                str(p.relative_to(path)): p
+                for p in path.rglob("*")
+                if p.is_file() or p.is_symlink()
+            }
+        if not found:
+            self._refuse(loc, source, f"{path} is no file and holds none")
+        folder = self.merged.place(loc)[0].folder.resolve()
+        for name, inner in sorted(found.items()):
+            if not inner.resolve().is_relative_to(folder):
+                self._refuse(loc, source, f"{inner} lies outside the recipe's folder")
+            elif (file := self._read(loc, name, inner)) is not None:
+                yield file
+
+    def _path(self, loc: tuple[str | int, ...], source: str) -> Path | None:
+        folder = self.merged.place(loc)[0].folder
+        try:
+            path = (folder / source).resolve()
+            path.is_file()  # raises for a name that is too long, which resolve() passes over
+        except (OSError, ValueError) as exc:
+            self._refuse(loc, source, str(exc))
+            return None
+        if not path.is_relative_to(folder.resolve()):
+            self._refuse(loc, source, "it lies outside the recipe's folder")
+            return None
+        return path
+
+    def _read(self, loc: tuple[str | int, ...], target: str, path: Path) -> RecipeFile | None:
+        try:
             mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
             with path.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            return RecipeFile(target, path, mode, digest)
-    except (OSError, ValueError) as exc:
-        why = str(exc)
-    return error(
-        what,
-        where=f"{folder / 'recipe.toml'}, files.{target}",
-        why=why,
-        remedy=remedy,
-        check="recipe-file",
-    )
+        except OSError as exc:
+            self._refuse(loc, path.name, exc.strerror or str(exc))
+            return None
+        return RecipeFile(target, path, mode, digest)
+
+    def _refuse(self, loc: tuple[str | int, ...], source: str, why: str) -> None:
+        table = str(loc[0])
+        what = f"`{table}` names a source that cannot be used: {source!r}"
+        self.wrong.append(self.merged.finding(Mistake(loc, what, why, "recipe-file")))

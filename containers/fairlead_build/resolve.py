@@ -1,42 +1,93 @@
 """Makes a lock: apt and pip say which versions a recipe means today.
 
-apt works in a private, empty root against the signed index of this machine's own mirror; pip is
-told to resolve for the image's Python and glibc instead of this machine's.
+``aptsolve.py`` and ``pipsolve.py`` ask them; a source's checksum comes from its index or from the
+recipe. Whatever the lock says already can be made to stay, but for what is to move.
 """
 
 from __future__ import annotations
 
-import email.utils
-import json
-import os
-import re
+import hashlib
+import importlib
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
 from fairlead.progress import Progress
 from fairlead.suggest import suggest
-from fairlead_build import fetch
-from fairlead_build.aptsources import AptSource, debian_sources
-from fairlead_build.lock import Deb, Inputs, Lock, Wheel, inputs_of, write_lock
+from fairlead.tomlfile import load
+from fairlead_build import archive, fetch, tooltree
+from fairlead_build.aptsolve import AptRoot, Pins, add_folder, apt_root, locked, solve
+from fairlead_build.aptsources import AptIndex
+from fairlead_build.download import Place, download
+from fairlead_build.fetchdebs import fetch_debs
+from fairlead_build.fetchwheels import Wanted, fetch_wheels
+from fairlead_build.inherit import project
+from fairlead_build.lock import (
+    Deb,
+    Inputs,
+    Lock,
+    LockedBase,
+    SourceArchive,
+    Wheel,
+    inputs_of,
+    upstream,
+    write_lock,
+)
 from fairlead_build.ownwheel import runtime_requirements
-from fairlead_build.proc import clean_environment, run, tool
+from fairlead_build.pipsolve import PipSolver
+from fairlead_build.piptool import PYPI, settings, target_of
 from fairlead_build.recipe import LoadedRecipe
-from fairlead_build.store import Cache
-from fairlead_build.tools import architecture, versions
+from fairlead_build.recipemodel import Source
+from fairlead_build.simpleindex import source_archive
+from fairlead_build.store import Cache, adopt, missing, publish
+from fairlead_build.tools import versions
 
 # Makes bookworm's /usr merge explicit; otherwise `usrmerge` and a whole Perl would be drawn in.
 _ALWAYS = ("usr-is-merged",)
 
 
-def lock_recipe(loaded: LoadedRecipe, progress: Progress, cache: Cache) -> Lock:
-    """Resolves a recipe against today's indexes and writes its lock.toml.
+@dataclass(frozen=True)
+class _Job:
+    """All that a resolution works from.
 
+    Attributes:
+        old: the lock that is there already, sound or not of this recipe any more; None without one.
+        upgrade: the packages that are to move, as they were given; without any, all do.
+    """
+
+    loaded: LoadedRecipe
+    inputs: Inputs
+    cache: Cache
+    progress: Progress
+    old: Lock | None
+    upgrade: frozenset[str]
+
+    @property
+    def again(self) -> str:
+        return f"fairlead recipe lock {self.loaded.given}"
+
+    @property
+    def arch(self) -> str:
+        return self.loaded.architecture
+
+
+def lock_recipe(
+    loaded: LoadedRecipe,
+    progress: Progress,
+    cache: Cache,
+    *,
+    upgrade: Sequence[str] = (),
+    keep: Path | None = None,
+) -> Lock:
+    """Resolves a recipe against today's indexes and writes its lock.
+
+    Args:
+        upgrade: packages of the lock that move, with what they force along; all else stays.
+            Without any, everything is resolved anew.
+        keep: an archive that gets every file of the lock.
     Raises:
         FairleadError: a package does not exist, versions contradict each other, an index cannot be
             reached, or this Python cannot resolve for the image's.
@@ -46,34 +97,41 @@ def lock_recipe(loaded: LoadedRecipe, progress: Progress, cache: Cache) -> Lock:
     inputs = inputs_of(loaded.recipe, runtime)
     if inputs.python:
         _same_minor(inputs.python)
-    arch = architecture()
-    with progress.stage("resolve Debian packages") as stage:
-        debs, epoch = _resolve_debs(inputs, arch, loaded)
-        stage.result(f"{len(debs)} packages, {sum(d.size for d in debs) / 1e6:.0f} MB")
-    wheels: tuple[Wheel, ...] = ()
-    if inputs.python:
-        glibc = _upstream(next(d.version for d in debs if d.name == "libc6"))
-        with progress.stage("resolve Python packages") as stage:
-            found = _resolve_wheels(inputs, arch, glibc, loaded)
-            stage.result(f"{len(found)} wheels")
-        # pip's report has no sizes, and a build needs the files anyway.
-        sizes = fetch.fetch_wheels(
-            found, target_of(inputs.python, arch, glibc), cache, progress, loaded.given
-        )
-        wheels = tuple(w.model_copy(update={"size": sizes[w.sha256]}) for w in found)
+    old = _old_lock(loaded)
+    _check_upgrade(upgrade, old, loaded)
+    job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade))
+    ground = _ground(job)
+    debs, build_debs, epoch = _resolve_debs(job, ground)
+    glibc = _glibc(debs, ground)
+    wheels = _resolve_wheels(job, glibc) if inputs.python else ()
     lock = Lock(
-        version=1,
+        version=2,
         recipe=loaded.name,
-        architecture=arch,
+        architecture=loaded.architecture,
         source_date_epoch=epoch,
         inputs_sha256=inputs.digest,
+        base=ground.locked,
         inputs=inputs,
         tools=versions(),
         deb=debs,
+        build_deb=build_debs,
         wheel=wheels,
+        source=_resolve_sources(job),
     )
+    if keep is not None:
+        _keep(loaded, lock, cache, keep, progress)
     write_lock(lock, loaded.lock_path)
     return lock
+
+
+def _keep(loaded: LoadedRecipe, lock: Lock, cache: Cache, folder: Path, progress: Progress) -> None:
+    """Everything that a build of ``lock`` needs goes into the archive, its tools too."""
+    fetch.fetch(loaded, lock, cache, progress)
+    tools = tooltree.debs(lock.architecture)
+    if absent := missing(tools, cache):
+        fetch_debs(absent, cache, progress, tooltree.RELOCK)
+    archive.keep(lock.packages, lock.recipe, cache, folder, progress)
+    archive.keep(tools, "fairlead's tools", cache, folder, progress)
 
 
 def _same_minor(wanted: str) -> None:
@@ -90,244 +148,280 @@ def _same_minor(wanted: str) -> None:
         )
 
 
-# --- Debian -----------------------------------------------------------------------------------
+def _old_lock(loaded: LoadedRecipe) -> Lock | None:
+    """The lock as it is, stale or not; None when there is none that can be read."""
+    try:
+        return load(loaded.lock_path, Lock, "fairlead recipe lock")
+    except FairleadError:
+        return None
+
+
+def _check_upgrade(upgrade: Sequence[str], old: Lock | None, loaded: LoadedRecipe) -> None:
+    if not upgrade:
+        return
+    if old is None:
+        raise fail(
+            f"recipe `{loaded.name}` has no lock that could be kept",
+            where=str(loaded.lock_path),
+            why="--upgrade moves single packages of a lock",
+            remedy=f"fairlead recipe lock {loaded.given}",
+            check="upgrade",
+            code=ExitCode.USAGE,
+        )
+    debs = {d.name for d in (*old.deb, *old.build_deb)}
+    wheels = {project(w.name) for w in old.wheel}
+    unknown = [n for n in upgrade if n not in debs and project(n) not in wheels]
+    if unknown:
+        raise FairleadError(
+            [
+                error(
+                    f"the lock of recipe `{loaded.name}` has no package `{name}`",
+                    where="--upgrade",
+                    why=_near(name, debs | wheels) or "neither a Debian package nor a wheel",
+                    remedy=f"fairlead recipe show {loaded.given}",
+                    check="upgrade",
+                )
+                for name in unknown
+            ],
+            ExitCode.USAGE,
+        )
+
+
+def _near(name: str, known: set[str]) -> str:
+    hint = suggest(name, known)
+    return hint if hint.startswith("Did") else ""
+
+
+# --- what the image starts from ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _AptRoot:
-    """A private apt: its own lists, status and sources; this machine's keyrings and proxies."""
+class _Ground:
+    """What is there before anything is installed.
 
-    folder: Path
-    environment: dict[str, str]
+    Attributes:
+        index: where the distribution's packages come from.
+        status: dpkg's status of what a base image has already; empty without one.
+    """
+
+    index: AptIndex
+    status: str = ""
+    locked: LockedBase | None = None
 
 
-def _resolve_debs(
-    inputs: Inputs, arch: Literal["amd64", "arm64"], loaded: LoadedRecipe
-) -> tuple[tuple[Deb, ...], int]:
-    refused: list[str] = []
-    for source in debian_sources(inputs.suite, inputs.components):
-        with tempfile.TemporaryDirectory(prefix="fairlead-apt-") as name:
-            root = _apt_root(Path(name), source, inputs, arch)
-            run(
-                ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"],
-                env=root.environment,
-                doing=f"read the index of Debian {inputs.suite}",
-                remedy=f"check {source.origin} and the network, then `fairlead recipe lock {loaded.given}`",
-            )
-            release = _release(root)
-            if release.get("Origin") != "Debian" or inputs.suite not in (
-                release.get("Codename"),
-                release.get("Suite"),
-            ):
-                refused.append(
-                    f"{source.origin} offers {release.get('Origin', 'an unnamed origin')}"
+def _ground(job: _Job) -> _Ground:
+    """The distribution of the recipe, or that of its base image, found by looking into it."""
+    inputs = job.inputs
+    if not inputs.image:
+        return _Ground(AptIndex(inputs.distribution, inputs.suite, inputs.components))
+    image, old = inputs.image, job.old
+    if job.upgrade and old and old.base and old.base.image == image and "@" not in image:
+        image = f"{image}@{old.base.digest}"  # what stays, stays to the bit
+    try:
+        base = importlib.import_module("fairlead_build.base")
+    except ModuleNotFoundError:
+        raise fail(
+            "a recipe that starts from an image cannot be locked",
+            where=f"{job.loaded.folder / 'recipe.toml'}, base.image",
+            why="this fairlead cannot look into images of others",
+            remedy="start from a distribution: [base] suite",
+            check="base-image",
+        ) from None
+    found = base.open_base(image, job.cache, job.progress)
+    if found.python and inputs.python and found.python != inputs.python:
+        raise fail(
+            f"the base image has Python {found.python}, the recipe wants {inputs.python}",
+            where=f"{job.loaded.folder / 'recipe.toml'}, python.version",
+            why="the image's Python environment is made on that of the distribution",
+            remedy=f"edit python.version, then `{job.again}`",
+            check="base-image",
+            code=ExitCode.USAGE,
+        )
+    locked = LockedBase(
+        image=inputs.image,
+        digest=found.digest,
+        distribution=found.distribution,
+        suite=found.suite,
+        glibc=found.glibc,
+    )
+    parts = ("main", "universe") if locked.distribution == "ubuntu" else ("main",)
+    return _Ground(AptIndex(locked.distribution, locked.suite, parts), found.dpkg_status, locked)
+
+
+def _glibc(debs: Sequence[Deb], ground: _Ground) -> str:
+    if ground.locked is not None:
+        return ground.locked.glibc
+    return upstream(next(d.version for d in debs if d.name == "libc6"))
+
+
+# --- Debian packages --------------------------------------------------------------------------
+
+
+def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[Deb, ...], int]:
+    """The image's .debs, those for building only, and the epoch of the image."""
+    inputs, old, index = job.inputs, job.old, ground.index
+    indexes = [index, index.security] if _wants_security(job, index) else [index]
+    remedy = f"check the network and /etc/apt, then `{job.again}`"
+    with (
+        job.progress.stage("resolve Debian packages") as stage,
+        apt_root(indexes, job.arch, remedy=remedy, status=ground.status) as root,
+    ):
+        _check_known(root, job, index)
+        before = (*old.deb, *old.build_deb) if old else ()
+        pins = _pins(job, before, indexes)
+        _keep_vanished(root, job, pins, before)
+        doing = f"resolve the Debian packages of recipe `{job.loaded.name}`"
+        remedy = f"edit packages.apt, then `{job.again}`"
+        essential = [] if ground.locked else [*root.essential(), *_ALWAYS]
+        wanted = [*essential, *inputs.apt]
+        chosen = solve(root, wanted, pins, doing=doing, remedy=remedy)
+        debs = locked(root, chosen, before)
+        extra: list[Deb] = []
+        if inputs.build_apt:
+            # The builder has the image's packages as they are, and some more.
+            exact = [f"{name}={version}" for name, version in chosen]
+            more = solve(root, [*exact, *inputs.build_apt], pins, doing=doing, remedy=remedy)
+            extra = locked(root, [pair for pair in more if pair not in set(chosen)], before)
+        stage.result(
+            f"{len(debs)} packages, {sum(d.size for d in debs) / 1e6:.0f} MB"
+            + (f"; {len(extra)} for building only" if extra else "")
+        )
+        # What stays keeps its date: the files that do not move then keep their bytes.
+        epoch = old.source_date_epoch if old and job.upgrade else root.epoch
+        return tuple(debs), tuple(extra), epoch
+
+
+def _wants_security(job: _Job, index: AptIndex) -> bool:
+    """Whether corrections are asked for, or were before: a lock never falls back behind them."""
+    if job.old is None or index.suite.endswith("-security"):
+        return False
+    debs = {d.name: d.index for d in (*job.old.deb, *job.old.build_deb)}
+    return any(name in debs for name in job.upgrade) or index.security.name in debs.values()
+
+
+def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins:
+    pins = Pins(security_suite=indexes[1].suite if len(indexes) > 1 else "")
+    if pins.security_suite:
+        corrected = {d.name for d in before if d.index == indexes[1].name}
+        pins.security = corrected | {n for n in job.upgrade if n in {d.name for d in before}}
+    if job.upgrade:
+        pins.versions = {d.name: d.version for d in before if d.name not in job.upgrade}
+    return pins
+
+
+def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) -> None:
+    """Packages that stay although no index has them any more are taken from the store."""
+    there = {pair for part in root.packages for pair in part.stanzas}
+    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in there]
+    if not lost:
+        return
+    if absent := missing(lost, job.cache):
+        fetch_debs(absent, job.cache, job.progress, job.again)
+    add_folder(root, lost, job.cache, job.again)
+
+
+def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
+    known = root.names
+    wrong: list[Finding] = []
+    for key, names in (("packages.apt", job.inputs.apt), ("source.apt", job.inputs.build_apt)):
+        for name in names:
+            if name not in known:
+                title = f"{index.distribution.capitalize()} {index.suite}"
+                wrong.append(
+                    error(
+                        f"{title} has no package `{name}`",
+                        where=f"{job.loaded.folder / 'recipe.toml'}, {key}",
+                        why=_near(name, known) or f"it is not in {index.name}",
+                        remedy=f"edit {key}, then `{job.again}`",
+                        check="apt-unknown",
+                    )
                 )
-                continue
-            debs = tuple(_solve(root, inputs, arch, loaded))
-            date = email.utils.parsedate_to_datetime(release["Date"])
-            return debs, int(date.timestamp())
-    raise fail(
-        f"no configured archive is Debian {inputs.suite}",
-        where="/etc/apt",
-        why="; ".join(refused),
-        remedy="export FAIRLEAD_INDEX_DEBIAN=URL of a Debian mirror",
-        check="apt-source-missing",
+    if wrong:
+        raise FairleadError(wrong, ExitCode.USAGE)
+
+
+# --- wheels -----------------------------------------------------------------------------------
+
+
+def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
+    target = target_of(job.inputs.python, job.arch, glibc)
+    solver = PipSolver(
+        job.loaded,
+        job.inputs,
+        target,
+        old=job.old.wheel if job.old else (),
+        stay=bool(job.upgrade),
+        moved=frozenset(map(project, job.upgrade)),
+    )
+    with job.progress.stage("resolve Python packages") as stage:
+        found = solver.wheels(stage.note)
+        stage.result(f"{len(found)} wheels")
+    # A build needs the files anyway, and pip's report does not say how large they are.
+    if absent := missing(found, job.cache):
+        fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)
+    return tuple(_lock_wheel(wheel, job.cache) for wheel in found)
+
+
+def _lock_wheel(wheel: Wanted, cache: Cache) -> Wheel:
+    return Wheel(
+        name=wheel.name,
+        version=wheel.version,
+        size=cache.blob(wheel.sha256).stat().st_size,
+        sha256=wheel.sha256,
+        index=wheel.index,
+        file=wheel.file,
+        role=wheel.role,
     )
 
 
-def _apt_root(folder: Path, source: AptSource, inputs: Inputs, arch: str) -> _AptRoot:
-    for name in ("state/lists/partial", "cache/archives/partial"):
-        (folder / name).mkdir(parents=True)
-    (folder / "status").touch()
-    (folder / "debian.sources").write_text(source.narrowed(inputs.suite, inputs.components))
-    settings = {
-        "Dir::Etc::sourcelist": folder / "debian.sources",
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::Etc::preferences": "/dev/null",
-        "Dir::Etc::preferencesparts": "/dev/null",
-        "Dir::State": folder / "state",
-        "Dir::State::status": folder / "status",
-        "Dir::Cache": folder / "cache",
-        "APT::Architecture": arch,
-        "APT::Install-Recommends": "false",
-        "APT::Install-Suggests": "false",
-        "Acquire::Languages": "none",
-        "APT::Sandbox::User": "root",
-    }
-    lines = ["#clear APT::Architectures;", f'APT::Architectures "{arch}";']
-    lines += [f'{key} "{value}";' for key, value in settings.items()]
-    (folder / "apt.conf").write_text("\n".join(lines) + "\n")
-    return _AptRoot(folder, {**_inherited(), "APT_CONFIG": str(folder / "apt.conf")})
+# --- sources ----------------------------------------------------------------------------------
 
 
-def _inherited() -> dict[str, str]:
-    """A clean environment that still knows this machine's proxies and certificates."""
-    kept = [
-        n
-        for n in os.environ
-        if n.lower().endswith("_proxy") or n in ("SSL_CERT_FILE", "SSL_CERT_DIR")
-    ]
-    return clean_environment({name: os.environ[name] for name in kept})
+def _resolve_sources(job: _Job) -> tuple[SourceArchive, ...]:
+    wanted = [s.source for s in job.loaded.sources if s.source.path is None]
+    if not wanted:
+        return ()
+    with job.progress.stage("resolve sources") as stage:
+        found = []
+        for source in wanted:
+            stage.note(source.name)
+            found.append(_source(job, source))
+        stage.result(f"{len(found)} archives, {sum(s.size for s in found) / 1e6:.0f} MB")
+    return tuple(sorted(found, key=lambda s: s.name))
 
 
-def _release(root: _AptRoot) -> dict[str, str]:
-    for path in sorted((root.folder / "state" / "lists").glob("*Release")):
-        pairs = re.findall(
-            r"^([A-Za-z-]+): (.*)$", path.read_text("utf-8", "replace"), re.MULTILINE
+def _source(job: _Job, source: Source) -> SourceArchive:
+    before = {(s.name, s.version): s for s in (job.old.source if job.old else ())}
+    known = before.get((source.name, source.version))
+    index = source.index or "URL"
+    if known and known.index == index and source.sha256 in (None, known.sha256):
+        return known
+    pip = settings()
+    if source.url is not None:
+        place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
+        file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
+    else:
+        found = source_archive(
+            source.name, source.version, pip, f"edit [[source]], then `{job.again}`"
         )
-        return dict(pairs)
-    return {}
-
-
-def _solve(root: _AptRoot, inputs: Inputs, arch: str, loaded: LoadedRecipe) -> Iterator[Deb]:
-    index = _index(root)
-    essential = sorted(
-        {name for (name, _), fields in index.items() if fields.get("Essential") == "yes"}
+        place, sha256, file = found.place, found.sha256, found.file
+    partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
+    if not sha256:
+        partial.unlink(missing_ok=True)  # nothing would show whether its halves belong together
+    if not (sha256 and job.cache.blob(sha256).is_file()):
+        download(place, partial, lambda amount: None)
+        if sha256:
+            remedy = f"mend `sha256` of [[source]] {source.name}, then `{job.again}`"
+            adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)
+        else:
+            with partial.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            publish(partial, job.cache.blob(sha256))
+    return SourceArchive(
+        name=source.name,
+        version=source.version,
+        size=job.cache.blob(sha256).stat().st_size,
+        sha256=sha256,
+        index=PYPI if source.index else "URL",
+        file=file,
     )
-    known = {name for name, _ in index}
-    if unknown := [name for name in inputs.apt if name not in known]:
-        raise FairleadError(
-            [_unknown_package(name, known, inputs, loaded) for name in unknown], ExitCode.USAGE
-        )
-    argv = ["apt-get", "install", "-s", "-y", "-qq", *essential, *_ALWAYS, *inputs.apt]
-    told = run(
-        argv,
-        env=root.environment,
-        doing=f"resolve the Debian packages of recipe `{loaded.name}`",
-        remedy=f"edit packages.apt, then `fairlead recipe lock {loaded.given}`",
-    ).decode()
-    for name, version in sorted(set(re.findall(r"^Inst (\S+) \((\S+) ", told, re.MULTILINE))):
-        fields = index[name.split(":")[0], version]
-        yield Deb.model_validate(
-            {
-                "name": fields["Package"],
-                "version": version,
-                "architecture": fields["Architecture"],
-                "size": int(fields["Size"]),
-                "sha256": fields["SHA256"],
-                "path": fields["Filename"],
-                "index": index_name(inputs),
-            }
-        )
-
-
-def _unknown_package(name: str, known: set[str], inputs: Inputs, loaded: LoadedRecipe) -> Finding:
-    hint = suggest(name, known)
-    return error(
-        f"Debian {inputs.suite} has no package `{name}`",
-        where=f"{loaded.folder / 'recipe.toml'}, packages.apt",
-        why=hint if hint.startswith("Did") else f"it is not in {index_name(inputs)}",
-        remedy=f"edit packages.apt, then `fairlead recipe lock {loaded.given}`",
-        check="apt-unknown",
-    )
-
-
-def index_name(inputs: Inputs) -> str:
-    """``Debian bookworm main``: how a lock names an archive."""
-    return f"Debian {inputs.suite} {' '.join(inputs.components)}"
-
-
-def _index(root: _AptRoot) -> dict[tuple[str, str], dict[str, str]]:
-    """The signed Packages index, by name and version."""
-    wanted = {"Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256"}
-    index = {}
-    for path in sorted((root.folder / "state" / "lists").glob("*_Packages*")):
-        text = run(
-            [tool("apt-helper"), "cat-file", path],
-            env=root.environment,
-            doing="read apt's index",
-            remedy="run the same command again",
-        ).decode("utf-8", "replace")
-        for stanza in text.split("\n\n"):
-            pairs = (
-                line.split(": ", 1)
-                for line in stanza.split("\n")
-                if ": " in line and line[0] != " "
-            )
-            fields = {key: value for key, value in pairs if key in wanted}
-            if "Package" in fields:
-                index[fields["Package"], fields["Version"]] = fields
-    return index
-
-
-def _upstream(version: str) -> str:
-    """``2.36-9+deb12u10`` -> ``2.36``."""
-    return re.sub(r"^\d+:", "", version).split("-")[0]
-
-
-# --- Python -----------------------------------------------------------------------------------
-
-
-def target_of(python: str, arch: str, glibc: str) -> tuple[str, ...]:
-    """pip's options that describe the image instead of this machine, best platform first."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[arch]
-    newest = int(glibc.split(".")[1])
-    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
-    legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
-    for minor, name in legacy.items():
-        at = f"manylinux_2_{minor}_{machine}"
-        platforms.insert(platforms.index(at) + 1, f"{name}_{machine}")
-    platforms.append(f"linux_{machine}")
-    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
-    options += [f"--abi=cp{python.replace('.', '')}"]
-    return (*options, *(f"--platform={name}" for name in platforms))
-
-
-def _resolve_wheels(inputs: Inputs, arch: str, glibc: str, loaded: LoadedRecipe) -> list[Wheel]:
-    found = _pip_report(list(inputs.pip), "python", inputs, arch, glibc, loaded)
-    kind, _, pin = inputs.mpi.partition(":")
-    if kind == "wheel":
-        mpi = _pip_report([pin], "mpi", inputs, arch, glibc, loaded)
-        if clash := {w.name for w in mpi} & {w.name for w in found}:
-            raise fail(
-                f"`{sorted(clash)[0]}` would be installed twice",
-                where=str(loaded.folder / "recipe.toml"),
-                why="packages.pip draws in the MPI of [mpi]; inside the Python prefix it could never be swapped",
-                remedy=f"take it out of packages.pip, then `fairlead recipe lock {loaded.given}`",
-                check="mpi-in-python",
-            )
-        found += mpi
-    found += _pip_report(["pip"], "installer", inputs, arch, glibc, loaded)
-    return found
-
-
-def _pip_report(
-    requirements: list[str], role: str, inputs: Inputs, arch: str, glibc: str, loaded: LoadedRecipe
-) -> list[Wheel]:
-    with tempfile.TemporaryDirectory(prefix="fairlead-pip-") as folder:
-        report = Path(folder) / "report.json"
-        argv = [
-            *fetch.pip(),
-            "install",
-            "--dry-run",
-            "--ignore-installed",
-            "--quiet",
-            "--report",
-            report,
-            *target_of(inputs.python, arch, glibc),
-            *requirements,
-        ]
-        run(
-            argv,
-            env=fetch.pip_environment(),
-            doing=f"resolve the Python packages of recipe `{loaded.name}`",
-            remedy=f"edit packages.pip, then `fairlead recipe lock {loaded.given}`",
-        )
-        items = json.loads(report.read_text("utf-8"))["install"]
-    wheels = []
-    for item in items:
-        place, facts = item["download_info"], item["metadata"]
-        wheels.append(
-            Wheel.model_validate(
-                {
-                    "name": facts["name"],
-                    "version": facts["version"],
-                    "file": unquote(urlsplit(place["url"]).path.rsplit("/", 1)[1]),
-                    "size": 1,
-                    "sha256": place["archive_info"]["hashes"]["sha256"],
-                    "index": "PyPI",
-                    "role": role,
-                }
-            )
-        )
-    return sorted(wheels, key=lambda w: w.name.lower())

@@ -43,11 +43,12 @@ def write_sif(
     epoch: int,
     squashfs_sha256: str,
     advance: Callable[[int], None] = lambda amount: None,
+    name: str = "image.json",
 ) -> str:
     """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
 
     Args:
-        document: the bytes of ``image.json``; the object is called so.
+        document: the bytes of the generic JSON object called ``name``.
         arch: ``amd64`` or ``arm64``.
         epoch: seconds since 1970 for every time in the file.
         squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
@@ -65,7 +66,7 @@ def write_sif(
     extra = PARTITION_EXTRA.pack(FS_SQUASHFS, PART_PRIMARY_SYSTEM, code)
     table = (
         _descriptor(DATA_PARTITION, 1, data, size, epoch, "rootfs.squashfs", extra)
-        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, "image.json", b"")
+        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, name, b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
         LAUNCH,

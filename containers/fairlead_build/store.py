@@ -3,7 +3,10 @@
 ::
 
     blobs/sha256/HASH            every .deb and wheel, verified
+    tools/DIGEST/                the locked tools, unpacked
     runtime/DIGEST.whl           our own wheel, by the digest of what it was made from
+    debian/KEY.squashfs          the Debian part of a tree
+    sources/KEY/                 what came of a source
     trees/KEY.squashfs, .json    an image without our wheel, and what was found in it
     images/KEY.sif               whole images
     images/by-name/NAME.json     which of them is the newest of a recipe
@@ -23,35 +26,71 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol, TypeVar
 
-from fairlead.findings import fail
+from fairlead.findings import FairleadError, fail
 from fairlead.paths import cache_dir
 from fairlead_build.proc import tool
+
+_FOLDERS = (
+    "blobs/sha256",
+    "debian",
+    "sources",
+    "trees",
+    "tools",
+    "images/by-name",
+    "runtime",
+    "locks",
+    "work",
+)
 
 
 @dataclass(frozen=True)
 class Cache:
-    """Names below one cache folder."""
+    """Names below one cache folder.
+
+    Attributes:
+        archive: a folder of files by hash that is asked before any index; ``archive.py``.
+    """
 
     root: Path
+    archive: Path | None = None
 
     @classmethod
-    def default(cls) -> Cache:
-        return cls(cache_dir())
+    def default(cls, archive: Path | None = None) -> Cache:
+        """The user's cache.
+
+        Args:
+            archive: an archive to use; ``$FAIRLEAD_ARCHIVE`` otherwise.
+        """
+        named = os.environ.get("FAIRLEAD_ARCHIVE")
+        return cls(cache_dir(), archive or (Path(named).expanduser() if named else None))
 
     def blob(self, sha256: str) -> Path:
         return self.root / "blobs" / "sha256" / sha256
+
+    def partial(self, name: str) -> Path:
+        """A download that may have to be gone on with."""
+        return self.root / "work" / f"part-{name}"
+
+    def debian(self, key: str) -> Path:
+        return self.root / "debian" / f"{key}.squashfs"
+
+    def source(self, key: str) -> Path:
+        return self.root / "sources" / key
 
     def tree(self, key: str) -> Path:
         return self.root / "trees" / f"{key}.squashfs"
 
     def tree_facts(self, key: str) -> Path:
         return self.root / "trees" / f"{key}.json"
+
+    def tools(self, digest: str) -> Path:
+        return self.root / "tools" / digest
 
     def image(self, key: str) -> Path:
         return self.root / "images" / f"{key}.sif"
@@ -69,16 +108,20 @@ class Cache:
             FairleadError: the cache cannot be written to.
         """
         try:
-            for name in ("blobs/sha256", "trees", "images/by-name", "runtime", "locks", "work"):
+            for name in _FOLDERS:
                 (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as exc:
-            raise fail(
-                "the cache cannot be written to",
-                where=str(self.root),
-                why=exc.strerror or str(exc),
-                remedy="set XDG_CACHE_HOME to a folder of yours",
-                check="cache-unwritable",
-            ) from None
+            raise self.unwritable(exc) from None
+
+    def unwritable(self, exc: OSError) -> FairleadError:
+        """The error of a cache that the system does not let be written to."""
+        return fail(
+            "the cache cannot be written to",
+            where=str(exc.filename or self.root),
+            why=exc.strerror or str(exc),
+            remedy="set XDG_CACHE_HOME to a folder of yours",
+            check="cache-unwritable",
+        )
 
 
 @contextmanager
@@ -172,6 +215,21 @@ def publish(made: Path, final: Path) -> None:
     made.replace(final)
 
 
+class Blob(Protocol):
+    """Anything that has a hash."""
+
+    @property
+    def sha256(self) -> str: ...
+
+
+B = TypeVar("B", bound=Blob)
+
+
+def missing(files: Iterable[B], cache: Cache) -> list[B]:
+    """What is not in the store yet."""
+    return [file for file in files if not cache.blob(file.sha256).is_file()]
+
+
 def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, remedy: str) -> Path:
     """Takes a downloaded file into the store, after checking it.
 
@@ -189,6 +247,7 @@ def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, re
             publish(made, cache.blob(sha256))
             return cache.blob(sha256)
         why = f"its sha256 is {real}, the lock says {sha256}"
+    made.unlink()  # a download is not to be gone on with when what came is wrong
     raise fail(
         f"{what} is not the file that the lock names",
         where=made.name,
@@ -209,14 +268,32 @@ def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
         _copy(source, out, digest.update)
     target.chmod(0o644)
     if digest.hexdigest() != sha256:
-        cache.blob(sha256).unlink()
-        raise fail(
-            "a file in the cache has changed",
-            where=str(cache.blob(sha256)),
-            why=f"its sha256 is now {digest.hexdigest()}",
-            remedy="run the same command again: it was removed, and will be downloaded anew",
-            check="blob-rotten",
-        )
+        raise _rotten(cache.blob(sha256), digest.hexdigest())
+
+
+def check_blob(cache: Cache, sha256: str) -> Path:
+    """The path of a blob, hashed now.
+
+    Raises:
+        FairleadError: the blob has changed since it was stored; it is removed.
+    """
+    path = cache.blob(sha256)
+    with path.open("rb") as stream:
+        real = hashlib.file_digest(stream, "sha256").hexdigest()
+    if real != sha256:
+        raise _rotten(path, real)
+    return path
+
+
+def _rotten(path: Path, real: str) -> FairleadError:
+    path.unlink()
+    return fail(
+        "a file in the cache has changed",
+        where=str(path),
+        why=f"its sha256 is now {real}",
+        remedy="run the same command again: it was removed, and will be downloaded anew",
+        check="blob-rotten",
+    )
 
 
 def _copy(source: IO[bytes], out: IO[bytes], see: Callable[[bytes], None]) -> None:

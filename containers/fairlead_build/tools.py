@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import platform
-import re
 from typing import Literal
 
 from fairlead.findings import fail
-from fairlead_build.proc import run
 
 
 def architecture() -> Literal["amd64", "arm64"]:
@@ -32,12 +30,7 @@ def architecture() -> Literal["amd64", "arm64"]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of the tools whose output is part of an image's bytes."""
-    found = {}
-    for name in ("mmdebstrap", "tar2sqfs"):
-        said = run(
-            [name, "--version"], doing=f"ask `{name}` for its version", remedy=f"{name} --version"
-        ).decode("utf-8", "replace")
-        number = re.search(r"\d+(\.\d+)+", said)
-        found[name] = number[0] if number else said.splitlines()[0]
-    return found
+    """The tools whose output is part of an image's bytes, as a lock names them."""
+    from fairlead_build import tooltree
+
+    return tooltree.versions()

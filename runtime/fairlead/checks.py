@@ -14,7 +14,7 @@ from fairlead.findings import Finding, Severity, error
 from fairlead.hostmpi import RUNTIME_PIECES, needs
 from fairlead.identify import family_of_soname
 from fairlead.layout import MOUNT
-from fairlead.plan import Plan, image_family
+from fairlead.plan import Plan, image_family, own_mpi
 
 Check = Callable[[Plan], Iterator[Finding]]
 
@@ -58,7 +58,7 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
 
 def launcher_family(plan: Plan) -> Iterator[Finding]:
     """A launcher of another family starts every rank alone, and nobody says so."""
-    mapped = plan.host.library.family if plan.host else image_family(plan.facts)
+    mapped = _speaks(plan)
     offered = plan.launcher.family
     if offered is not mapped and offered is not AbiFamily.UNKNOWN:
         yield error(
@@ -82,6 +82,18 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
         yield _ok(
             "launcher-family", f"launcher and MPI are of the {mapped} family", plan.launcher.title
         )
+
+
+def _speaks(plan: Plan) -> AbiFamily:
+    """The family whose launchers the mapped MPI can be started by.
+
+    The ABI of the MPI-5 standard says nothing of launchers, so there it is the vendor's.
+    """
+    family = image_family(plan.facts)
+    library = plan.host.library if plan.host else own_mpi(plan.facts, family)
+    if library is None or library.family is not AbiFamily.MPI5:
+        return library.family if library else family
+    return AbiFamily.OPENMPI if library.vendor == "Open MPI" else AbiFamily.MPICH
 
 
 def symbols(plan: Plan) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """An image on disk and what is known of it: from its own record, or by looking inside.
 
-IMAGE is the name of a built recipe, a SIF, a bare squashfs, or a folder that holds a root file
-system. What was learned is kept in the cache by the file's identity, so a 1 GB image is read once.
+IMAGE is the name of a built recipe, a SIF, a bare squashfs, a folder that holds a root file system,
+FOLDER/ID of an image that Shifter keeps, an OCI layout, or the reference of an image that was pulled.
+What was learned is kept in the cache by the file's identity, so a 1 GB image is read once.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from typing import Any
 
 from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.look import look
+from fairlead.look import RECORD, look
+from fairlead.packages import Installed
 from fairlead.paths import atomic_write, bundled, cache_dir
 from fairlead.progress import Progress, Silent
-from fairlead.scan import scan_tree
+from fairlead.scan import resolve_in, scan_tree
 from fairlead.serial import from_json, to_json
 from fairlead.sif import identity, is_sif, read_sif
 from fairlead.suggest import suggest
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
+_TEXTS = ("recipe", "fairlead_version", "squashfs_sha256", "tree_sha256")
 _SUFFIXES = (".sif", ".sqsh", ".squashfs")
 
 
@@ -41,6 +44,7 @@ class Image:
         digest: sha256 of its squashfs, verified; empty for a sandbox.
         looked: True when the facts come from looking inside, not from the image's record.
         record: the record that fairlead's builder left in it; empty in images of others.
+        installed: its packages, of an image that was looked into; a record has them itself.
     """
 
     name: str
@@ -51,6 +55,13 @@ class Image:
     looked: bool
     facts: ImageFacts
     record: Mapping[str, Any] = field(default_factory=dict)
+    installed: Installed = field(default_factory=Installed)
+
+    @property
+    def packages(self) -> Mapping[str, Mapping[str, str]]:
+        """Versions by name, of the kinds ``deb`` and ``wheel``."""
+        told: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
+        return told or self.installed.versions()
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -58,11 +69,14 @@ class Image:
         return dict(self.record.get("env", {}))
 
 
-def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+def find(
+    name: str, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
+) -> Path:
     """The file or folder of IMAGE ``name``.
 
     A built image's name comes before a folder that happens to be called so where one stands;
-    ``./NAME`` is always the folder.
+    ``./NAME`` is always the folder. References to registries and OCI layouts are known to whoever
+    is registered under the entry point group ``fairlead.images``.
 
     Raises:
         FairleadError: exit code 2; there is neither such a file nor a built image of that name.
@@ -71,13 +85,19 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
     # os.path, since pathlib's questions raise for a name that is too long.
     folder = os.path.isdir(name) and not os.path.isfile(index)  # noqa: PTH112, PTH113
+    if "://" in name or (folder and os.path.isfile(path / "oci-layout")):  # noqa: PTH113
+        elsewhere = _known_elsewhere(name, environ, progress or Silent())
+        if elsewhere:
+            return elsewhere
     if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
         if os.path.exists(name):  # noqa: PTH110
             return path.absolute()
+        if shifter := _shifter_image(name):
+            return shifter
         why, remedy = "there is no such file or folder", "fairlead recipe list"
         if "://" in name:
-            why = "fairlead reads files and folders, and no registries"
-            remedy = f"apptainer pull image.sif {shlex.quote(name)}; then give image.sif"
+            why = "it begins with neither docker:// nor oras://"
+            remedy = "fairlead pull docker://HOST/REPOSITORY:TAG, then that as IMAGE"
         raise fail(
             f"no image at {name}",
             where="IMAGE" if "://" in name else str(path.absolute()),
@@ -95,7 +115,7 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     except (OSError, ValueError, KeyError):
         known = sorted(p.stem for p in index.parent.glob("*.json")) if index.parent.is_dir() else []
         why = f"no recipe of that name was built here. {suggest(name, known)}"
-        if not name or not os.path.isdir(bundled("recipes") / name):  # noqa: PTH112
+        if not name or not os.path.isdir(bundled("recipes") / name.split(":")[0]):  # noqa: PTH112
             remedy = "fairlead recipe list"
     raise fail(
         f"no image called `{name}`",
@@ -107,6 +127,23 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     )
 
 
+def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
+    """What the image builder, which this package does not import, knows under ``name``."""
+    from importlib.metadata import entry_points
+
+    for provider in entry_points(group="fairlead.images"):
+        found: Path | None = provider.load()(name, environ, progress)
+        if found:
+            return found
+    return None
+
+
+def _shifter_image(name: str) -> Path | None:
+    """``FOLDER/ID`` as Shifter keeps it: ``ID.squashfs`` with ``ID.meta`` beside it."""
+    both = (Path(f"{name}.squashfs"), Path(f"{name}.meta"))
+    return both[0].absolute() if all(map(os.path.isfile, both)) else None
+
+
 def open_image(
     name: str, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
 ) -> Image:
@@ -115,15 +152,16 @@ def open_image(
     Raises:
         FairleadError: it is missing, cut short, damaged, or of a format that fairlead cannot read.
     """
-    path = find(name, environ)
+    path = find(name, environ, progress)
     if path.is_dir():
         _check_root(path)
-        return Image(name, str(path), "sandbox", 0, "", True, scan_tree(path))
-    kind = _format(path)
+        facts, record = scan_tree(path), _folder_record(path)
+        return Image(name, str(path), "sandbox", 0, "", True, facts, record, Installed())
+    kind = file_format(path)
     if kind == "sif":
         read_sif(path)  # a truncated file must be told even when its facts are in the cache
     status = path.stat()
-    identity = f"2 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    identity = f"3 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
     cached = (
         cache_dir(environ)
         / "facts"
@@ -140,6 +178,7 @@ def open_image(
             known.looked,
             known.facts,
             known.record,
+            known.installed,
         )
     except (OSError, ValueError):
         pass
@@ -157,7 +196,7 @@ def _check_root(path: Path) -> None:
         raise _no_image(path, "the folder holds no root file system: neither bin nor usr/bin")
 
 
-def _format(path: Path) -> str:
+def file_format(path: Path) -> str:
     try:
         if not path.is_file():  # a pipe would be waited for, for ever
             raise _no_image(path, "it is a device, a pipe or a socket, and no file")
@@ -230,10 +269,22 @@ def _read(
         except ValueError:
             pass  # a record of another version: look instead
     with progress.stage(f"looking into {path.name}") as stage:
-        facts, inner = look(path, offset, environ)
-        stage.result(f"{facts.files} ELF files")
-    record = record or _sound({k: v for k, v in inner.items() if k != "facts"}, path)
-    return Image(name, str(path), kind, size, digest, True, facts, record)
+        seen = look(path, offset, environ)
+        stage.result(f"{seen.facts.files} ELF files")
+    record = record or _sound({k: v for k, v in seen.record.items() if k != "facts"}, path)
+    return Image(name, str(path), kind, size, digest, True, seen.facts, record, seen.installed)
+
+
+def _folder_record(path: Path) -> dict[str, Any]:
+    """What a folder says of itself. Unlike that of a file, nothing shows whether it still holds."""
+    inner = resolve_in(path, path / RECORD)
+    try:
+        record = json.loads(inner.read_text("utf-8")) if inner and inner.is_file() else {}
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(record, dict):
+        return {}
+    return _sound({k: v for k, v in record.items() if k != "facts"}, path)
 
 
 def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -247,12 +298,12 @@ def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
         texts(record.get("env", {}))
         and isinstance(packages, dict)
         and all(map(texts, packages.values()))
-        and texts({k: record.get(k, "") for k in ("recipe", "fairlead_version", "squashfs_sha256")})
+        and texts({k: record.get(k, "") for k in _TEXTS})
     ):
         raise fail(
             f"the record in {path.name} is damaged",
             where=f"{path}, {_RECORD_NAME}",
-            why="env and packages must be tables of text, recipe, version and digest text",
+            why="env and packages must be tables of text, recipe, version and digests text",
             remedy="fetch or build it again: `fairlead build RECIPE`",
             check="image-record",
             code=ExitCode.USAGE,

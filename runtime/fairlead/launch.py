@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +148,6 @@ def launch(
     stdout: IO[bytes] | int | None = None,
     stderr: IO[bytes] | int | None = None,
     stdin: int | None = None,
-    tick: Callable[[], None] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchResult:
     """Runs ``line`` to its end; nothing of it survives, whatever ends it.
@@ -157,7 +156,6 @@ def launch(
         folder: where ``record`` of :func:`command_line` points.
         limit_s: wall-clock limit; None for a program that may run for days.
         after_death_s: how long the others may go on once a rank was killed by a signal.
-        tick: called while waiting, some 20 times a second at most.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
@@ -185,7 +183,7 @@ def launch(
             code=ExitCode.LAUNCH_FAILED,
         ) from None
     try:
-        _wait(started.process, folder, begun, limit_s, after_death_s, tick)
+        _wait(started.process, folder, begun, limit_s, after_death_s)
         whole = started.process.returncode == 0
     finally:
         killed = processes.end(started)
@@ -211,7 +209,6 @@ def _wait(
     begun: float,
     limit_s: float | None,
     after_death_s: float,
-    tick: Callable[[], None] | None,
 ) -> None:
     died_at: float | None = None
     looked, signed = 0.0, begun
@@ -219,8 +216,6 @@ def _wait(
         if processes.wait(process, _POLL_S):
             return
         now = time.monotonic()
-        if tick is not None and now - looked > 0.05:
-            tick()
         if now - looked > 0.2:
             looked = now
             dead = [r for r in exits(folder) if r.code > 128]

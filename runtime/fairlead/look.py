@@ -7,6 +7,7 @@ behind, however the process ends.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,27 +16,49 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.facts import ImageFacts
 from fairlead.findings import FairleadError, error, fail
+from fairlead.packages import Installed, installed
 from fairlead.scan import resolve_in, scan_tree
 from fairlead.serial import from_json, to_json
+from fairlead.treedigest import scan_folder, tree_sha256
 
-RECORD = ".fairlead/image.json"  # what fairlead's builder leaves in an image
+# What fairlead's builder leaves in an image.
+RECORD = ".fairlead/image.json"
+MATERIALS = ".fairlead/sbom.cdx.json"
 _LONGEST_START_S = 30
 # When the process that started one of these is killed, the kernel ends it too.
 _TIED = ("setpriv", "--pdeathsig", "KILL")
 
 
-def look(
-    path: Path, offset: int, environ: Mapping[str, str] = os.environ
-) -> tuple[ImageFacts, dict[str, Any]]:
-    """The facts of the squashfs that begins at ``offset`` of ``path``, and the record inside.
+@dataclass(frozen=True)
+class Seen:
+    """What is in an image.
 
-    Returns:
-        The record is empty when there is none.
+    Attributes:
+        record: of fairlead's builder; empty when there is none.
+        materials: the text of its bill of materials; likewise.
+        tree_sha256: empty when it was not asked for, since all of the image has to be read.
+    """
+
+    facts: ImageFacts
+    installed: Installed
+    record: dict[str, Any]
+    materials: str
+    tree_sha256: str
+
+
+def look(
+    path: Path, offset: int, environ: Mapping[str, str] = os.environ, *, whole: bool = False
+) -> Seen:
+    """What is in the squashfs that begins at ``offset`` of ``path``.
+
+    Args:
+        whole: read all of it, for the digest of its tree.
     Raises:
         FairleadError: squashfuse is missing, or it cannot be mounted.
     """
@@ -44,7 +67,7 @@ def look(
         raise fail(
             "squashfuse_ll is not installed",
             where="PATH",
-            why=f"{path.name} has no record of its own, so it must be looked into, which needs squashfuse_ll",
+            why=f"{path.name} must be looked into, which needs squashfuse_ll",
             remedy="fairlead doctor --fix packages",
             check="squashfuse",
         )
@@ -53,7 +76,10 @@ def look(
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
     with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:
         done = subprocess.run(
-            ["unshare", *namespaces, *_TIED, *python, program, str(path), str(offset), folder],
+            [
+                *("unshare", *namespaces, *_TIED, *python),
+                *(program, str(path), str(offset), folder, "whole" if whole else ""),
+            ],
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -65,20 +91,43 @@ def look(
     told = json.loads(done.stdout)
     if "finding" in told:
         raise FairleadError(error(**told["finding"]))
-    return from_json(ImageFacts, told["facts"]), told["record"]
+    return from_json(Seen, told)
 
 
-def main(program: str, path: str, offset: str, folder: str) -> None:
+def look_into(root: Path, *, whole: bool = False) -> Seen:
+    """As :func:`look`, of a folder.
+
+    Raises:
+        OSError: a part of it cannot be read.
+    """
+    record: Any = {}
+    with contextlib.suppress(ValueError):
+        record = json.loads(_text(root, RECORD) or "{}")
+    return Seen(
+        facts=scan_tree(root),
+        installed=installed(root),
+        record=record if isinstance(record, dict) else {},
+        materials=_text(root, MATERIALS),
+        tree_sha256=tree_sha256(scan_folder(root)) if whole else "",
+    )
+
+
+def _text(root: Path, name: str) -> str:
+    inner = resolve_in(root, root / name)
+    return inner.read_text("utf-8", "replace") if inner and inner.is_file() else ""
+
+
+def main(program: str, path: str, offset: str, folder: str, whole: str) -> None:
     """Inside the namespaces: the answer on stdout, as JSON."""
     try:
-        answer = _answer(program, Path(path), offset, Path(folder))
+        answer = _answer(program, Path(path), offset, Path(folder), bool(whole))
     except FairleadError as exc:
         finding = exc.findings[0].to_json()
         answer = {"finding": {k: v for k, v in finding.items() if k != "severity"}}
     json.dump(answer, sys.stdout)
 
 
-def _answer(program: str, path: Path, offset: str, mount: Path) -> dict[str, Any]:
+def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> dict[str, Any]:
     argv = [*_TIED, program, "-f", "-o", f"ro,offset={offset}", str(path), str(mount)]
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -91,10 +140,8 @@ def _answer(program: str, path: Path, offset: str, mount: Path) -> dict[str, Any
                 said = process.communicate()[0].decode("utf-8", "replace").strip()
                 raise _unseen(path, said or "squashfuse_ll did not mount it")
             time.sleep(0.01)
-        facts = scan_tree(mount)
-        inner = resolve_in(mount, mount / RECORD)
-        record = json.loads(inner.read_text()) if inner else {}
-        return {"facts": to_json(facts), "record": record if isinstance(record, dict) else {}}
+        seen: dict[str, Any] = to_json(look_into(mount, whole=whole))
+        return seen
     except (OSError, ValueError) as exc:
         raise _unseen(path, str(exc)) from None
     finally:

@@ -6,6 +6,7 @@ beside, synced, renamed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -73,8 +74,11 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[
         os.umask(umask)
         Path(name).chmod(0o666 & ~umask)  # mkstemp's 0600 would hide the file from a group
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as exc:
         Path(name).unlink(missing_ok=True)
+        # A write that finds the disk full does not say which: the message needs the folder.
+        if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            exc.filename = exc.filename or str(path)
         raise
 
 

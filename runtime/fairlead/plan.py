@@ -111,14 +111,23 @@ def choose_host(
 
 
 def image_family(facts: ImageFacts) -> AbiFamily:
-    """The family that most of the image's consumers ask for; its own MPI's when none asks."""
+    """The family of the image's own MPI, or what most of its consumers ask for when it has none.
+
+    Where its MPI offers several, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the one that
+    most consumers ask for; the programs that come with an MPI do not count.
+    """
+    with_mpi = {PurePosixPath(m.path).parents[1] / "bin" for m in facts.mpis}
     wanted = [
-        f for e in facts.consumers for n in e.needed if (f := family_of_soname(n)) != "unknown"
+        f
+        for e in facts.consumers
+        if PurePosixPath(e.path).parent not in with_mpi
+        for n in e.needed
+        if (f := family_of_soname(n)) != "unknown"
     ]
     own = {m.family for m in facts.mpis}
-    for family in (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5):
-        if family in own:
-            return family
+    offered = [f for f in (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5) if f in own]
+    if offered:
+        return max(offered, key=wanted.count)  # the first of equals
     return max(set(wanted), key=wanted.count) if wanted else AbiFamily.UNKNOWN
 
 

@@ -205,6 +205,13 @@ _CAUSES: Sequence[tuple[str, str, str, str, str]] = (
         "no-python",
     ),
     (
+        r"ModuleNotFoundError: No module named '(\w+)'",
+        "the image's Python is too small for the proof",
+        r"it has no module `\1`: a part of the standard library is left out, as in python3-minimal",
+        "add python3 to the image",
+        "no-python",
+    ),
+    (
         r"((?:process_vm_readv|/proc/\d+/fd)\S*.*)",
         "the ranks may not read each other's memory",
         r"\1",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead import __version__, checks
+from fairlead import __version__, checks, keys, signature
 from fairlead import plan as planning
 from fairlead import site as sites
 from fairlead import stage as staging
@@ -36,6 +36,7 @@ class Prepared:
     plan: Plan
     findings: tuple[Finding, ...]
     site_reason: str
+    verified: signature.Verified | None = None
 
     @property
     def refused(self) -> bool:
@@ -49,11 +50,13 @@ class Choices:
     Attributes:
         mpi: ``host``, ``container``, or the prefix of an MPI.
         site, launcher: None to detect.
+        require_signature: refuse an image that no trusted key has signed.
     """
 
     mpi: str = "host"
     site: str | None = None
     launcher: str | None = None
+    require_signature: bool = False
 
 
 def prepare(
@@ -66,9 +69,13 @@ def prepare(
     """Gathers facts, plans and checks; launches nothing.
 
     Raises:
-        FairleadError: 2 for bad input, 121 when nothing can be planned, 123 without an engine.
+        FairleadError: 2 for bad input, 121 when nothing can be planned or a signature that is
+            required does not hold, 123 without an engine.
     """
     site, reason = sites.resolve(choices.site, environ)
+    verified = None
+    if choices.require_signature or site.require_signature or _signatures_wanted(environ):
+        verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
     engine = apptainer.detect(environ)
     host, notes = _host(choices, image, environ)
@@ -77,7 +84,36 @@ def prepare(
         image.path, image.facts, host, launcher, site, engine, request, cache_dir(environ), notes
     )
     findings = (*_versions(image), *checks.check(result))
-    return Prepared(image, result, findings, reason)
+    if verified:
+        if verified.statement.format != "oci" and image.path != verified.path:
+            raise signature.changed(verified, f"`{image_name}` is now {image.path}")
+        signature.unchanged(verified)
+        findings = (*findings, *filter(None, [signature.exposed(verified)]))
+    return Prepared(image, result, findings, reason, verified)
+
+
+def _signatures_wanted(environ: Mapping[str, str]) -> bool:
+    return environ.get("FAIRLEAD_REQUIRE_SIGNATURE", "") not in ("", "0")
+
+
+def _verified(
+    image_name: str, environ: Mapping[str, str], progress: Progress | None
+) -> signature.Verified:
+    path = signature.located(image_name, environ, progress)
+    try:
+        return signature.verify(path, keys.trusted(environ), progress)
+    except FairleadError as exc:
+        raise FairleadError(exc.findings, ExitCode.PREFLIGHT_REFUSED) from None
+
+
+def still_as_verified(prepared: Prepared) -> None:
+    """Looks whether the image is still the file whose signature was checked, if it was.
+
+    Raises:
+        FairleadError: it was written to or replaced.
+    """
+    if prepared.verified:
+        signature.unchanged(prepared.verified)
 
 
 def _host(
@@ -158,8 +194,10 @@ def prove_it(
     """
     cache = cache_dir(environ)
     staging.ensure(prepared.plan, cache)
+    still_as_verified(prepared)
     limit = limit_s or prepared.plan.site.start_s
     proof = probe(prepared.plan, ranks, cache, environ, limit, env)
+    still_as_verified(prepared)
     if not proof.holds:
         errors = [f for f in proof.findings if f.severity is Severity.ERROR]
         raise FairleadError(errors, ExitCode.PROOF_FAILED)

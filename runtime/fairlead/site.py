@@ -30,6 +30,7 @@ class Site:
     Attributes:
         accepts: transports that a proof may find in use.
         start_s: seconds until every rank must have reported.
+        require_signature: images must be signed with a trusted key.
         absent_programs, absent_paths: what must not be on a machine of this site.
     """
 
@@ -37,6 +38,7 @@ class Site:
     summary: str
     accepts: tuple[str, ...]
     start_s: float
+    require_signature: bool = False
     absent_programs: tuple[str, ...] = ()
     absent_paths: tuple[str, ...] = ()
 
@@ -118,6 +120,7 @@ def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
         summary=profile.site.summary,
         accepts=profile.fabric.accepts,
         start_s=float(profile.watchdog.start_s),
+        require_signature=profile.images.require_signature,
         absent_programs=profile.detect.absent_programs,
         absent_paths=profile.detect.absent_paths,
     )

@@ -48,6 +48,12 @@ class Watchdog(Strict):
     )
 
 
+class Images(Strict):
+    require_signature: bool = Field(
+        False, description="whether images must be signed with a trusted key"
+    )
+
+
 class SiteProfile(Strict):
     """One ``sitecfg/NAME.toml``."""
 
@@ -57,6 +63,7 @@ class SiteProfile(Strict):
     launcher: Launchers
     fabric: Fabric
     watchdog: Watchdog = Watchdog(start_s=30)
+    images: Images = Images(require_signature=False)
 
 
 def read(path: Path) -> SiteProfile:

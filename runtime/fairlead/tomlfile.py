@@ -61,6 +61,63 @@ def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
     Raises:
         FairleadError: exit code 2; one finding for each mistake.
     """
+    return _validated(read(path, remedy), model, cross)
+
+
+def parse(text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks) -> M:
+    """As :func:`load`, of text that is already in memory; ``path`` is for the messages."""
+    return _validated(scan(text, path, remedy), model, cross)
+
+
+def _validated(document: Document, model: type[M], cross: Cross) -> M:
+    value, findings = document.validate(model)
+    findings += [document.finding(mistake) for mistake in cross(document.data)]
+    if value is None or findings:
+        raise FairleadError(findings, ExitCode.USAGE)
+    return value
+
+
+@dataclass(frozen=True)
+class Document:
+    """A TOML file as it was read: anything in ``data`` may be of any type.
+
+    Attributes:
+        lines: the line on which each table and key stands, from 1.
+        remedy: the command to type once the file is mended.
+    """
+
+    path: Path
+    data: dict[str, Any]
+    lines: dict[Loc, int]
+    remedy: str
+
+    def validate(self, model: type[M]) -> tuple[M | None, list[Finding]]:
+        """The file as a ``model``, or every mistake that keeps it from being one."""
+        try:
+            return model.model_validate(self.data), []
+        except ValidationError as exc:
+            return None, [
+                _finding(dict(e), model, self.path, self.lines, self.remedy) for e in exc.errors()
+            ]
+
+    def finding(self, mistake: Mistake) -> Finding:
+        """``mistake`` with its line."""
+        where, edit = _place(mistake.loc, self.path, self.lines)
+        return error(
+            mistake.what,
+            where=where,
+            why=mistake.why,
+            remedy=f"{edit}, then `{self.remedy}`",
+            check=mistake.check,
+        )
+
+
+def read(path: Path, remedy: str) -> Document:
+    """The TOML file at ``path``, not yet held against any model.
+
+    Raises:
+        FairleadError: exit code 2; it cannot be read, or is no TOML.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as exc:
@@ -81,11 +138,11 @@ def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
             check="toml-unreadable",
             code=ExitCode.USAGE,
         ) from None
-    return parse(text, path, model, remedy, cross)
+    return scan(text, path, remedy)
 
 
-def parse(text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks) -> M:
-    """As :func:`load`, of text that is already in memory; ``path`` is for the messages."""
+def scan(text: str, path: Path, remedy: str) -> Document:
+    """As :func:`read`, of text that is already in memory."""
     try:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as exc:
@@ -99,27 +156,7 @@ def parse(text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_
             check="toml-syntax",
             code=ExitCode.USAGE,
         ) from None
-    lines = _line_index(text)
-    findings: list[Finding] = []
-    value: M | None = None
-    try:
-        value = model.model_validate(data)
-    except ValidationError as exc:
-        findings = [_finding(dict(e), model, path, lines, remedy) for e in exc.errors()]
-    for mistake in cross(data):
-        where, edit = _place(mistake.loc, path, lines)
-        findings.append(
-            error(
-                mistake.what,
-                where=where,
-                why=mistake.why,
-                remedy=f"{edit}, then `{remedy}`",
-                check=mistake.check,
-            )
-        )
-    if value is None or findings:
-        raise FairleadError(findings, ExitCode.USAGE)
-    return value
+    return Document(path, data, _line_index(text), remedy)
 
 
 def _place(loc: Loc, path: Path, lines: dict[Loc, int]) -> tuple[str, str]:

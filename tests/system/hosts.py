@@ -24,12 +24,41 @@ from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.engine.find import find_apptainer
 from fairlead.paths import atomic_folder, cache_dir, locked
 from fairlead.sif import copy_object, read_sif
-from fairlead_build.aptsources import debian_sources
+from fairlead_build.aptsources import AptIndex, apt_sources
 from fairlead_build.build import build
 from fairlead_build.store import scratch_parent
 
+ROOT = Path(__file__).resolve().parents[2]
 KEPT = cache_dir() / "tests"
 PROGRAMS = Path(__file__).with_name("programs")
+# What a reader of the documentation has around the commands that it shows.
+READER = {
+    **{k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))},
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    "NO_COLOR": "1",
+}
+# Of the environment's packages, those that other users of the tests need not have.
+HEAVY = (
+    "matplotlib*",
+    "*mypy*",
+    "PIL",
+    "pillow*",
+    "fontTools",
+    "numpy*",
+    "h5py*",
+    "hypothesis*",
+    "tzdata*",
+    "setuptools*",
+    "pkg_resources",
+    "spython*",
+    "cyclonedx*",
+    "docker*",
+    "hatchling*",
+    "*pytest*",
+    "mpi4py*",
+    "kiwisolver*",
+    "__pycache__",
+)
 
 
 @cache
@@ -98,7 +127,7 @@ def _packages(suite: str, names: tuple[str, ...], work: Path) -> list[Path]:
     for folder in ("etc/apt.conf.d", "state/lists/partial", "cache/archives/partial", "debs"):
         (work / folder).mkdir(parents=True)
     # Whatever archive of Debian this machine is set up for also has the other suites.
-    mirror = debian_sources("bookworm", ("main",))[0]
+    mirror = apt_sources(AptIndex("debian", "bookworm", ("main",)))[0]
     (work / "list.sources").write_text(mirror.narrowed(suite, ("main",)))
     (work / "status").touch()
     conf = work / "apt.conf"
@@ -241,6 +270,32 @@ def fairlead(
         stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def typed(
+    command: str, folder: Path = ROOT, limit_s: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """A line of shell, as a reader of the documentation types it in the checkout."""
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=READER,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def as_user(uid: int, home: Path, variables: Mapping[str, str], *words: str | Path) -> list[str]:
+    """The words that run a command as an ordinary user, who has nothing of our environment."""
+    return [
+        *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env", "-i"),
+        *(f"{name}={value}" for name, value in {"HOME": str(home), **variables}.items()),
+        *map(str, words),
+    ]
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

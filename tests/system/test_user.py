@@ -19,33 +19,11 @@ from tests.system import hosts
 from tests.system.hosts import answer
 
 import fairlead
+import fairlead_build
 from fairlead.doctor.apptainer_install import install_apptainer
-
-# Of the environment's packages, those that a run does not need.
-HEAVY = (
-    "matplotlib*",
-    "*mypy*",
-    "PIL",
-    "pillow*",
-    "fontTools",
-    "numpy*",
-    "h5py*",
-    "hypothesis*",
-    "tzdata*",
-    "setuptools*",
-    "pkg_resources",
-    "spython*",
-    "cyclonedx*",
-    "docker*",
-    "hatchling*",
-    "*pytest*",
-    "mpi4py*",
-    "kiwisolver*",
-    "pip*",
-    "ruff*",
-    "__pycache__",
-)
-
+from fairlead_build import tooltree
+from fairlead_build.store import Cache
+from fairlead_build.treestream import tree_digest
 
 # Of the version that the packages are for.
 PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
@@ -70,21 +48,14 @@ class User:
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """Any command, with an environment of the user's own."""
         code = self.shared / "code"
+        variables = {
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": f"{code}:{code}/packages",
+            "FAIRLEAD_MPI": str(self.shared / "mpich"),
+            "FAIRLEAD_APPTAINER": f"{self.shared}/fairlead/apptainer/current/bin/apptainer",
+        }
         return subprocess.run(
-            [
-                "setpriv",
-                f"--reuid={self.uid}",
-                f"--regid={self.uid}",
-                "--clear-groups",
-                "env",
-                "-i",
-                f"HOME={self.home}",
-                "PATH=/usr/bin:/bin",
-                f"PYTHONPATH={code}:{code}/packages",
-                f"FAIRLEAD_MPI={self.shared / 'mpich'}",
-                f"FAIRLEAD_APPTAINER={self.shared}/fairlead/apptainer/current/bin/apptainer",
-                *map(str, words),
-            ],
+            hosts.as_user(self.uid, self.home, variables, *words),
             cwd=self.home,
             capture_output=True,
             text=True,
@@ -113,10 +84,15 @@ def user() -> Iterator[User]:
         shutil.copytree(intel, shared / "intel", symlinks=True)
         shutil.copy(image, shared / "image.squashfs")
         source = sysconfig.get_path("purelib")
-        ignore = shutil.ignore_patterns(*HEAVY)
+        ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
         shutil.copytree(source, shared / "code/packages", ignore=ignore, symlinks=True)
         package = Path(fairlead.__file__).parent
         shutil.copytree(package, shared / "code/fairlead", ignore=ignore)
+        build = Path(fairlead_build.__file__).parent
+        shutil.copytree(build, shared / "code/fairlead_build", ignore=ignore)
+        tools = shared / name / ".cache/fairlead/tools"
+        shutil.copytree(tooltree.unpacked(Cache.default()).parent, tools, symlinks=True)
+        subprocess.run(["chown", "-R", name, shared / name], check=True)
         shutil.copytree(package.parents[1] / "sitecfg", shared / "code/fairlead/_data/sitecfg")
         yield User(status.st_uid, shared / name, shared)
     finally:
@@ -215,3 +191,18 @@ def test_user_mpich_5_needs_the_planned_variables(user: User) -> None:
     assert bare.returncode != 0
     assert bare.stdout.count(": 0 wrong") < 2
     assert user.run("sh", "-c", done.stdout).returncode == 0
+
+
+def test_user_unpacks_a_sandbox_of_their_own_and_runs_it(user: User) -> None:
+    script = (
+        "import sys; from pathlib import Path; from fairlead.progress import Silent; "
+        "from fairlead_build.formats import unpack; "
+        "unpack(Path(sys.argv[1]), Path('mine.sandbox'), Silent())"
+    )
+    made = user.run(PYTHON, "-c", script, user.image)
+    assert made.returncode == 0, made.stderr
+    assert (user.home / "mine.sandbox" / "etc").stat().st_uid == user.uid
+    assert tree_digest(user.home / "mine.sandbox") == tree_digest(user.image)
+    done = user.fairlead("run", "-n", "2", "./mine.sandbox", "--", "/opt/app/allreduce")
+    assert done.returncode == 0, done.stderr
+    assert set(hosts.ranks_of(done.stdout)) == {0, 1}

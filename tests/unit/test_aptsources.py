@@ -8,8 +8,9 @@ import pytest
 
 from fairlead.findings import FairleadError
 from fairlead_build.aptsources import (
+    AptIndex,
     AptSource,
-    debian_sources,
+    apt_sources,
     parse_deb822,
     parse_one_line,
     read_sources,
@@ -102,7 +103,9 @@ def etc(folder: Path, text: str) -> Path:
 
 
 def test_index_is_found_debian_before_third_parties(tmp_path: Path) -> None:
-    found = debian_sources("bookworm", ("main",), etc_apt=etc(tmp_path, DEB822), environ={})
+    found = apt_sources(
+        AptIndex("debian", "bookworm", ("main",)), etc_apt=etc(tmp_path, DEB822), environ={}
+    )
     assert [s.uri for s in found] == [
         "https://mirror.example/debian",
         "https://other.example/debian",
@@ -113,7 +116,9 @@ def test_index_is_found_debian_before_third_parties(tmp_path: Path) -> None:
 
 def test_index_override_wins_and_keeps_a_known_keyring(tmp_path: Path) -> None:
     environ = {"FAIRLEAD_INDEX_DEBIAN": "https://mirror.example/debian/"}
-    (found,) = debian_sources("trixie", ("main",), etc_apt=etc(tmp_path, DEB822), environ=environ)
+    (found,) = apt_sources(
+        AptIndex("debian", "trixie", ("main",)), etc_apt=etc(tmp_path, DEB822), environ=environ
+    )
     assert found.uri == "https://mirror.example/debian"
     assert found.signed_by.endswith("debian-archive-keyring.gpg")
     assert found.origin == "$FAIRLEAD_INDEX_DEBIAN"
@@ -121,5 +126,7 @@ def test_index_override_wins_and_keeps_a_known_keyring(tmp_path: Path) -> None:
 
 def test_index_not_configured_names_the_variable(tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
-        debian_sources("sarge", ("main",), etc_apt=etc(tmp_path, DEB822), environ={})
+        apt_sources(
+            AptIndex("debian", "sarge", ("main",)), etc_apt=etc(tmp_path, DEB822), environ={}
+        )
     assert "FAIRLEAD_INDEX_DEBIAN" in caught.value.findings[0].remedy

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -15,10 +16,11 @@ from click.testing import CliRunner
 
 from fairlead import __version__
 from fairlead.cli.main import VERBS, entry, main
-from fairlead.cli.options import request, variables
+from fairlead.cli.options import Planning, variables
 from fairlead.cli.screen import finding_lines, human_bytes, table
 from fairlead.findings import ExitCode, Finding, Severity
-from fairlead.plan import Bind
+from fairlead.plan import Bind, Request
+from fairlead.session import Choices
 
 RUN = CliRunner()
 
@@ -232,7 +234,8 @@ def test_image_that_is_no_file_is_bad_input(tmp_path: Path) -> None:
         ("", "recipe list"),
         (str(tmp_path), "no root file system"),
         ("x" * 5000, "recipe list"),
-        ("docker://debian", "apptainer pull"),
+        ("docker://debian", "fairlead pull docker://docker.io/library/debian:latest"),
+        ("library://debian", "neither docker:// nor oras://"),
     ):
         code, _, err = call("inspect", name, env={"XDG_CACHE_HOME": str(tmp_path / "cache")})
         assert code == ExitCode.USAGE and word in err, err
@@ -250,17 +253,21 @@ def test_interrupt_is_130_and_no_traceback(monkeypatch: pytest.MonkeyPatch, caps
     assert "interrupted" in capsys.readouterr().err
 
 
+def request(mpi: str = "host", binds: tuple[str, ...] = (), **more: Any) -> Request:
+    return Planning(Choices(mpi), (), binds, ()).request(1, **more)
+
+
 def test_request_keeps_what_the_shell_sets_for_the_container() -> None:
     environ = {"APPTAINERENV_LD_LIBRARY_PATH": "/a", "SINGULARITYENV_LD_PRELOAD": "/b.so"}
-    asked = request("host", (), (), (), 2, ("x",), environ)
+    asked = request(environ=environ)
     assert (asked.library_path, asked.preload) == ("/a", "/b.so")
-    assert request("/opt/mpi", (), (), (), 2, (), {}).mpi == "host"
-    assert request("container", (), (), (), 2, (), {}).mpi == "container"
+    assert request("/opt/mpi").mpi == "host"
+    assert request("container").mpi == "container"
 
 
 def test_request_binds_are_read_and_checked(tmp_path: Path) -> None:
     given = (f"{tmp_path}", f"{tmp_path}:/data", f"{tmp_path}:/data:ro")
-    assert request("host", (), given, (), 1, (), {}).binds == (
+    assert request(binds=given).binds == (
         Bind(str(tmp_path), str(tmp_path)),
         Bind(str(tmp_path), "/data"),
         Bind(str(tmp_path), "/data", True),
@@ -272,12 +279,13 @@ def test_request_binds_are_read_and_checked(tmp_path: Path) -> None:
         (":/data", "begins with /"),
     ):
         with pytest.raises(click.UsageError, match=words):
-            request("host", (), (wrong,), (), 1, (), {})
+            request(binds=(wrong,))
 
 
 def test_request_takes_the_search_variables_of_env() -> None:
     shell = {"APPTAINERENV_LD_LIBRARY_PATH": "/shell", "APPTAINERENV_LD_PRELOAD": "/p.so"}
-    found = request("host", (), (), (), 1, (), shell, {"LD_LIBRARY_PATH": "/given", "A": "1"})
+    given = {"LD_LIBRARY_PATH": "/given", "A": "1"}
+    found = request(variables=given, environ=shell)
     assert (found.library_path, found.preload) == ("/given", "/p.so")
 
 
@@ -300,8 +308,16 @@ def test_finding_lines_are_what_where_why_next() -> None:
     ]
 
 
+def test_finding_lines_steer_no_terminal() -> None:
+    finding = Finding(Severity.ERROR, "key \x1b[2J", "a\u202eb", "one\r\ntwo", "\x07", "c")
+    lines = finding_lines(finding).splitlines()
+    text = click.unstyle("\n".join(lines))
+    assert "key \\x1b[2J" in text and "a\\u202eb" in text and "one\\r" in text and "\\x07" in text
+
+
 def test_table_aligns_and_bytes_are_powers_of_ten() -> None:
     assert table([("a", "b"), ("long", "c")]) == "a     b\nlong  c"
+    assert table([("a\x1b[2J", "b")]) == "a\\x1b[2J  b"
     assert [human_bytes(n) for n in (999, 1000, 1_234_567)] == ["999 B", "1.0 kB", "1.2 MB"]
 
 

@@ -16,7 +16,8 @@ from fairlead import probe
 from fairlead.cli.main import main
 from fairlead.doctor.registry import CHECKS
 from fairlead.findings import ExitCode
-from fairlead_build.recipe import Recipe
+from fairlead.tomlfile import Strict
+from fairlead_build.recipemodel import Overlay, Written
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -205,19 +206,25 @@ def test_variables_of_fairlead_are_documented_and_real() -> None:
     assert {v for page in PAGES for v in pattern.findall(page.read_text())} <= in_code
 
 
+def _tables(annotation: object) -> Iterator[type[Strict]]:
+    """The tables that a key of a recipe may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _tables(argument)
+
+
 def test_recipe_guide_lists_every_key() -> None:
     text = _text("docs/recipes.md")
-    for table, field in Recipe.model_fields.items():
-        section = re.search(rf"^### [^\n]*`\[{table}\]`.*?(?=^##)", text, re.MULTILINE | re.DOTALL)
-        assert section, table
-        models = [
-            m
-            for m in (field.annotation, *getattr(field.annotation, "__args__", ()))
-            if hasattr(m, "model_fields")
-        ]
-        for model in models:
-            keys = re.findall(r"^\| `(\w+)` \|", section[0], re.MULTILINE)
-            assert keys == list(model.model_fields), table
+    for key, field in Written.model_fields.items():
+        section = re.search(
+            rf"^### [^\n]*`\[*{key}[.\]`].*?(?=^##)", text, re.MULTILINE | re.DOTALL
+        )
+        assert section, key
+        for table in _tables(field.annotation):
+            listed = re.findall(r"^\| `(\w+)` \|", section[0], re.MULTILINE)
+            inherited = Overlay.model_fields if issubclass(table, Overlay) else {}
+            assert listed == [name for name in table.model_fields if name not in inherited], key
 
 
 def _check_names() -> set[str]:

@@ -9,6 +9,9 @@ import pytest
 
 from fairlead.findings import ExitCode, FairleadError
 from fairlead.image import _sound, find
+from fairlead_build.registry.pulled import PulledImage, write_pulled
+from fairlead_build.registry.reference import parse_reference
+from fairlead_build.store import Cache
 
 
 @pytest.fixture
@@ -51,3 +54,37 @@ def test_record_of_the_wrong_kind_is_told(record: dict[str, object]) -> None:
 
 def test_record_may_lack_anything() -> None:
     assert _sound({}, Path("x.sif")) == {}
+
+
+def test_find_pulled_reference_by_tag_and_by_digest(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"1234")
+    cache = Cache(tmp_path / "cache/fairlead")
+    reference = parse_reference("docker://r.example.org/ml/base:1")
+    digest = "sha256:" + "a" * 64
+    with pytest.raises(FairleadError) as caught:
+        find(str(reference), environ)
+    assert caught.value.code == ExitCode.USAGE
+    assert caught.value.findings[0].remedy == f"fairlead pull {reference}"
+    pulled = PulledImage(str(reference), digest, str(image), "", 4, "sif")
+    for name in (reference, reference.at(digest)):
+        write_pulled(cache, name, pulled)
+        assert find(str(name), environ) == image
+    assert find(f"{reference}@{digest}", environ) == image
+    with pytest.raises(FairleadError, match="has not been pulled"):
+        find(f"{reference}@{digest[:-1]}b", environ)
+    image.write_bytes(b"12345")  # somebody changed it: what the record tells of is gone
+    with pytest.raises(FairleadError, match="has not been pulled"):
+        find(str(reference), environ)
+
+
+def test_find_image_that_shifter_keeps_by_folder_and_id(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "abc.squashfs").touch()
+    with pytest.raises(FairleadError):
+        find(f"{tmp_path}/abc", environ)
+    (tmp_path / "abc.meta").touch()
+    assert find(f"{tmp_path}/abc", environ) == tmp_path / "abc.squashfs"

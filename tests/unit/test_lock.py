@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from fairlead.findings import FairleadError
+from fairlead_build.cli.recipe import recipe as recipe_verb
 from fairlead_build.lock import Lock, differences, inputs_of, load_lock, render
 from fairlead_build.ownwheel import runtime_requirements
-from fairlead_build.recipe import LoadedRecipe, load_recipe, names
-from fairlead_build.resolve import target_of
+from fairlead_build.piptool import target_of
+from fairlead_build.recipe import LoadedRecipe, addresses, load_recipe, names
 from fairlead_build.tree import tree_key
 
 
@@ -28,23 +30,39 @@ def mine(folder: Path, **changes: str) -> LoadedRecipe:
     return load_recipe(target)
 
 
-@pytest.mark.parametrize("name", names())
+# On accelerators that are not at hand here; `fairlead recipe check` says so.
+UNLOCKED = ("pytorch-cuda", "tensorflow-cuda")
+LOCKED = [a for name in names() for a in addresses(name) if a not in UNLOCKED]
+
+
+@pytest.mark.parametrize("name", LOCKED)
 def test_lock_bundled_matches_its_recipe(name: str) -> None:
     loaded = load_recipe(name)
     lock, digest = load_lock(loaded, runtime_requirements())
     assert re.fullmatch("[0-9a-f]{64}", digest)
     assert {d.index for d in lock.deb} == {"Debian bookworm main"}
-    assert {w.index for w in lock.wheel} == {"PyPI"}
+    assert {w.index for w in lock.wheel} == {"PyPI", *loaded.recipe.packages.index.values()}
     # No host, no path of a machine: the file says index names only.
     text = loaded.lock_path.read_text()
     assert "://" not in text and not re.search(r"\b(deb|pypi)\.\w+\.(org|net)\b", text)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", LOCKED)
 def test_lock_rendered_is_the_file_itself(name: str) -> None:
     loaded = load_recipe(name)
     lock, _ = load_lock(loaded, runtime_requirements())
     assert render(lock) == loaded.lock_path.read_text()
+
+
+@pytest.mark.parametrize("name", ["pytorch-cuda", "tensorflow-cuda"])
+def test_lock_that_only_a_registry_can_make_is_asked_for_kindly(name: str) -> None:
+    done = CliRunner().invoke(recipe_verb, ["check", name])
+    assert done.exit_code == 0, done.output
+    assert (
+        f"ok: recipe `{name}` is sound\n    not locked, because it starts from docker.io/nvidia/cuda"
+        in done.output
+    )
+    assert f"next: fairlead recipe lock {name}\n" in done.output
 
 
 def test_lock_missing_names_the_command(tmp_path: Path) -> None:
@@ -83,10 +101,16 @@ def test_lock_stale_by_our_own_requirements_says_so() -> None:
         (r'sha256 = "[0-9a-f]{64}"', 'sha256 = "zz"', "sha256"),
         (r'path = "pool/', 'path = "../../etc/', "path"),
         (r'file = "', 'file = "../', "file"),
-        (r"version = 1\n", "version = 2\n", "version"),
+        (r"version = 2\n", "version = 1\n", "version"),
         (r'apt = \["libstdc\+\+6"', 'apt = ["less", "libstdc++6"', "edited by hand"),
         (r'name = "bash"', 'name = "bash;true"', "name"),
         (r"size = \d+", "size = -1", "size"),
+        (r"  \{ name = \"less\"|  \{ name = \"bash\"[^\n]*\n", "", "packages were edited"),
+        (r'"2.36-9', '"2.35-9', "packages were edited"),
+        (r"source_date_epoch = 1", "source_date_epoch = 2", "packages were edited"),
+        (r'packages_sha256 = "[0-9a-f]+"\n', "", "packages were edited"),
+        (r'index = "Debian bookworm main"', 'index = "PyPI"', "Debian bookworm main"),
+        (r'architecture = "amd64"\n', 'architecture = "arm64"\n', "edited by hand"),
     ],
 )
 def test_lock_tampered_is_refused(tmp_path: Path, pattern: str, new: str, said: str) -> None:
@@ -97,6 +121,45 @@ def test_lock_tampered_is_refused(tmp_path: Path, pattern: str, new: str, said: 
     with pytest.raises(FairleadError) as caught:
         load_lock(loaded, runtime_requirements())
     assert any(said in f"{f.what} {f.why}" for f in caught.value.findings)
+
+
+def test_lock_names_every_kind_of_difference(tmp_path: Path) -> None:
+    loaded = mine(
+        tmp_path,
+        one=('apt = ["libstdc++6"]', 'apt = ["less"]\nindex = { torch = "PyTorch CPU" }'),
+        two=("[labels]", '[[source]]\nname = "x"\nversion = "1"\nindex = "PyPI"\n'
+             'build = "wheel"\napt = ["cmake"]\npip = ["cython"]\n[labels]'),
+    )  # fmt: skip
+    with pytest.raises(FairleadError) as caught:
+        load_lock(loaded, runtime_requirements())
+    why = caught.value.findings[0].why
+    for words in (
+        "wants apt less",
+        "wants index torch: PyTorch CPU",
+        "wants source x 1 from PyPI",
+        "wants apt for building cmake",
+        "wants pip for building cython",
+    ):
+        assert words in why, why
+
+
+def test_lock_inputs_of_a_source_by_address_hold_no_host(tmp_path: Path) -> None:
+    source = '[[source]]\nname = "x"\nversion = "1"\nurl = "https://host.invalid/x-1.tgz"\n'
+    source += f'sha256 = "{"0" * 64}"\nbuild = "wheel"\n[labels]'
+    loaded = mine(tmp_path, one=("[labels]", source))
+    inputs = inputs_of(loaded.recipe, runtime_requirements())
+    assert f"x 1 with sha256 {'0' * 64}" in inputs.source
+
+
+def test_lock_of_a_base_image_names_it(tmp_path: Path) -> None:
+    loaded = mine(
+        tmp_path,
+        one=('distribution = "debian"\nsuite = "bookworm"', 'image = "docker://localhost:1/a:1"'),
+    )
+    with pytest.raises(FairleadError) as caught:
+        load_lock(loaded, runtime_requirements())
+    why = caught.value.findings[0].why
+    assert "base image is docker://localhost:1/a:1 in the recipe, none in the lock" in why
 
 
 def test_differences_of_equal_inputs_are_none() -> None:

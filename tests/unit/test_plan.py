@@ -22,11 +22,12 @@ from tests.unit.recorded import (
     planned,
 )
 
-from fairlead.facts import AbiFamily
-from fairlead.findings import ExitCode, FairleadError
+from fairlead.checks import launcher_family
+from fairlead.facts import AbiFamily, ImageFacts
+from fairlead.findings import ExitCode, FairleadError, Severity
 from fairlead.hostmpi import GLIBC_PIECES, HostMpi
 from fairlead.layout import MOUNT
-from fairlead.plan import Bind, Plan, Request, choose_host, plan
+from fairlead.plan import Bind, Plan, Request, choose_host, image_family, plan
 from fairlead.serial import to_json
 
 FOLDERS = st.sampled_from(["/home/u/lib", "/scratch/lib", "/opt/tool/lib64"])
@@ -154,6 +155,35 @@ def test_plan_of_mpich_5_for_an_image_with_3_is_this() -> None:
     assert made.env["UCX_MODULE_DIR"] == f"{MOUNT}/lib/mpich/ucx"
     assert made.env["FI_PROVIDER_PATH"].startswith(f"{MOUNT}/lib/mpich")
     assert made.lines[0].what == "MPICH 3.4.3 of the image -> MPICH 5.0.2 of the host"
+
+
+def with_the_standards_abi() -> ImageFacts:
+    """MPICH 5: both interfaces, its own tools on the old one, one program on the standard's."""
+    facts = image()
+    (mpi,), consumer = facts.mpis, facts.consumers[0]
+    elf = replace(mpi.elf, path="/opt/mpich/lib/libmpi_abi.so.1", soname="libmpi_abi.so.1")
+    tool = replace(consumer, path="/opt/mpich/bin/mpivars", needed=("libmpi.so.12",))
+    program = replace(consumer, path="/opt/app/ring", needed=("libmpi_abi.so.1",))
+    both = (mpi, replace(mpi, elf=elf, family=AbiFamily.MPI5))
+    return replace(facts, mpis=both, consumers=(tool, program))
+
+
+def test_plan_image_with_two_interfaces_goes_by_what_its_programs_ask_for() -> None:
+    facts = with_the_standards_abi()
+    assert image_family(facts) is AbiFamily.MPI5
+    old = replace(facts.consumers[1], needed=("libmpi.so.12",))
+    assert image_family(replace(facts, consumers=(old,))) is AbiFamily.MPICH
+
+
+def test_launcher_of_the_standards_abi_is_the_vendors() -> None:
+    made = planned()
+    assert made.host
+    library = replace(made.host.library, family=AbiFamily.MPI5)
+    made = replace(made, host=replace(made.host, library=library))
+    assert [f.severity for f in launcher_family(made)] == [Severity.OK]
+    other = replace(library, vendor="Open MPI")
+    wrong = replace(made, host=replace(made.host, library=other)) if made.host else made
+    assert [f.severity for f in launcher_family(wrong)] == [Severity.ERROR]
 
 
 def test_plan_for_debian_image_aliases_its_name() -> None:

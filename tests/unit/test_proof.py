@@ -156,6 +156,11 @@ SAID = [
         "namespaces",
         ["process_vm_readv failed"],
     ),
+    (
+        "    import ctypes\nModuleNotFoundError: No module named 'ctypes'",
+        "no-python",
+        ["`ctypes`", "python3-minimal", "add python3 to the image"],
+    ),
     ('FATAL:   "python3": executable file not found in $PATH', "no-python", ["python3"]),
     (
         "FATAL:   while loading overlay images: image driver mount failure",

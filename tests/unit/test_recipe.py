@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.findings import ExitCode, FairleadError, Finding
-from fairlead.tomlfile import parse
-from fairlead_build.recipe import Recipe, cross_mistakes, find, load_recipe, names
+from fairlead_build.recipe import addresses, file_name, find, load_recipe, names
+from fairlead_build.recipechecks import cross_mistakes
 
 GOOD = """\
 [recipe]
@@ -52,10 +52,9 @@ def mistakes(folder: Path, text: str) -> list[Finding]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_recipe_bundled_is_sound_locked_and_verified(name: str) -> None:
+def test_recipe_bundled_is_sound_and_verified(name: str) -> None:
     loaded = load_recipe(name)
     assert loaded.name == loaded.folder.name == name
-    assert loaded.lock_path.is_file()
     assert (loaded.folder / "verify").stat().st_mode & 0o111
     assert loaded.recipe.recipe.summary
 
@@ -157,7 +156,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 KEYS = st.sampled_from(
-    ["mpi", "python", "base", "packages", "files", "env", "recipe", "image", "x"]
+    ["mpi", "python", "base", "packages", "files", "env", "recipe", "image", "source", "x"]
 )
 
 
@@ -167,7 +166,9 @@ KEYS = st.sampled_from(
         KEYS,
         VALUES
         | st.dictionaries(
-            st.sampled_from(["prefix", "source", "version", "suite", "pip", "PATH"]),
+            st.sampled_from(
+                ["prefix", "source", "version", "suite", "pip", "PATH", "image", "components"]
+            ),
             VALUES,
             max_size=4,
         ),
@@ -184,7 +185,7 @@ def test_recipe_mangled_text_never_ends_in_a_traceback(
 ) -> None:
     text = GOOD[:at] + put + GOOD[at + cut :]
     try:
-        parse(text, tmp_path / "recipe.toml", Recipe, "fairlead recipe check .", cross_mistakes)
+        load_recipe(write(tmp_path, text))
     except FairleadError as exc:
         assert exc.code == ExitCode.USAGE
         assert all(f.what and f.remedy for f in exc.findings)
@@ -197,3 +198,18 @@ def test_load_recipe_remedy_can_be_typed_when_the_folder_has_a_blank(tmp_path: P
     with pytest.raises(FairleadError) as caught:
         load_recipe(folder)
     assert f"`fairlead recipe check '{folder}'`" in caught.value.findings[0].remedy
+
+
+def test_recipes_and_their_variants_do_not_share_a_file_name() -> None:
+    shown = [file_name(address) for name in names() for address in addresses(name)]
+    assert len(shown) == len(set(shown)), shown
+
+
+def test_recipe_file_with_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "long"
+    folder.mkdir()
+    text = f'[recipe]\nname = "long"\n[base]\nsuite = "bookworm"\n[files]\n"/x" = "{"n" * 300}"\n'
+    (folder / "recipe.toml").write_text(text)
+    with pytest.raises(FairleadError) as caught:
+        load_recipe(folder)
+    assert caught.value.findings[0].check == "recipe-file"

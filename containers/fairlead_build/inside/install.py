@@ -1,69 +1,76 @@
 """Installs the locked wheels into a tree that has only Debian packages yet.
 
 Runs inside the tree, under Debian's Python, without network. Reads ``STAGE/plan.json``:
-``{"python": PREFIX, "mpi": PREFIX or ""}``, and ``STAGE/{python,mpi,installer}/``, each with its
-wheels and a ``requirements.txt`` of hashes. Tells how far it is on stderr.
+``{"python": PREFIX, "mpi": PREFIX or "", "bytes": of all files}``, and
+``STAGE/{python,mpi,build,installer}/``, each with its wheels and a ``requirements.txt`` of hashes.
+Tells how far it is on stderr. With a folder as argument, it installs the wheels there and no other.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import threading
+from contextlib import suppress
 from pathlib import Path
 
 STAGE = Path("/.fairlead-stage")
 
 
-def say(words: str) -> None:
-    print(f"fairlead-{words}", file=sys.stderr, flush=True)
+def say(*words: object) -> None:
+    print("fairlead-", "\t".join(map(str, words)), sep="", file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    say("wheels 0")
     plan = json.loads((STAGE / "plan.json").read_text())
     prefix = Path(plan["python"])
+    python = prefix / "bin" / "python3"
+    if len(sys.argv) > 1:
+        names = [wheel.name.split("-")[:2] for wheel in Path(sys.argv[1]).glob("*.whl")]
+        install(python, Path(sys.argv[1]), [f"{name}=={version}" for name, version in names])
+        return
+    say("stage", "install wheels", plan["bytes"], "B")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     for script in (*(prefix / "bin").glob("activate*"), *(prefix / "bin").glob("Activate*")):
         script.unlink()
-    python = prefix / "bin" / "python3"
-    install(python, "python", prefix, [])
+    for role in ("python", "build"):
+        install(python, STAGE / role, locked(role))
     if plan["mpi"]:
-        install(python, "mpi", Path(plan["mpi"]), ["--prefix", plan["mpi"], "--ignore-installed"])
+        options = ["--prefix", plan["mpi"], "--ignore-installed"]
+        install(python, STAGE / "mpi", locked("mpi") + options)
         use_mpi(Path(plan["mpi"]))
     compile_all(prefix, plan["mpi"])
 
 
-def install(python: Path, role: str, prefix: Path, options: list[str]) -> None:
+def locked(role: str) -> list[str]:
+    """pip's options for the wheels of a role, each with its hash."""
+    pins = STAGE / role / "requirements.txt"
+    return ["--require-hashes", "-r", str(pins)] if pins.read_text().strip() else []
+
+
+def install(python: Path, folder: Path, what: list[str]) -> None:
     """pip, run from its own wheel: it is needed here and nowhere else."""
+    if not what:
+        return
     installer = next((STAGE / "installer").glob("pip-*.whl"))
     argv: list[str | Path] = [
-        python, "-I", installer / "pip", "install", "--no-index", "--find-links", STAGE / role,
-        "--no-deps", "--no-compile", "--no-cache-dir", "--require-hashes", "--quiet",
-        "--root-user-action=ignore", "--disable-pip-version-check",
-        "-r", STAGE / role / "requirements.txt", *options,
+        python, "-I", installer / "pip", "install", "--no-index", "--find-links", folder,
+        "--no-deps", "--no-compile", "--no-cache-dir", "--quiet", "--root-user-action=ignore",
+        "--disable-pip-version-check", *what,
     ]  # fmt: skip
-    done = threading.Event()
-
-    def watch() -> None:
-        seen = 0
-        while True:
-            over = done.wait(0.5)
-            now = len(list(prefix.glob("lib/python3*/site-packages/*.dist-info")))
-            if now != seen:
-                say(f"wheels {now - seen}")
-                seen = now
-            if over:
-                return
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        subprocess.run(argv, check=True, env={**os.environ, "HOME": "/nonexistent"})
-    finally:
-        done.set()
-        thread.join()
+    process = subprocess.Popen(argv, env={**os.environ, "HOME": "/nonexistent"})
+    seen = 0
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(0.3)
+            if code:
+                sys.exit(code)
+            return
+        # What pip has written so far: it says nothing of its own while it unpacks a large wheel.
+        with suppress(OSError, ValueError, IndexError):
+            told = Path("/proc", str(process.pid), "io").read_text().split("wchar:")[1]
+            written = int(told.split()[0])
+            say("advance", written - seen)
+            seen = written
 
 
 def use_mpi(prefix: Path) -> None:
@@ -75,21 +82,11 @@ def use_mpi(prefix: Path) -> None:
 
 
 def compile_all(prefix: Path, mpi: str) -> None:
-    """All .pyc anew: Debian's own hold time stamps and were made in no fixed order."""
-    folders = [
-        f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}",
-        "/usr/lib/python3",
-        str(prefix),
-    ]
-    if mpi:
-        folders.append(mpi)
-    for folder in folders:
-        for cache in Path(folder).rglob("__pycache__"):
-            shutil.rmtree(cache)
-    say("compiling")
-    subprocess.run(
-        [sys.executable, "-I", Path(__file__).with_name("bytecode.py"), *folders], check=True
-    )
+    """All .pyc of the wheels; Debian's own were compiled with its packages."""
+    say("stage", "compile Python modules", 0, "")
+    script = Path(__file__).with_name("bytecode.py")
+    folders = [str(prefix), *([mpi] if mpi else [])]
+    subprocess.run([sys.executable, "-I", script, *folders], check=True)
 
 
 main()

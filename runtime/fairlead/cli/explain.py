@@ -28,12 +28,7 @@ Examples:
 def explain(
     image: str,
     command: tuple[str, ...],
-    mpi: str,
-    site: str | None,
-    launcher: str | None,
-    apps: tuple[str, ...],
-    binds: tuple[str, ...],
-    engine_args: tuple[str, ...],
+    planning: options.Planning,
     ranks: int,
     as_json: bool,
 ) -> None:
@@ -43,8 +38,8 @@ def explain(
     """
     prepared = prepare(
         image,
-        options.choices(mpi, site, launcher),
-        options.request(mpi, apps, binds, engine_args, ranks, command),
+        planning.choices,
+        planning.request(ranks, command),
         progress=progress(as_json),
     )
     line = launching.command_line(prepared.plan, command or ("COMMAND",), ranks)

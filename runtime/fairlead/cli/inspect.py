@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
+from fairlead.contents import materials_of, packages_of, tree_of
+from fairlead.facts import Elf
+from fairlead.frameworks import frameworks
 from fairlead.image import Image, open_image
+from fairlead.mpistandard import standard_floor
 from fairlead.serial import to_json
 
 EPILOG = """\b
 Examples:
   fairlead inspect tensorflow
   fairlead inspect ./someone-elses.sif --json
+  fairlead inspect tensorflow --sbom > tensorflow.cdx.json
 """
 
 
 @click.command(epilog=EPILOG, short_help="What is inside an image.")
 @click.argument("image")
+@click.option("--sbom", is_flag=True, help="Print the bill of materials: CycloneDX JSON.")
 @json_option
-def inspect(image: str, as_json: bool) -> None:
-    """What is inside an image: its MPI, glibc, who uses MPI, where it came from, its digest.
+def inspect(image: str, sbom: bool, as_json: bool) -> None:
+    """What is inside an image: its MPI, glibc, packages, who uses MPI, where it came from, digests.
 
-    An image that fairlead built carries its own record, checked against its content; any other is
-    looked into.
+    An image that fairlead built carries its own record and bill of materials, checked against its
+    content; any other is looked into, and its packages are those that dpkg and Python know of.
     """
     found = open_image(image, progress=progress(as_json))
-    if as_json:
-        print_json("inspect", {"image": to_json(found)})
+    if sbom:
+        click.echo(materials_of(found), nl=False)
         return
-    click.echo(_text(found))
+    tree = tree_of(found, progress=progress(as_json))
+    packages = packages_of(found)
+    if as_json:
+        told = {**to_json(found), "packages": to_json(packages), "tree_sha256": tree}
+        told.pop("installed")
+        print_json("inspect", {"image": told, "frameworks": frameworks(packages["wheel"])})
+        return
+    click.echo(_text(found, tree, packages))
 
 
-def _text(image: Image) -> str:
+def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) -> str:
     facts = image.facts
+    named = frameworks(packages.get("wheel", {}))
     rows = [
         ("path", image.path),
         ("format", f"{image.format}, {human_bytes(image.bytes)}" if image.bytes else image.format),
         ("sha256", image.digest or "- (a folder)"),
+        ("tree sha256", tree),
         (
             "facts",
             "found by looking inside"
@@ -47,14 +64,18 @@ def _text(image: Image) -> str:
         ("glibc", f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"),
         ("libstdc++", f"GLIBCXX_{facts.libstdcxx}" if facts.libstdcxx else "none"),
         ("Python", facts.python or "none"),
+        ("frameworks", ", ".join(f"{k} {v}" for k, v in named.items()) or "none"),
+        (
+            "packages",
+            f"{len(packages.get('deb', {}))} of Debian, {len(packages.get('wheel', {}))} of Python",
+        ),
     ]
     if image.record:
-        rows += [
-            ("recipe", str(image.record.get("recipe", "-"))),
-            ("fairlead", str(image.record.get("fairlead_version", "-"))),
-        ]
+        rows += _origin(image)
     parts = [table(rows)]
-    mpis = [(m.title, f"MPI {m.level}", m.path, ", ".join(m.names)) for m in facts.mpis]
+    mpis = [
+        (m.title, m.family.value, f"MPI {m.level}", m.path, ", ".join(m.names)) for m in facts.mpis
+    ]
     parts.append(
         click.style("MPI libraries", bold=True) + "\n" + (table(mpis, indent="  ") or "  none")
     )
@@ -62,6 +83,7 @@ def _text(image: Image) -> str:
         (
             e.path,
             ", ".join(n for n in e.needed if "mpi" in n) or "static",
+            _needs(e),
             "DT_RPATH" if e.rpath and not e.runpath else "",
         )
         for e in facts.consumers
@@ -76,3 +98,21 @@ def _text(image: Image) -> str:
             + table(sorted(image.env.items()), indent="  ")
         )
     return "\n\n".join(parts)
+
+
+def _needs(elf: Elf) -> str:
+    floor = standard_floor(elf.mpi_imports)
+    return f"calls up to MPI {floor}" if floor else ""
+
+
+def _origin(image: Image) -> list[tuple[str, str]]:
+    record = image.record
+    rows = [
+        ("recipe", str(record.get("recipe", "-"))),
+        ("lock sha256", str(record.get("lock_sha256", "-"))),
+        ("fairlead", str(record.get("fairlead_version", "-"))),
+    ]
+    sbom = record.get("sbom")
+    if isinstance(sbom, dict):
+        rows.append(("SBOM", f"{sbom.get('format')}, {sbom.get('components')} components"))
+    return rows

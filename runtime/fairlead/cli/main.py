@@ -26,9 +26,15 @@ from fairlead.findings import ExitCode, FairleadError, fail
 # name -> (module:command, section, one line). The line is repeated here, so that `--help` loads
 # nothing; a test keeps it equal to the command's own.
 VERBS: dict[str, tuple[str, str, str]] = {
-    "recipe": ("", "Images", "Recipes: list, show, check, lock."),
+    "recipe": ("", "Images", "Recipes: list, show, check, lock, render, import."),
     "build": ("", "Images", "Build an image from a recipe's lock."),
+    "push": ("", "Images", "An image to a registry, as layers and as its SIF."),
+    "pull": ("", "Images", "An image from a registry, as a SIF."),
     "inspect": ("fairlead.cli.inspect:inspect", "Images", "What is inside an image."),
+    "diff": ("", "Images", "What two images differ in."),
+    "key": ("fairlead.cli.key:key", "Images", "Keys that sign images: new, list, trust, untrust."),
+    "sign": ("fairlead.cli.sign:sign", "Images", "Sign an image with an offline key."),
+    "verify": ("fairlead.cli.verify:verify", "Images", "Hold an image against its signature."),
     "site": ("fairlead.cli.site:site", "Sites", "Site profiles: list, show, detect."),
     "doctor": (
         "fairlead.cli.doctor:doctor",
@@ -187,8 +193,8 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
 
     why, file = exc.strerror or str(exc), str(exc.filename2 or exc.filename or "")
     remedy = f"ls -ld {shlex.quote(file)}" if file else "ulimit -a"
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-        remedy = "free some space, or give a folder that can be written: XDG_CACHE_HOME, -o"
+    if exc.errno in (errno.EROFS, errno.EACCES):
+        remedy = "give a folder that can be written: XDG_CACHE_HOME, -o"
     refused = fail(
         f"the system refused: {why}",
         where=file or "stdout, or a file that it did not name",
@@ -196,6 +202,17 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
         remedy=remedy,
         check="system",
     )
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        from fairlead.paths import cache_dir
+
+        refused = fail(
+            "no space left",
+            where=str(Path(file).parent) if file else f"stdout, TMPDIR or the cache, {cache_dir()}",
+            why=f"{why}; nothing half-made was kept under its name",
+            remedy="free some space there, or set XDG_CACHE_HOME, TMPDIR or -o to folders with "
+            "room, and run the same command again",
+            check="no-space",
+        )
     try:
         Path.cwd()
     except OSError as gone:

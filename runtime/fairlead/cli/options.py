@@ -2,104 +2,128 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from fairlead.plan import Bind, Request
 from fairlead.session import Choices
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 
 
-def choice_options(function: F) -> F:
-    """``--mpi --site --launcher --app --bind --engine-arg``."""
-    for option in (
-        click.option(
-            "--engine-arg",
-            "engine_args",
-            multiple=True,
-            metavar="WORD",
-            help="An option for the container engine, e.g. --engine-arg=--nv. Repeatable.",
-        ),
-        click.option(
-            "--bind",
-            "-B",
-            "binds",
-            multiple=True,
-            metavar="SRC[:DST[:ro]]",
-            help="A folder or file of this machine to see in the container. Repeatable.",
-        ),
-        click.option(
-            "--app",
-            "apps",
-            multiple=True,
-            metavar="PATH",
-            help="A program of the image that will run; checks then leave out the others. Repeatable.",
-        ),
-        click.option(
-            "--launcher", metavar="PROGRAM", help="The mpiexec to use instead of the MPI's own."
-        ),
-        click.option(
-            "--site", metavar="NAME", help="The site profile, instead of the detected one."
-        ),
-        click.option(
-            "--mpi",
-            default="host",
-            show_default=True,
-            metavar="host|container|PREFIX",
-            help="Which MPI runs: this machine's, the image's own, or the one installed in PREFIX.",
-        ),
-    ):
-        function = option(function)
-    return function
+@dataclass(frozen=True)
+class Planning:
+    """What the options of planning say, as given."""
+
+    choices: Choices
+    apps: tuple[str, ...]
+    binds: tuple[str, ...]
+    engine_args: tuple[str, ...]
+
+    def request(
+        self,
+        ranks: int,
+        command: tuple[str, ...] = (),
+        variables: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> Request:
+        """The request they add up to. What the user's shell sets for Apptainer is kept.
+
+        Args:
+            variables: of ``--env``; of these, the request takes :data:`MERGED`.
+        """
+
+        def kept(name: str) -> str:
+            if variables and name in variables:
+                return variables[name]
+            return environ.get(f"APPTAINERENV_{name}", environ.get(f"SINGULARITYENV_{name}", ""))
+
+        return Request(
+            mpi="container" if self.choices.mpi == "container" else "host",
+            ranks=ranks,
+            command=command,
+            apps=self.apps,
+            binds=tuple(_bind(text) for text in self.binds),
+            library_path=kept("LD_LIBRARY_PATH"),
+            preload=kept("LD_PRELOAD"),
+            engine_args=self.engine_args,
+            shell_python=tuple(
+                sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
+            ),
+        )
 
 
-def choices(mpi: str, site: str | None, launcher: str | None) -> Choices:
-    return Choices(mpi=mpi, site=site, launcher=launcher)
+_OPTIONS = (
+    click.option(
+        "--require-signature",
+        is_flag=True,
+        help="Refuse an image that no trusted key has signed.",
+    ),
+    click.option(
+        "--engine-arg",
+        "engine_args",
+        multiple=True,
+        metavar="WORD",
+        help="An option for the container engine, e.g. --engine-arg=--nv. Repeatable.",
+    ),
+    click.option(
+        "--bind",
+        "-B",
+        "binds",
+        multiple=True,
+        metavar="SRC[:DST[:ro]]",
+        help="A folder or file of this machine to see in the container. Repeatable.",
+    ),
+    click.option(
+        "--app",
+        "apps",
+        multiple=True,
+        metavar="PATH",
+        help="A program of the image that will run; checks then leave out the others. Repeatable.",
+    ),
+    click.option(
+        "--launcher", metavar="PROGRAM", help="The mpiexec to use instead of the MPI's own."
+    ),
+    click.option("--site", metavar="NAME", help="The site profile, instead of the detected one."),
+    click.option(
+        "--mpi",
+        default="host",
+        show_default=True,
+        metavar="host|container|PREFIX",
+        help="Which MPI runs: this machine's, the image's own, or the one installed in PREFIX.",
+    ),
+)
 
 
-def request(
-    mpi: str,
-    apps: tuple[str, ...],
-    binds: tuple[str, ...],
-    engine_args: tuple[str, ...],
-    ranks: int = 1,
-    command: tuple[str, ...] = (),
-    environ: Mapping[str, str] = os.environ,
-    variables: Mapping[str, str] | None = None,
-) -> Request:
-    """The request of a command line. What the user's shell sets for Apptainer is kept.
+def choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--mpi --site --launcher --app --bind --engine-arg --require-signature``, which reach
+    ``function`` as one :class:`Planning` called ``planning``."""
 
-    Args:
-        variables: of ``--env``; of these, the request takes :data:`MERGED`.
-    """
+    @functools.wraps(function)
+    def planned(
+        *,
+        mpi: str,
+        site: str | None,
+        launcher: str | None,
+        require_signature: bool,
+        apps: tuple[str, ...],
+        binds: tuple[str, ...],
+        engine_args: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        choices = Choices(mpi, site, launcher, require_signature)
+        return function(planning=Planning(choices, apps, binds, engine_args), **others)
 
-    def kept(name: str) -> str:
-        if variables and name in variables:
-            return variables[name]
-        return environ.get(f"APPTAINERENV_{name}", environ.get(f"SINGULARITYENV_{name}", ""))
-
-    return Request(
-        mpi="container" if mpi == "container" else "host",
-        ranks=ranks,
-        command=command,
-        apps=apps,
-        binds=tuple(_bind(text) for text in binds),
-        library_path=kept("LD_LIBRARY_PATH"),
-        preload=kept("LD_PRELOAD"),
-        engine_args=engine_args,
-        shell_python=tuple(
-            sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
-        ),
-    )
+    for option in _OPTIONS:
+        planned = option(planned)
+    return planned
 
 
 def _bind(text: str) -> Bind:

@@ -28,12 +28,7 @@ Examples:
 @json_option
 def preflight(
     image: str,
-    mpi: str,
-    site: str | None,
-    launcher: str | None,
-    apps: tuple[str, ...],
-    binds: tuple[str, ...],
-    engine_args: tuple[str, ...],
+    planning: options.Planning,
     ranks: int,
     as_json: bool,
 ) -> int:
@@ -45,8 +40,8 @@ def preflight(
     begun = time.monotonic()
     prepared = prepare(
         image,
-        options.choices(mpi, site, launcher),
-        options.request(mpi, apps, binds, engine_args, ranks),
+        planning.choices,
+        planning.request(ranks),
         progress=progress(as_json),
     )
     seconds = time.monotonic() - begun

@@ -16,13 +16,14 @@ from fairlead.findings import ExitCode, Finding, Severity
 from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
-from fairlead.session import Prepared, prepare, prove_it, refuse
+from fairlead.session import Prepared, prepare, prove_it, refuse, still_as_verified
 
 EPILOG = """\b
 Examples:
   fairlead run -n 2 tensorflow -- python3 -m mpi4py.bench helloworld
   fairlead run -n 2 --mpi container tensorflow -- python3 train.py
   fairlead run -n 4 --bind /scratch ./app.sif -- /opt/app/solver input.nml
+  fairlead run -n 2 --require-signature tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
@@ -65,12 +66,7 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     ranks: int,
-    mpi: str,
-    site: str | None,
-    launcher: str | None,
-    apps: tuple[str, ...],
-    binds: tuple[str, ...],
-    engine_args: tuple[str, ...],
+    planning: options.Planning,
     env: tuple[str, ...],
     workdir: str,
     watchdog: float | None,
@@ -90,8 +86,8 @@ def run(
     variables = options.variables(env)
     prepared = prepare(
         image,
-        options.choices(mpi, site, launcher),
-        options.request(mpi, apps, binds, engine_args, ranks, command, variables=variables),
+        planning.choices,
+        planning.request(ranks, command, variables),
         progress=progress(as_json),
     )
     variables = {n: v for n, v in variables.items() if n not in options.MERGED}
@@ -100,6 +96,8 @@ def run(
     if dry_run:
         return _dry_run(prepared, command, ranks, workdir, variables, as_json)
     if not quiet:
+        if prepared.verified:
+            _say(show.signature_line(prepared.verified))
         _say(show.swap_line(prepared.plan))
         warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
         if warnings:
@@ -115,7 +113,9 @@ def run(
     line = launching.command_line(
         prepared.plan, command, ranks, record=folder, workdir=workdir, env=variables
     )
+    still_as_verified(prepared)
     result = launching.launch(line, folder, stdout=sys.stderr.fileno() if as_json else None)
+    still_as_verified(prepared)
     finding = launching.explain_exit(result)
     if as_json:
         print_json("run", _json(prepared, proof, line.shell(), result, finding))

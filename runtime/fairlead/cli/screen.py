@@ -33,6 +33,16 @@ def print_json(kind: str, payload: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
+def plain(text: str) -> str:
+    """``text`` with what would steer a terminal, or turn its writing round, made visible: words of
+    a file or a tool may come from anybody."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def finding_lines(finding: Finding) -> str:
     """The four lines of a finding: what, where, why, next."""
     colour = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.OK: "green"}
@@ -40,14 +50,14 @@ def finding_lines(finding: Finding) -> str:
     label = click.style(
         f"{finding.severity.value}{name}:", fg=colour.get(finding.severity), bold=True
     )
-    lines = [f"{label} {finding.what}"]
+    lines = [f"{label} {plain(finding.what)}"]
     for name, text in (
         ("where:", finding.where),
         ("why:  ", finding.why),
         ("next: ", finding.remedy),
     ):
         if text:
-            first, *rest = text.splitlines()
+            first, *rest = plain(text).split("\n")
             lines += [f"{name} {first}", *(f"       {line}" for line in rest)]
     return "\n".join(lines)
 
@@ -89,7 +99,7 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
 
 def table(rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str = "") -> str:
     """Plain aligned columns, for people and for ``cut``."""
-    body = [[str(cell) for cell in row] for row in rows]
+    body = [[plain(str(cell)) for cell in row] for row in rows]
     heads = [str(cell) for cell in head]
     grid = ([heads] if heads else []) + body
     if not grid:

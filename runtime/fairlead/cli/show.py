@@ -14,6 +14,7 @@ from fairlead.plan import Plan
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Prepared
+from fairlead.signature import Verified
 
 _TITLES = {
     "replace": "Replaces",
@@ -91,6 +92,11 @@ def swap_line(plan: Plan) -> str:
     )
 
 
+def signature_line(verified: Verified) -> str:
+    """Who signed, in one line."""
+    return f"signed with key {verified.key} on {verified.statement.created}"
+
+
 def prepared_json(prepared: Prepared) -> dict[str, Any]:
     """A plan and its findings as JSON."""
     plan = prepared.plan
@@ -118,4 +124,14 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
         "lines": to_json(plan.lines),
         "findings": [f.to_json() for f in prepared.findings],
         "refused": prepared.refused,
+        "signature": signature_json(prepared.verified) if prepared.verified else None,
+    }
+
+
+def signature_json(verified: Verified) -> dict[str, Any]:
+    """A signature that holds."""
+    return {
+        "key": verified.key,
+        "key_file": verified.key_file,
+        **{k: v for k, v in to_json(verified.statement).items() if k != "key"},
     }

@@ -14,7 +14,7 @@ from fairlead.cli.screen import json_option, print_findings, print_json, progres
 from fairlead.findings import ExitCode, Severity, fail
 from fairlead.paths import cache_dir
 from fairlead.serial import to_json
-from fairlead.session import Prepared, prepare, prove_it, refuse
+from fairlead.session import Prepared, prepare, prove_it, refuse, still_as_verified
 
 if TYPE_CHECKING:
     from fairlead.train.host import TrainOptions, TrainResult
@@ -88,12 +88,7 @@ def train(
     model: str,
     ranks: int,
     image: str,
-    mpi: str,
-    site: str | None,
-    launcher: str | None,
-    apps: tuple[str, ...],
-    binds: tuple[str, ...],
-    engine_args: tuple[str, ...],
+    planning: options.Planning,
     data: Path | None,
     train_events: int,
     epochs: int,
@@ -121,8 +116,8 @@ def train(
     bars = progress(as_json)
     prepared = prepare(
         image,
-        options.choices(mpi, site, launcher),
-        options.request(mpi, apps, binds, engine_args, ranks),
+        planning.choices,
+        planning.request(ranks),
         progress=bars,
     )
     _able(prepared, image)
@@ -147,6 +142,7 @@ def train(
         stage.result(f"{proof.ranks[0].version}, {proof.ranks[0].transport}")
     launch_by_plan = runner(prepared.plan, cache_dir(), output / "ranks.log")
     result = train_model(launch_by_plan, settings, bars)
+    still_as_verified(prepared)
     title = f"HEP-CNN in {image} on {ranks} ranks"
     report = compose(title, prepared, proof, result, _repeat(click.get_current_context(), image))
     with bars.stage("write the report"):

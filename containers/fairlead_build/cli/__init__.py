@@ -1,0 +1,1 @@
+"""The builder's verbs, a module each: the only modules here that print."""

@@ -1,0 +1,127 @@
+"""The verb ``fairlead build``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.screen import (
+    human_bytes,
+    json_option,
+    print_findings,
+    print_json,
+    progress,
+    table,
+)
+from fairlead.findings import ExitCode
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("name", metavar="RECIPE")
+@click.option(
+    "--format",
+    "formats",
+    default="sif",
+    metavar="F[,F]",
+    help="Any of sif, shifter, oci, squashfs, sandbox. [default: sif]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also give the image this name, or put it there.",
+)
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Take files from there before any index. [default: $FAIRLEAD_ARCHIVE]",
+)
+@click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; make nothing.")
+@click.option("--check", is_flag=True, help="Build again, disturbed; exit 1 unless it is the same.")
+@json_option
+def build(
+    name: str,
+    formats: str,
+    output: Path | None,
+    archive: Path | None,
+    dry_run: bool,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """Build an image from a recipe's lock.
+
+    The image goes to the cache, where `fairlead run RECIPE` finds it. Interrupted, the same command
+    goes on; unchanged, it takes no time.
+
+    \b
+    fairlead build tensorflow
+    fairlead build ./my-image -o /scratch/images
+    fairlead build mpi-base --format sif,shifter,oci -o images/
+    fairlead build mpi-base --archive /project/archive
+    fairlead build mpi-base --check
+    """
+    from fairlead_build.build import build as make
+    from fairlead_build.store import Cache
+
+    chosen = [part.strip() for part in formats.split(",")]
+    result = make(
+        name,
+        formats=chosen,
+        progress=progress(as_json),
+        cache=Cache.default(archive),
+        output=output,
+        dry_run=dry_run,
+    )
+    checked = None
+    if check and not dry_run:
+        from fairlead_build.check import check as build_again
+
+        cache = Cache.default(archive)
+        checked = build_again(name, chosen, result.outputs, cache, progress(as_json))
+    if as_json:
+        payload: dict[str, Any] = {
+            "recipe": result.recipe,
+            "key": result.key,
+            "dry_run": dry_run,
+            "cached": result.cached,
+            "image": asdict(result.entry) if result.entry else None,
+            "outputs": [str(path) for path in result.outputs],
+            "stages": [asdict(stage) for stage in result.stages],
+            "findings": [finding.to_json() for finding in result.warnings],
+        }
+        if checked is not None:
+            payload["check"] = {"same": checked.same, **asdict(checked)}
+        print_json("build", payload)
+        if checked is not None and not checked.same:
+            sys.exit(ExitCode.FAILED)
+        return
+    if result.warnings:
+        print_findings(result.warnings)
+    if dry_run:
+        rows = [(s.name, "cached" if s.cached else "to do", s.detail) for s in result.stages]
+        click.echo(table(rows, ("STAGE", "STATE", "WHAT")))
+        return
+    assert result.entry is not None
+    for path in result.outputs:
+        click.echo(str(path))
+    state = "unchanged" if result.cached else "built"
+    click.echo(
+        f"{state}: {result.recipe}, {human_bytes(result.entry.bytes)}, squashfs sha256 {result.entry.squashfs_sha256}",
+        err=True,
+    )
+    if checked is None:
+        return
+    rows = [
+        (c.what, "same" if c.first == c.second else "differs", c.first) for c in checked.compared
+    ]
+    click.echo(table(rows, ("FORMAT", "SECOND BUILD", "DIGEST")))
+    click.echo(f"the second build ran as {checked.user}", err=True)
+    if checked.left_out:
+        click.echo(f"left out, a build by an ordinary user: {checked.left_out}", err=True)
+    if not checked.same:
+        click.echo(f"the first difference: {checked.difference or 'outside the files'}", err=True)
+        sys.exit(ExitCode.FAILED)

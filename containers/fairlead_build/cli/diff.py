@@ -1,0 +1,98 @@
+"""The verb ``fairlead diff``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import click
+
+from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
+from fairlead.findings import ExitCode, FairleadError
+from fairlead.serial import to_json
+from fairlead_build.diff import Change, Difference, FileChange
+
+_SHOWN = 20
+
+
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    short_help="What two images differ in.",
+)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--files", is_flag=True, help=f"Every file that differs, not the first {_SHOWN}.")
+@json_option
+def diff(a: str, b: str, files: bool, as_json: bool) -> int:
+    """What two images differ in: packages, MPI, environment, labels, files.
+
+    A and B are images of any format. `same bits`: the files are equal. `same tree`: they hold the
+    same tree in another wrapping. As with diff(1), the exit code is 0 when they are the same, 1 when
+    they differ, and 2 when they cannot be compared.
+
+    \b
+    fairlead diff last-year.sif tensorflow
+    fairlead diff images/mpi-base.sandbox mpi-base --files
+    """
+    from fairlead.image import open_image
+    from fairlead_build.diff import compare
+
+    shown = progress(as_json)
+    try:
+        images = [open_image(name, progress=shown) for name in (a, b)]
+        found = compare(images[0], images[1], shown)
+    except FairleadError as exc:
+        raise FairleadError(exc.findings, ExitCode.USAGE) from None
+    if as_json:
+        told = to_json(found)
+        told["files"] = {**_totals(found.files), "paths": told["files"]}
+        if not files:
+            told["files"]["paths"] = told["files"]["paths"][:_SHOWN]
+        paths = {"a": images[0].path, "b": images[1].path}
+        print_json("diff", {**paths, **told})
+    else:
+        click.echo(_text(found, None if files else _SHOWN))
+    return int(ExitCode.DONE if found.same_tree else ExitCode.FAILED)
+
+
+def _text(found: Difference, limit: int | None) -> str:
+    if found.same_bits:
+        return "same bits"
+    if found.same_tree:
+        return "same tree, wrapped in another way"
+    parts = [
+        f"{click.style(title, bold=True)}\n{_rows(rows)}"
+        for title, rows in (
+            ("System", found.system),
+            ("Packages", found.packages),
+            ("MPI", found.mpi),
+            ("Environment", found.environment),
+            ("Labels", found.labels),
+        )
+        if rows
+    ]
+    parts.append(_files(found.files, limit))
+    return "\n\n".join(parts)
+
+
+def _rows(rows: Iterable[Change]) -> str:
+    return table(((c.name, c.old or "-", "->", c.new or "-") for c in rows), indent="  ")
+
+
+def _totals(files: Sequence[FileChange]) -> dict[str, int]:
+    counts = {k: sum(f.kind == k for f in files) for k in ("added", "removed", "changed")}
+    return {**counts, "bytes": sum(f.bytes for f in files)}
+
+
+def _files(files: Sequence[FileChange], limit: int | None) -> str:
+    total = _totals(files)
+    growth = total["bytes"]
+    head = (
+        f"{total['added']} added, {total['removed']} removed, {total['changed']} changed; "
+        f"{'+' if growth >= 0 else '-'}{human_bytes(abs(growth))}"
+    )
+    marks = {"added": "+", "removed": "-", "changed": "~"}
+    rows = [(marks[f.kind], f"/{f.path}", f.what) for f in files[:limit]]
+    lines = [f"{click.style('Files', bold=True)}  {head}", table(rows, indent="  ")]
+    if limit is not None and len(files) > limit:
+        lines.append(f"  and {len(files) - limit} more: --files shows all")
+    return "\n".join(lines)

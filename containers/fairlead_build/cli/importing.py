@@ -1,0 +1,66 @@
+"""The verb ``fairlead recipe import``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from fairlead.cli.screen import json_option, print_findings, print_json
+from fairlead.findings import ExitCode, FairleadError
+
+
+@click.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The recipe's folder, which must be new; otherwise one of the file's name, here.",
+)
+@click.option("--allow-loss", is_flag=True, help="Write also when parts of it are lost.")
+@click.option("--dry-run", is_flag=True, help="Show the recipe and what is lost; write nothing.")
+@json_option
+def import_(
+    file: Path, output: Path | None, allow_loss: bool, dry_run: bool, as_json: bool
+) -> int | None:
+    """Makes a recipe of a Containerfile or a Singularity.def, and tells what it could not carry.
+
+    A recipe says what is in an image; these files say what to run. What does not certainly mean the
+    same is listed with its line, the reason, and what to do instead. Then nothing is written and
+    the exit code is 2, unless --allow-loss is given.
+
+    \b
+    fairlead recipe import hep.def --dry-run
+    fairlead recipe import hep.def -o hep --allow-loss
+    """
+    from fairlead_build.importing.folder import import_file, lossy
+
+    result = import_file(file, output, allow_loss=allow_loss, dry_run=dry_run)
+    findings = [loss.finding() for loss in result.losses]
+    refused = bool(findings) and not allow_loss
+    if refused and not dry_run:
+        raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
+    if as_json:
+        print_json(
+            "recipe-import",
+            {
+                "name": result.name,
+                "folder": str(result.folder),
+                "written": result.written,
+                "recipe": result.recipe,
+                "files": result.files,
+                "losses": [asdict(loss) for loss in result.losses],
+            },
+        )
+        return int(ExitCode.USAGE) if refused else None
+    if dry_run:
+        click.echo(result.recipe, nl=False)
+    if findings:
+        print_findings(findings)
+    if result.written:
+        click.echo(str(result.folder / "recipe.toml"))
+        click.echo(f"next: fairlead recipe lock {result.folder}", err=True)
+    return int(ExitCode.USAGE) if refused else None

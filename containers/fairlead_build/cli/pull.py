@@ -1,0 +1,89 @@
+"""The verb ``fairlead pull``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from fairlead.cli.screen import human_bytes, json_option, print_json, progress
+
+
+@click.command(short_help="An image from a registry, as a SIF.")
+@click.argument("reference", metavar="REF")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also give the image this name, or put it there.",
+)
+@click.option(
+    "--arch", metavar="ARCH", help="Of several variants this one. [default: this machine's]"
+)
+@click.option(
+    "--layers", is_flag=True, help="Make the SIF of the layers, though one lies beside them."
+)
+@click.option("--insecure", is_flag=True, help="Speak plain HTTP where the host speaks no HTTPS.")
+@click.option("--dry-run", is_flag=True, help="Say what would be transferred; write nothing.")
+@json_option
+def pull(
+    reference: str,
+    output: Path | None,
+    arch: str | None,
+    layers: bool,
+    insecure: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Bring an image from a registry.
+
+    The image goes to the cache; REF is then its name, for `fairlead run REF` and all others. What
+    fairlead pushed comes as the SIF that was built, with the same bits; any other image is made into
+    a SIF from its layers. Cut or killed, the same command goes on. Logins are those of `podman
+    login`, `docker login` and `apptainer registry login`.
+
+    \b
+    fairlead pull docker://registry.example.org/ml/mpi-base:1
+    fairlead pull docker://docker.io/library/debian:12 -o debian.sif
+    fairlead pull oras://registry.example.org/ml/mpi-base:1-sif --dry-run
+    """
+    from fairlead_build.registry.pull import pull as bring
+
+    result = bring(
+        reference,
+        output=output,
+        arch=arch or "",
+        layers=layers,
+        insecure=insecure,
+        dry_run=dry_run,
+        progress=progress(as_json),
+    )
+    if as_json:
+        print_json(
+            "pull",
+            {
+                "reference": result.reference,
+                "digest": result.digest,
+                "dry_run": dry_run,
+                "cached": result.cached,
+                "source": result.source,
+                "bytes_transferred": 0 if dry_run else result.to_transfer,
+                "bytes_to_transfer": result.to_transfer if dry_run else 0,
+                "image": asdict(result.image) if result.image else None,
+                "output": str(result.output) if result.output else None,
+            },
+        )
+        return
+    what = "its SIF" if result.source == "sif" else "a SIF made of its layers"
+    if dry_run:
+        todo = f"{human_bytes(result.to_transfer)} to transfer" if not result.cached else "here"
+        click.echo(f"{result.reference}  {result.digest}  {what}, {todo}")
+        return
+    assert result.image is not None
+    click.echo(str(result.output or result.image.path))
+    state = "unchanged" if result.cached else "pulled"
+    click.echo(
+        f"{state}: {result.reference}, {what}, {human_bytes(result.image.bytes)}, digest {result.digest}",
+        err=True,
+    )

@@ -1,0 +1,161 @@
+"""The verb ``fairlead push``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
+from fairlead.findings import ExitCode, FairleadError, fail
+
+
+@click.command(short_help="An image to a registry, as layers and as its SIF.")
+@click.argument("image")
+@click.argument("reference", metavar="REF")
+@click.option("--engine", is_flag=True, help="Load, tag and push by Docker or Podman.")
+@click.option("--insecure", is_flag=True, help="Speak plain HTTP where the host speaks no HTTPS.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
+@json_option
+def push(
+    image: str, reference: str, engine: bool, insecure: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Give an image to a registry, or to Docker's or Podman's own store.
+
+    `docker://` references get the image as OCI layers, for Podman, Docker and Apptainer, and its SIF
+    beside them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references
+    get the SIF only. What the registry has is not sent again. Logins are those of `podman login`,
+    `docker login` and `apptainer registry login`.
+
+    `docker-daemon:NAME:TAG` loads and tags the image in the engine that listens at $DOCKER_HOST, or
+    at the usual sockets of Podman and Docker. With --engine that engine also pushes it to REF.
+
+    \b
+    fairlead push mpi-base docker://registry.example.org/ml/mpi-base:1
+    fairlead push ./image.sif oras://registry.example.org/ml/image:1
+    fairlead push mpi-base docker-daemon:localhost/mpi-base:1
+    fairlead push mpi-base docker://registry.example.org/ml/mpi-base:1 --dry-run
+    """
+    from fairlead_build.enginestore import SCHEME
+
+    if engine or reference.startswith(SCHEME):
+        _by_engine(image, reference, engine, insecure, dry_run, as_json)
+        return
+    from fairlead_build.registry.push import push as give
+    from fairlead_build.registry.reference import parse_reference
+    from fairlead_build.registry.source import source_of
+    from fairlead_build.store import Cache
+
+    cache, shown = Cache.default(), progress(as_json)
+    cache.make()
+    layers = parse_reference(reference).scheme == "docker"
+    with source_of(image, layers, cache, shown) as source:
+        result = give(
+            reference,
+            layout=source.layout,
+            sif=source.sif,
+            insecure=insecure,
+            dry_run=dry_run,
+            cache=cache,
+            progress=shown,
+        )
+    if as_json:
+        print_json(
+            "push",
+            {
+                "reference": result.reference,
+                "digest": result.digest,
+                "sif": {"reference": result.sif_reference, "digest": result.sif_digest}
+                if result.sif_reference
+                else None,
+                "engine": None,
+                "dry_run": dry_run,
+                "digest_before": result.before or None,
+                "bytes_sent": result.bytes_sent,
+                "parts": [asdict(part) for part in result.parts],
+            },
+        )
+        return
+    if dry_run:
+        rows = [(p.what, p.state, human_bytes(p.bytes), p.digest) for p in result.parts]
+        click.echo(table(rows, ("PART", "STATE", "SIZE", "DIGEST")))
+        return
+    click.echo(f"{result.reference}@{result.digest}")
+    if result.sif_reference and result.sif_reference != result.reference:
+        click.echo(f"{result.sif_reference}@{result.sif_digest}")
+    state = "unchanged" if result.before == result.digest else "pushed"
+    moved = (
+        f"; the tag meant {result.before} until now" if result.before and state == "pushed" else ""
+    )
+    click.echo(f"{state}: {human_bytes(result.bytes_sent)} sent{moved}", err=True)
+
+
+def _by_engine(
+    image: str, text: str, send: bool, insecure: bool, dry_run: bool, as_json: bool
+) -> None:
+    from fairlead_build.engine_socket import connected
+    from fairlead_build.enginestore import SCHEME, Stored, load, name_of, parse_name
+    from fairlead_build.enginestore import push as send_on
+    from fairlead_build.registry.reference import parse_reference
+    from fairlead_build.registry.source import source_of
+    from fairlead_build.store import Cache
+
+    if (send and not text.startswith("docker://")) or insecure:
+        raise _no_engine_use(image, text, insecure)
+    named = text.startswith(SCHEME)
+    reference = parse_name(text if named else SCHEME + str(parse_reference(text))[9:])
+    again = f"fairlead push {image} {text}{' --engine' if send else ''}"
+    cache, shown = Cache.default(), progress(as_json)
+    cache.make()
+    with connected(again) as engine:
+        if dry_run:
+            stored = Stored(engine.name, engine.address, name_of(reference), "", 0)
+        else:
+            with source_of(image, True, cache, shown) as source:
+                assert source.layout is not None
+                stored = load(engine, source.layout, reference, again, shown)
+            if send:
+                stored = send_on(engine, stored, reference, again, shown)
+    if as_json:
+        print_json(
+            "push",
+            {
+                "reference": text,
+                "digest": stored.digest,
+                "sif": None,
+                "engine": {
+                    "name": stored.engine,
+                    "address": stored.address,
+                    "image": stored.name,
+                    "id": stored.image_id,
+                },
+                "dry_run": dry_run,
+                "digest_before": None,
+                "bytes_sent": stored.bytes_sent,
+                "parts": [],
+            },
+        )
+        return
+    if dry_run:
+        then = f", then pushed to {text}" if send else ""
+        click.echo(f"{image} would be loaded into {stored.engine} as {stored.name}{then}")
+        return
+    click.echo(f"{text}@{stored.digest}" if stored.digest else stored.name)
+    if send and not stored.digest:
+        click.echo("its digest is unknown: the registry answers nobody but the engine", err=True)
+    state = "loaded" if stored.bytes_sent else "unchanged"
+    click.echo(f"{state}: {human_bytes(stored.bytes_sent)} sent to {stored.engine}", err=True)
+
+
+def _no_engine_use(image: str, text: str, insecure: bool) -> FairleadError:
+    why = "an engine pushes layers to docker:// references, and keeps its own store by itself"
+    if insecure:
+        why = "whether a registry may speak plain HTTP is told to the engine, in registries.conf(5)"
+    return fail(
+        "an engine cannot do that",
+        where="--insecure" if insecure else f"--engine with {text[:200]}",
+        why=why,
+        remedy=f"fairlead push {image} docker://HOST/REPOSITORY:TAG --engine",
+        check="push-engine",
+        code=ExitCode.USAGE,
+    )

@@ -1,0 +1,370 @@
+"""The verb ``fairlead recipe``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.screen import (
+    human_bytes,
+    json_option,
+    print_json,
+    progress,
+    table,
+)
+from fairlead.findings import FairleadError
+from fairlead_build import recipe as recipes
+from fairlead_build.cli.importing import import_
+from fairlead_build.cli.render import render
+from fairlead_build.lock import Lock, Package, load_lock, why_unlocked
+from fairlead_build.ownwheel import runtime_requirements
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def recipe() -> None:
+    """Recipes: list, show, check, lock, render, import.
+
+    A RECIPE is the name of a bundled recipe (`fairlead recipe list`) or a folder with a recipe.toml;
+    `:VARIANT` behind it means one of its variants.
+
+    \b
+    fairlead recipe list
+    fairlead recipe check ./my-image
+    fairlead recipe lock ./my-image       resolve it against today's indexes
+    """
+
+
+recipe.add_command(render)
+recipe.add_command(import_)
+
+
+@recipe.command("list")
+@json_option
+def list_(as_json: bool) -> None:
+    """The bundled recipes and their variants."""
+    found = [recipes.load_recipe(a) for name in recipes.names() for a in recipes.addresses(name)]
+    if as_json:
+        rows = [
+            {
+                "name": r.name,
+                "summary": r.recipe.recipe.summary,
+                "path": str(r.folder),
+                "accelerator": r.recipe.recipe.accelerator,
+                "locked": r.lock_path.is_file(),
+            }
+            for r in found
+        ]
+        print_json("recipe-list", {"recipes": rows})
+        return
+    click.echo(table([(r.name, r.recipe.recipe.summary) for r in found], ("RECIPE", "SUMMARY")))
+
+
+@recipe.command()
+@click.argument("name", metavar="RECIPE")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """A recipe with its defaults filled in, and a summary of its lock.
+
+    \b
+    fairlead recipe show tensorflow
+    """
+    loaded = recipes.load_recipe(name)
+    lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
+    told = loaded.recipe.model_dump(mode="json", exclude_none=True)
+    if as_json:
+        summary = _lock_summary(lock) if lock else None
+        print_json(
+            "recipe",
+            {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": told, "lock": summary},
+        )
+        return
+    click.echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
+    for title, found in told.items():
+        several = isinstance(found, list)
+        for keys in filter(None, found if several else [found]):
+            click.echo(f"\n[[{title}]]" if several else f"\n[{title}]")
+            click.echo(table([(key, _shown(value)) for key, value in keys.items()]))
+    click.echo(click.style(f"\n{loaded.lock_path}", bold=True))
+    if lock is None:
+        click.echo(f"not locked yet; next: fairlead recipe lock {name}")
+        return
+    click.echo(table([(k, _shown(v)) for k, v in _lock_summary(lock).items()]))
+    asked = {re.split(r"[^A-Za-z0-9._-]", text)[0].lower() for text in loaded.recipe.packages.pip}
+    rows = [
+        (w.name, w.version, w.role)
+        for w in lock.wheel
+        if w.name.lower() in asked or w.role == "mpi"
+    ]
+    if rows:
+        click.echo("\n" + table(rows, ("ASKED FOR", "VERSION", "PREFIX")))
+
+
+@recipe.command()
+@click.argument("name", metavar="RECIPE")
+@json_option
+def check(name: str, as_json: bool) -> None:
+    """Finds every mistake in a recipe, and whether its lock is up to date.
+
+    A sound recipe without a lock passes; it says why there may be none.
+
+    \b
+    fairlead recipe check ./my-image
+    """
+    loaded = recipes.load_recipe(name)
+    lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
+    why = "" if lock else why_unlocked(loaded)
+    if as_json:
+        told = {"recipe": loaded.name, "path": str(loaded.folder)}
+        print_json(
+            "recipe-check",
+            {**told, "locked": lock is not None, "not_locked_because": why, "findings": []},
+        )
+        return
+    if lock is None:
+        click.echo(f"ok: recipe `{loaded.name}` is sound")
+        click.echo(f"    not locked, because {why}")
+        click.echo(f"next: fairlead recipe lock {loaded.given}")
+        return
+    click.echo(
+        f"ok: recipe `{loaded.name}` is sound, and its lock matches it "
+        f"({len(lock.deb)} Debian packages, {len(lock.wheel)} wheels)"
+    )
+
+
+@recipe.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--from",
+    "parent",
+    default="mpi-base",
+    metavar="RECIPE",
+    help="The recipe that it extends. [default: mpi-base]",
+)
+@click.option("--dry-run", is_flag=True, help="Print the recipe; write nothing.")
+@json_option
+def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
+    """Writes a small recipe that extends another, to start from.
+
+    NAME is the folder to make; its last part is the recipe's name.
+
+    \b
+    fairlead recipe new my-image
+    fairlead recipe new recipes/hep --from tensorflow
+    """
+    from fairlead_build import newrecipe
+
+    made = newrecipe.plan(name, parent)
+    path = made.folder / "recipe.toml"
+    if not dry_run:
+        newrecipe.write(made)
+    if as_json:
+        print_json("recipe-new", {"dry_run": dry_run, "path": str(path), "text": made.text})
+        return
+    if dry_run:
+        click.echo(made.text, nl=False)
+        return
+    shown = recipes.shown_folder(made.folder)
+    click.echo(f"{path}: edit it, then")
+    click.echo(f"  fairlead recipe lock {shown}\n  fairlead build {shown}")
+
+
+@recipe.command()
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it there."
+)
+@json_option
+def schema(output: Path | None, as_json: bool) -> None:
+    """The JSON Schema of recipe.toml, for an editor.
+
+    A line `#:schema FILE` at the top of a recipe names it; then the editor completes keys.
+
+    \b
+    fairlead recipe schema -o recipe.schema.json
+    """
+    from fairlead.findings import fail
+    from fairlead.paths import atomic_write
+    from fairlead_build import recipeschema
+
+    if output is not None:
+        try:
+            with atomic_write(output, "w") as out:
+                out.write(recipeschema.text())
+        except OSError as exc:
+            raise fail(
+                "the schema cannot be written",
+                where=str(output),
+                why=exc.strerror or str(exc),
+                remedy="give another file with -o",
+                check="output-unwritable",
+            ) from None
+    if as_json:
+        path = str(output) if output else None
+        print_json("recipe-schema", {"path": path, "json_schema": recipeschema.schema()})
+    elif output is None:
+        click.echo(recipeschema.text(), nl=False)
+
+
+@recipe.command("lock")
+@click.argument("name", metavar="[RECIPE]", required=False)
+@click.option(
+    "--upgrade",
+    multiple=True,
+    metavar="PACKAGE",
+    help="Move this package, and what it forces along; all else stays. Repeatable.",
+)
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also keep every file of the lock there; $FAIRLEAD_ARCHIVE is one to take files from.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be resolved; write nothing.")
+@click.option("--tools", is_flag=True, help="Take the tools that write images, and no package.")
+@json_option
+def lock_command(
+    name: str | None,
+    upgrade: tuple[str, ...],
+    archive: Path | None,
+    dry_run: bool,
+    tools: bool,
+    as_json: bool,
+) -> None:
+    """Resolves a recipe against today's indexes, and writes its lock.toml.
+
+    With --tools, the recipe's packages stay as they are, and its lock takes the tools of this
+    fairlead; without a RECIPE, fairlead's own lock of its tools is made anew.
+
+    \b
+    fairlead recipe lock tensorflow
+    fairlead recipe lock tensorflow --upgrade libssl3 --upgrade keras
+    fairlead recipe lock ./my-image --archive /project/archive
+    fairlead recipe lock --tools tensorflow
+    """
+    if tools:
+        return _lock_tools(name, dry_run, as_json)
+    if name is None:
+        raise click.UsageError("Missing argument 'RECIPE'.")
+    from fairlead_build.lock import inputs_of
+    from fairlead_build.resolve import lock_recipe
+    from fairlead_build.store import Cache
+
+    loaded = recipes.load_recipe(name)
+    if dry_run:
+        wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
+        if as_json:
+            print_json(
+                "recipe-lock",
+                {"dry_run": True, "path": str(loaded.lock_path), "inputs": wanted.model_dump()},
+            )
+        else:
+            click.echo(f"would resolve, and write to {loaded.lock_path}:")
+            click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
+        return
+    before = _versions(_packages(loaded))
+    cache = Cache.default(archive if archive is not None and archive.is_dir() else None)
+    lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=archive)
+    after = _versions(lock.packages)
+    moved = [
+        (package, before.get(package, ""), after.get(package, ""))
+        for package in sorted(before.keys() | after.keys())
+        if before.get(package) != after.get(package)
+    ]
+    if as_json:
+        payload = {"dry_run": False, "path": str(loaded.lock_path), "lock": _lock_summary(lock)}
+        moves = [
+            {"package": p, "before": old or None, "after": new or None} for p, old, new in moved
+        ]
+        print_json("recipe-lock", {**payload, "moves": moves})
+        return
+    for package, old, new in moved if before else ():
+        click.echo(_move(package, old, new))
+    if before and not moved:
+        click.echo("nothing moved")
+    click.echo(
+        f"{loaded.lock_path}: {len(lock.deb)} Debian packages, {len(lock.wheel)} wheels, "
+        f"{human_bytes(lock.download_bytes)} to download"
+    )
+
+
+def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
+    from fairlead_build import tooltree
+    from fairlead_build.lock import write_lock
+    from fairlead_build.store import Cache
+
+    if name is None:
+        path, told = tooltree.LOCK, tooltree.tool_lock().packages
+        before = after = tooltree.versions()
+        if not dry_run:
+            tooltree.relock(progress(as_json), Cache.default())
+            after = tooltree.versions()
+    else:
+        loaded = recipes.load_recipe(name)
+        path, lock = loaded.lock_path, _lock_of(loaded)
+        before, after = dict(lock.tools), tooltree.versions(lock.architecture)
+        told = tuple(after)
+        if not dry_run:
+            write_lock(lock.model_copy(update={"tools": after}), path)
+    if as_json:
+        names = {"dry_run": dry_run, "path": str(path), "tools": list(told)}
+        print_json("recipe-lock-tools", {**names, "before": before, "after": after})
+        return
+    if dry_run:
+        click.echo(f"would lock {', '.join(told)}, and write to {path}")
+        return
+    for key in sorted({*before, *after}):
+        if before.get(key) != after.get(key):
+            click.echo(f"{key}: {before.get(key, 'none')} -> {after.get(key, 'none')}")
+    click.echo(f"{path}: tool tree {after['tree'][:12]}{'' if before != after else ', unchanged'}")
+
+
+def _versions(packages: Iterable[Package]) -> dict[str, str]:
+    """What a lock has, by name; a package may be there in several roles."""
+    found: dict[str, set[str]] = {}
+    for package in packages:
+        found.setdefault(package.name, set()).add(package.version)
+    return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+
+
+def _move(package: str, old: str, new: str) -> str:
+    if old and new:
+        return f"  {package} {old} -> {new}"
+    return f"+ {package} {new}" if new else f"- {package} {old}"
+
+
+def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
+    return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
+
+
+def _packages(loaded: recipes.LoadedRecipe) -> list[Package]:
+    """The packages of the lock as it is, stale or not; none when it cannot be read."""
+    from fairlead.tomlfile import load
+
+    try:
+        old = load(loaded.lock_path, Lock, "fairlead recipe lock")
+    except FairleadError:
+        return []
+    return list(old.packages)
+
+
+def _lock_summary(lock: Lock) -> dict[str, Any]:
+    return {
+        "architecture": lock.architecture,
+        "inputs_sha256": lock.inputs_sha256,
+        "source_date_epoch": lock.source_date_epoch,
+        "debs": len(lock.deb),
+        "wheels": len(lock.wheel),
+        "download_bytes": lock.download_bytes,
+        "indexes": sorted({p.index for p in lock.packages}),
+        "tools": dict(lock.tools),
+    }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items()) or "none"
+    return str(value)

@@ -1,0 +1,189 @@
+"""What two images differ in: packages, MPI, environment, labels, and every file.
+
+Equal digests end the comparison early: two images that fairlead built need not be read to be found
+the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.contents import packages_of
+from fairlead.image import Image
+from fairlead.mpistandard import standard_floor
+from fairlead.progress import Progress
+from fairlead.treedigest import Entry, Tree
+from fairlead_build.treestream import image_tree
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is not the same. ``old`` is empty for what was added, ``new`` for what was
+    removed."""
+
+    name: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One path that is not the same.
+
+    Attributes:
+        kind: ``added``, ``removed`` or ``changed``.
+        what: of a change, in words: ``content``, ``mode 644 -> 755``, …; else what it is.
+        bytes: by how much the file is larger in the second image.
+    """
+
+    kind: str
+    path: str
+    what: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The answer.
+
+    Attributes:
+        same_bits: the two files are equal, byte by byte.
+        same_tree: they hold the same tree, whatever it is wrapped in.
+        system: distribution, glibc, Python, recipe and lock.
+        files: sorted by path; empty when the trees are the same.
+    """
+
+    same_bits: bool
+    same_tree: bool
+    system: tuple[Change, ...] = ()
+    packages: tuple[Change, ...] = ()
+    mpi: tuple[Change, ...] = ()
+    environment: tuple[Change, ...] = ()
+    labels: tuple[Change, ...] = ()
+    files: tuple[FileChange, ...] = ()
+
+
+def compare(a: Image, b: Image, progress: Progress) -> Difference:
+    """What ``b`` has that ``a`` has not, and the reverse.
+
+    Raises:
+        FairleadError: one of them is damaged.
+        OSError: a part of a folder cannot be read.
+    """
+    same_bits = _same_bits(a, b)
+    known = [str(i.record.get("tree_sha256", "")) for i in (a, b) if not i.looked]
+    same_squashfs = bool(a.digest) and a.digest == b.digest
+    if same_bits or same_squashfs or (len(known) == 2 and known[0] and known[0] == known[1]):
+        return Difference(same_bits, True)
+    files = compare_trees(*(_tree(image, progress) for image in (a, b)))
+    if not files:
+        return Difference(False, True)
+    return Difference(
+        same_bits=False,
+        same_tree=False,
+        system=changes(_system(a), _system(b)),
+        packages=changes(_packages(a), _packages(b)),
+        mpi=changes(_mpi(a), _mpi(b)),
+        environment=changes(a.env, b.env),
+        labels=changes(a.record.get("labels", {}), b.record.get("labels", {})),
+        files=files,
+    )
+
+
+def _same_bits(a: Image, b: Image) -> bool:
+    if "sandbox" in (a.format, b.format) or a.bytes != b.bytes:
+        return False
+    digests = []
+    for image in (a, b):
+        with open(image.path, "rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").digest())
+    return digests[0] == digests[1]
+
+
+def _tree(image: Image, progress: Progress) -> Tree:
+    with progress.stage(f"reading {Path(image.path).name}", unit="B") as stage:
+        return image_tree(Path(image.path), stage.advance)
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
+    """What is not the same in two tables, sorted by name."""
+    return tuple(
+        Change(name, old.get(name, ""), new.get(name, ""))
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    )
+
+
+def _system(image: Image) -> dict[str, str]:
+    facts, record = image.facts, image.record
+    return {
+        "system": f"{facts.os}, {facts.arch}",
+        "glibc": facts.glibc,
+        "glibc needed": facts.glibc_floor,
+        "Python": facts.python,
+        "recipe": str(record.get("recipe", "")),
+        "lock": str(record.get("lock_sha256", "")),
+        "fairlead": str(record.get("fairlead_version", "")),
+    }
+
+
+def _packages(image: Image) -> dict[str, str]:
+    names = {"deb": "Debian", "wheel": "Python"}
+    return {
+        f"{names.get(kind, kind)}: {name}": version
+        for kind, table in packages_of(image).items()
+        for name, version in table.items()
+    }
+
+
+def _mpi(image: Image) -> dict[str, str]:
+    told = {m.path: f"{m.title} ({m.family.value}, MPI {m.level})" for m in image.facts.mpis}
+    for elf in image.facts.consumers:
+        if floor := standard_floor(elf.mpi_imports):
+            told[elf.path] = f"calls up to MPI {floor}"
+    return told
+
+
+def compare_trees(old: Tree, new: Tree) -> tuple[FileChange, ...]:
+    """The paths in which two trees differ, sorted."""
+    return tuple(_file_changes(old, new))
+
+
+def _file_changes(old: Tree, new: Tree) -> Iterable[FileChange]:
+    for path in sorted({*old, *new}):
+        before, after = old.get(path), new.get(path)
+        if before == after:
+            continue
+        growth = _size(after) - _size(before)
+        if before is None and after is not None:
+            yield FileChange("added", path, _named(after), growth)
+        elif after is None and before is not None:
+            yield FileChange("removed", path, _named(before), growth)
+        elif before is not None and after is not None:
+            yield FileChange("changed", path, _what(before, after), growth)
+
+
+def _size(entry: Entry | None) -> int:
+    return int(entry.detail) if entry is not None and entry.kind == "file" else 0
+
+
+def _named(entry: Entry) -> str:
+    return f"link to {entry.detail}" if entry.kind == "link" else entry.kind
+
+
+def _what(old: Entry, new: Entry) -> str:
+    if old.kind != new.kind:
+        return f"{_named(old)} -> {_named(new)}"
+    said = []
+    if old.kind == "link":
+        said.append(f"link to {old.detail} -> {new.detail}")
+    elif old.sha256 != new.sha256:
+        said.append("content")
+    elif old.detail != new.detail:
+        said.append(f"device {old.detail} -> {new.detail}")
+    if old.mode != new.mode:
+        said.append(f"mode {old.mode:o} -> {new.mode:o}")
+    return ", ".join(said)

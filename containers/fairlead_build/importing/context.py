@@ -1,0 +1,118 @@
+"""Local files that a Containerfile or a definition copies into an image: they become [files]."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from fairlead_build.importing.ledger import Ledger
+
+# More than this is no list of files that a person would write.
+_MOST = 300
+# Folders that every Debian has: what is copied to one of them lands inside.
+_THERE = {"/", *(f"/{n}" for n in ("etc", "home", "mnt", "opt", "root", "srv", "usr", "var")),
+          "/usr/local", "/usr/bin", "/usr/lib", "/usr/share", "/usr/local/bin", "/usr/local/lib",
+          "/usr/local/share", "/usr/local/sbin", "/usr/local/etc"}  # fmt: skip
+
+
+class Context:
+    """The folder of the file that is read, and what of it goes into the image."""
+
+    def __init__(self, folder: Path, ledger: Ledger):
+        self.folder = folder
+        self.ledger = ledger
+        self._executable: bool | None = None
+        self._ignored: set[str] | None = None
+
+    def copy(
+        self, source: str, place: str, *, into: bool, docker: bool, executable: bool | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Lays ``source`` at ``place``; yields each part that cannot be, and why.
+
+        Args:
+            into: ``place`` is a folder that it lands in.
+            executable: the mode that all of it gets; None for what each file has.
+            docker: as COPY does it: sources lie in the folder, a folder's contents are copied, and
+                links stay links. Otherwise as `cp -rL` does it.
+        """
+        self._executable = executable
+        found = list(self._matches(source, docker))
+        if not found:
+            yield source, "there is no such file beside it here"
+        for path in found:
+            if not path.is_dir():
+                inside = into or place in _THERE or len(found) > 1
+                yield from self._lay(path, f"{place}/{path.name}" if inside else place, docker)
+                continue
+            inside = not docker and (into or place in _THERE)
+            yield from self._tree(path, f"{place}/{path.name}" if inside else place, docker)
+
+    def write(self, target: str, text: str, executable: bool) -> str:
+        """Lays a file with this text at ``target``; why it cannot be, or nothing."""
+        path = Path(tempfile.mkdtemp(prefix="text-", dir=self.ledger.scratch), "text")
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        return self.ledger.add_file(target, path, executable)
+
+    def _matches(self, source: str, docker: bool) -> Iterator[Path]:
+        base = self.folder
+        text = os.path.normpath(source)
+        if docker:
+            # Nothing outside the context can be named: `/` and `..` lead to its own top.
+            text = re.sub(r"^(\.\./|\.\.$|/)+", "", text) or "."
+        path = Path(text) if not docker and text.startswith("/") else base / text
+        try:
+            if not re.search(r"[*?\[]", text):
+                if os.path.lexists(path):
+                    yield path
+                return
+            top = Path("/") if path.is_absolute() and not docker and text[0] == "/" else base
+            pattern = text.lstrip("/") if top == Path("/") else text
+            yield from sorted(top.glob(pattern))
+        except (OSError, ValueError, NotImplementedError):
+            return
+
+    def _tree(self, folder: Path, place: str, docker: bool) -> Iterator[tuple[str, str]]:
+        shown = os.path.relpath(folder, self.folder)
+        paths = sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
+        paths = [p for p in paths if not (docker and self._is_ignored(p))]
+        if not paths:
+            yield shown, "it is an empty folder"
+        elif len(paths) > _MOST:
+            yield shown, f"it holds {len(paths)} files, too many to be named one by one"
+        else:
+            for path in paths:
+                yield from self._lay(path, f"{place}/{path.relative_to(folder)}", docker)
+
+    def _lay(self, path: Path, target: str, docker: bool) -> Iterator[tuple[str, str]]:
+        shown = os.path.relpath(path, self.folder)
+        target = str(PurePosixPath(target.replace("//", "/")))
+        if docker and self._is_ignored(path):
+            yield shown, "`.dockerignore` leaves it out"
+        elif docker and path.is_symlink():
+            yield shown, "it is a link; [files] holds files only"
+        elif not path.is_file() or not os.access(path, os.R_OK):
+            yield shown, "it is not a file that can be read"
+        elif why := self.ledger.add_file(target, path, self._executable):
+            yield f"{shown} to {target}", why
+
+    def _is_ignored(self, path: Path) -> bool:
+        if self._ignored is None:
+            self._ignored = self._read_ignored()
+        return os.path.relpath(path, self.folder) in self._ignored
+
+    def _read_ignored(self) -> set[str]:
+        """What `.containerignore` or `.dockerignore` leaves out."""
+        names = (".containerignore", ".dockerignore")
+        file = next((self.folder / n for n in names if (self.folder / n).is_file()), None)
+        if file is None:
+            return set()
+        from docker.utils.build import exclude_paths
+
+        lines = file.read_text("utf-8", "replace").splitlines()
+        patterns = [line.strip() for line in lines if line.strip() and line[0] != "#"]
+        kept: set[str] = exclude_paths(str(self.folder), patterns)
+        everything = {os.path.relpath(p, self.folder) for p in self.folder.rglob("*")}
+        return everything - kept

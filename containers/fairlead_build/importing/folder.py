@@ -1,0 +1,271 @@
+"""From a file to a recipe's folder: ``recipe.toml``, the files it lays, and what was not carried."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
+from fairlead.paths import atomic_folder
+from fairlead_build.importing import containerfile, definition, images
+from fairlead_build.importing.ledger import Ledger, Loss, plain_name
+from fairlead_build.importing.located import of_lines, split_lines
+from fairlead_build.recipe import load_recipe
+
+LOSSES = "not-carried.md"
+_GENERIC = ("containerfile", "dockerfile", "singularity", "singularity.def", "apptainer.def")
+_MPI_PACKAGES = {
+    "mpich": "mpich", "libmpich12": "mpich", "libmpich-dev": "mpich",
+    "openmpi-bin": "openmpi", "libopenmpi3": "openmpi", "libopenmpi-dev": "openmpi",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import made, or would make.
+
+    Attributes:
+        recipe: the text of recipe.toml.
+        files: what is laid, by target: its path in the folder.
+        losses: in the order of the file.
+        written: the folder exists now.
+    """
+
+    name: str
+    folder: Path
+    recipe: str
+    files: dict[str, str]
+    losses: tuple[Loss, ...]
+    written: bool
+
+
+def import_file(
+    source: Path,
+    output: Path | None = None,
+    *,
+    allow_loss: bool = False,
+    dry_run: bool = False,
+) -> Imported:
+    """Makes a recipe's folder of a Containerfile or a Singularity.def.
+
+    Args:
+        source: the file; what it copies is looked for in its folder.
+        output: the folder to make; otherwise one of the file's name, in the current folder.
+        allow_loss: write also when not everything could be carried.
+    Returns:
+        With losses that are not allowed, and with ``dry_run``, nothing was written.
+    Raises:
+        FairleadError: exit code 2: it cannot be read, has no base that a recipe can have, or the
+            folder exists already.
+    """
+    text = _text(source)
+    name = plain_name(output.name if output else _stem(source))
+    folder = output if output is not None else Path(name)
+    _refuse_existing(folder, source)
+    with tempfile.TemporaryDirectory(prefix="fairlead-import-") as scratch:
+        ledger = Ledger(str(source), scratch=Path(scratch))
+        reader = definition if _is_definition(source, text) else containerfile
+        reader.read(text, ledger, source.resolve().parent)
+        _settle(ledger)
+        _sweep(text, ledger)
+        losses = tuple(
+            sorted(ledger.losses, key=lambda loss: (loss.file != str(source), loss.first))
+        )
+        if not ledger.base:
+            raise FairleadError(
+                [*(loss.finding() for loss in losses), _no_base(source)], ExitCode.USAGE
+            )
+        recipe = recipe_text(ledger, name, source.name, len(losses))
+        files = {target: f"files{target}" for target in sorted(ledger.files)}
+        _check(ledger, recipe, losses, Path(scratch) / "recipe")
+        write = not dry_run and (allow_loss or not losses)
+        if write:
+            with atomic_folder(folder) as tree:
+                _write(tree, ledger, recipe, losses)
+    return Imported(name, folder, recipe, files, losses, write)
+
+
+def lossy(source: Path) -> Finding:
+    """Closes the list of losses of an import that was not made."""
+    return error(
+        f"{source.name} cannot be carried whole, so no recipe was written",
+        where=str(source),
+        why="every part that is not carried is listed above",
+        remedy=f"fairlead recipe import {shlex.quote(str(source))} --allow-loss, to have the rest",
+        check="import-lossy",
+    )
+
+
+def _text(source: Path) -> str:
+    try:
+        text = source.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        raise fail(
+            f"cannot read {source.name}", where=str(source), why=why or str(exc),
+            remedy="give a Containerfile or a Singularity.def", check="import-unreadable",
+            code=ExitCode.USAGE,
+        ) from None  # fmt: skip
+    return text.replace("\x00", "\ufffd")
+
+
+def _is_definition(source: Path, text: str) -> bool:
+    lines = [line for _, line in split_lines(text) if line.strip() and line.lstrip()[0] != "#"]
+    first = lines[0] if lines else ""
+    if re.match(r"(?i)bootstrap\s*:|\s*%\w", first) or any(
+        re.match(r"(?i)bootstrap:", line) for line in lines
+    ):
+        return True
+    if any(re.match(r"(?i)\s*(from|arg)\s", line) for line in lines):
+        return False
+    raise fail(
+        f"{source.name} is neither a Containerfile nor a Singularity.def", where=str(source),
+        why="no line begins with FROM or Bootstrap:", remedy="give another file",
+        check="import-unreadable", code=ExitCode.USAGE,
+    )  # fmt: skip
+
+
+def _stem(source: Path) -> str:
+    path = source.resolve()
+    return path.parent.name if path.name.lower() in _GENERIC else path.name.split(".")[0]
+
+
+def _refuse_existing(folder: Path, source: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise fail(
+            f"{folder} exists already", where=str(folder), why="an import makes a new folder",
+            remedy=f"fairlead recipe import {shlex.quote(str(source))} -o ANOTHER-FOLDER",
+            check="import-folder", code=ExitCode.USAGE,
+        )  # fmt: skip
+
+
+def _no_base(source: Path) -> Finding:
+    return error(
+        f"{source.name} starts from nothing that a recipe can start from",
+        where=str(source),
+        why="a recipe starts from a release of Debian or Ubuntu, or from an image of a registry",
+        remedy="fairlead recipe import FILE, with such a FROM in it",
+        check="import-base",
+    )
+
+
+def _settle(ledger: Ledger) -> None:
+    """What follows from the whole: the image's Python and its MPI."""
+    wanted = bool(ledger.pip) or any(n == "python3" or n[:8] == "python3-" for n in ledger.apt)
+    version = images.python_of(ledger.base)
+    if ledger.mpi.get("source") == "wheel" and not version:
+        ledger.mpi = {}
+    if not ledger.mpi:
+        package = next((n for n in ledger.apt if n in _MPI_PACKAGES), "")
+        if package:
+            ledger.mpi = {"family": _MPI_PACKAGES[package], "source": "apt", "package": package}
+    wanted = wanted or ledger.mpi.get("source") == "wheel"
+    if version and wanted:
+        ledger.python_version = version
+    for text in ledger.pip if not version else ():
+        ledger.lose(
+            ledger.places[text], "which Python the base image has is not known here",
+            "[python] with its version, and packages.pip", text=text,
+        )  # fmt: skip
+    if not version:
+        ledger.pip = []
+    if ledger.pip and "image" in ledger.base and ledger.base_place is not None:
+        ledger.lose(
+            ledger.base_place, "[python] is an environment of its own",
+            "those that you use in packages.pip", text="the Python packages of the base image",
+        )  # fmt: skip
+
+
+def _sweep(text: str, ledger: Ledger) -> None:
+    """Tells what no reader has seen, so that no line passes in silence."""
+    seen = ledger.accounted()
+    for number, line in split_lines(text):
+        if meaningful(line) and (ledger.file, number) not in seen:
+            ledger.lose(of_lines([(number, line)]), "it was not understood", "check what it does")
+
+
+def meaningful(line: str) -> bool:
+    """Whether a line says anything: no comment, and more than signs between commands."""
+    return not line.lstrip().startswith("#") and re.fullmatch(r"[\s;&\\`]*", line) is None
+
+
+def _check(ledger: Ledger, recipe: str, losses: tuple[Loss, ...], folder: Path) -> None:
+    """Reads what would be written as `recipe check` will."""
+    folder.mkdir()
+    _write(folder, ledger, recipe, losses)
+    load_recipe(folder)
+
+
+def _write(folder: Path, ledger: Ledger, recipe: str, losses: tuple[Loss, ...]) -> None:
+    (folder / "recipe.toml").write_text(recipe, "utf-8")
+    for target, laid in ledger.files.items():
+        place = folder / f"files{target}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(laid.source, place)
+        place.chmod(0o755 if laid.executable else 0o644)
+    if losses:
+        (folder / LOSSES).write_text(_losses_text(ledger.file, losses), "utf-8")
+
+
+def _losses_text(file: str, losses: tuple[Loss, ...]) -> str:
+    def cell(text: str) -> str:
+        return text.replace("|", "\\|")
+
+    rows = [
+        f"| {cell(loss.place)} | {cell(loss.text)} | {cell(loss.why)} | {cell(loss.instead)} |"
+        for loss in losses
+    ]
+    head = f"What of {file} is not in recipe.toml.\n\n| where | what | why | instead |\n| --- | --- | --- | --- |\n"
+    return head + "\n".join(rows) + "\n"
+
+
+# --- recipe.toml ------------------------------------------------------------------------------
+
+
+def recipe_text(ledger: Ledger, name: str, source: str, losses: int) -> str:
+    """The text of recipe.toml."""
+    return "\n".join(_lines(ledger, name, source, losses)) + "\n"
+
+
+def _lines(ledger: Ledger, name: str, source: str, losses: int) -> Iterator[str]:
+    yield f"# Made from {' '.join(source.split())} by `fairlead recipe import`."
+    if losses:
+        yield f"# {losses} part{'s' if losses > 1 else ''} of it could not be carried: {LOSSES}"
+    tables = {
+        "recipe": {"name": name},
+        "base": ledger.base,
+        "mpi": ledger.mpi,
+        "python": {"version": ledger.python_version} if ledger.python_version else {},
+        "packages": {k: v for k, v in (("apt", ledger.apt), ("pip", ledger.pip)) if v},
+        "files": {target: f"files{target}" for target in sorted(ledger.files)},
+        "env": ledger.env,
+        "labels": ledger.labels,
+    }
+    for title, table in tables.items():
+        if table:
+            yield ""
+            yield f"[{title}]"
+            for key, value in table.items():
+                yield f"{_key(key)} = {_value(value)}"
+
+
+def _key(text: str) -> str:
+    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _value(text)
+
+
+def _value(value: str | list[str]) -> str:
+    if isinstance(value, list):
+        inline = ", ".join(map(_value, value))
+        if len(inline) <= 80:
+            return f"[{inline}]"
+        return "[\n" + "".join(f"  {_value(item)},\n" for item in value) + "]"
+    # JSON's strings are TOML's, but for characters beyond the first 65,536, which it would split.
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,176 @@
+"""What of a file was carried into a recipe, and what was lost. Every line is in one or the other."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import TypeAdapter, ValidationError
+
+from fairlead.findings import Finding, error
+from fairlead_build.importing.located import Located
+from fairlead_build.inherit import project
+from fairlead_build.recipechecks import OWN_VARIABLES, bad_target
+from fairlead_build.recipemodel import AptName, OneLine, Variable
+
+_APT: TypeAdapter[str] = TypeAdapter(AptName)
+_VARIABLE: TypeAdapter[str] = TypeAdapter(Variable)
+_ONE_LINE: TypeAdapter[str] = TypeAdapter(OneLine)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Something that no recipe can say, or that is not certain to mean the same.
+
+    Attributes:
+        file: as the user would name it.
+        first, last: its lines, from 1.
+        text: what is lost, on one line.
+        instead: what to do about it.
+    """
+
+    file: str
+    first: int
+    last: int
+    text: str
+    why: str
+    instead: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.first}"
+
+    def finding(self) -> Finding:
+        shown = self.text if len(self.text) <= 90 else self.text[:87] + "..."
+        return error(
+            f"not carried: {shown}",
+            where=self.place,
+            why=self.why,
+            remedy=self.instead,
+            check="import-loss",
+        )
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A file of this machine that is laid into the image."""
+
+    source: Path
+    executable: bool
+
+
+@dataclass
+class Ledger:
+    """A recipe that is being made, and the account of the lines it is made from.
+
+    Attributes:
+        file: the file that is read, as the user named it.
+        variables: what is known of the environment at this point, for later lines.
+        base: keys of ``[base]``; empty while no stage has one.
+        staged: every file that was copied, also those that no image keeps.
+        scratch: a folder for files whose text stands in the file itself.
+        places: where each requirement of ``pip`` was asked for.
+        base_place: where the base was named.
+    """
+
+    file: str
+    base: dict[str, Any] = field(default_factory=dict)
+    mpi: dict[str, str] = field(default_factory=dict)
+    python_version: str = ""
+    apt: list[str] = field(default_factory=list)
+    pip: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Laid] = field(default_factory=dict)
+    staged: dict[str, Path] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+    carried: set[tuple[str, int]] = field(default_factory=set)
+    variables: dict[str, str] = field(default_factory=dict)
+    scratch: Path | None = None
+    places: dict[str, Located] = field(default_factory=dict)
+    base_place: Located | None = None
+
+    def carry(self, where: Located, file: str = "") -> None:
+        """These lines are in the recipe, or say nothing about an image."""
+        self.carried |= {(file or self.file, line) for line in range(where.first, where.last + 1)}
+
+    def lose(
+        self, where: Located, why: str, instead: str, *, text: str = "", file: str = ""
+    ) -> None:
+        """These lines are not in the recipe; ``text`` when only a part of them is not."""
+        shown = text or where.shown
+        self.losses.append(Loss(file or self.file, where.first, where.last, shown, why, instead))
+
+    def accounted(self) -> set[tuple[str, int]]:
+        """Every line that was carried or lost, by file."""
+        lost = {(x.file, n) for x in self.losses for n in range(x.first, x.last + 1)}
+        return self.carried | lost
+
+    # What a recipe can hold. Each of these returns why it cannot, or nothing.
+
+    def add_apt(self, name: str) -> str:
+        if why := _refused(_APT, name, "it is not the name of a package"):
+            return why
+        if name not in self.apt:
+            self.apt.append(name)
+        return ""
+
+    def add_pip(self, text: str, where: Located) -> str:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            return "it is not a requirement that an index could answer"
+        if requirement.url:
+            return "a lock names an index, never a URL"
+        if requirement.specifier and any("+" in s.version for s in requirement.specifier):
+            return "PyPI has no version with a `+`, and which index has it is not said"
+        before = [r for r in self.pip if project(r) == project(text)]
+        self.pip = [*(r for r in self.pip if r not in before), text]
+        self.places[text] = where
+        return ""
+
+    def add_env(self, name: str, value: str) -> str:
+        if name in OWN_VARIABLES:
+            return "fairlead sets it in every image, or it would hide the host's MPI"
+        why = _refused(_VARIABLE, name, "it is not the name of a variable")
+        why = why or _refused(_ONE_LINE, value, "its value is longer than a line")
+        if not why:
+            self.env[name] = value
+        return why
+
+    def add_label(self, key: str, value: str) -> str:
+        why = _refused(_ONE_LINE, key, "its name is longer than a line")
+        why = why or _refused(_ONE_LINE, value, "its value is longer than a line")
+        if not why:
+            self.labels[key] = value
+        return why
+
+    def add_file(self, target: str, source: Path, executable: bool | None = None) -> str:
+        self.staged[target] = source
+        if target.startswith(("/tmp/", "/var/tmp/")):
+            return ""  # engines mount over these: it is there for later commands only
+        if why := bad_target(target):
+            return why
+        above = [p for p in self.files if target.startswith(f"{p}/") or p.startswith(f"{target}/")]
+        if above:
+            return f"{above[0]} is a file too, so one of both cannot be a folder"
+        own = bool(source.stat().st_mode & 0o111)
+        self.files[target] = Laid(source, own if executable is None else executable)
+        return ""
+
+
+def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
+    try:
+        adapter.validate_python(value)
+    except ValidationError:
+        return why
+    return ""
+
+
+def plain_name(text: str) -> str:
+    """A recipe's name made of any words: ``My Image.def`` becomes ``my-image-def``."""
+    name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
+    return name or "imported"

@@ -1,0 +1,33 @@
+"""Runs a command, and ends it for good when it is asked to end.
+
+mmdebstrap ignores a SIGTERM that comes while a child of it works. Whoever is killed can send one
+only; so this script stands between (``debian.py``), and sends it again and again to the whole group.
+It imports the standard library only.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+PATIENCE_S = 20
+
+
+def main() -> None:
+    process = subprocess.Popen(sys.argv[1:])
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        deadline = time.monotonic() + PATIENCE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            os.killpg(0, signal.SIGTERM)
+            time.sleep(1)
+        os.killpg(0, signal.SIGKILL)
+
+    signal.signal(signal.SIGTERM, end)
+    code = process.wait()
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+main()

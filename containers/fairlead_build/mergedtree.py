@@ -1,0 +1,288 @@
+"""What a stack of layers makes, as a tree of names in memory; nothing is unpacked.
+
+:class:`MergedTree` applies the members of layer tars one after another, as an engine does when it
+unpacks them: whiteouts hide what lower layers brought, and a path through a symlink leads where
+the symlink leads *inside the image*. Since paths are resolved here and not by a kernel, nothing can
+lead out of it. Source: the OCI image format specification 1.1, layer.md.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from tarfile import TarInfo
+
+MOST_ENTRIES = 4_000_000
+MOST_DEPTH = 200
+MOST_HOPS = 255  # as the kernel's ELOOP
+_MOST_NAME_BYTES = 255
+_MOST_TARGET_BYTES = 4095
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+
+
+class HostileMember(Exception):
+    """A member that no image has for a good reason; ``path`` as the layer tells it."""
+
+    def __init__(self, path: str, why: str):
+        self.path, self.why = path, why
+        super().__init__(f"{path}: {why}")
+
+
+@dataclass(eq=False)
+class Inode:
+    """What a name stands for; hard links share one.
+
+    Attributes:
+        kind: ``dir``, ``file``, ``link`` or ``fifo``.
+        layer, number: the member that brought it; ``number`` is -1 for a folder that no layer tells
+            of.
+        at: where its content begins in that layer's tar.
+    """
+
+    kind: str
+    mode: int
+    mtime: int
+    layer: int
+    number: int
+    at: int = 0
+    size: int = 0
+    target: str = ""
+
+
+@dataclass(eq=False)
+class Node:
+    """One name. ``touched`` is the newest layer that told of it or of something below it."""
+
+    inode: Inode
+    layer: int
+    touched: int
+    children: dict[str, Node] = field(default_factory=dict)
+
+
+class MergedTree:
+    """Members in, names out."""
+
+    def __init__(self) -> None:
+        self.root = Node(Inode("dir", 0o755, 0, -1, -1), -1, -1)
+        self.entries = 0
+
+    def apply(self, layer: int, number: int, info: TarInfo) -> None:
+        """Applies member ``number`` of ``layer``; lower layers have been applied before.
+
+        Args:
+            info: its ``name`` is relative to the root, ``.`` for the root itself.
+        Raises:
+            HostileMember: it leads out of the image, is a device, or of a kind that layers lack.
+        """
+        parts = _parts(info.name, info.name)
+        if not parts:
+            if not info.isdir():
+                raise HostileMember(info.name, "the root of an image is a folder")
+            self._told_dir(self.root, layer, number, info)
+            return
+        if parts[0] == "dev" and len(parts) > 1:
+            return  # engines bring their own
+        *above, name = parts
+        if name.startswith(_WHITEOUT):
+            self._whiteout(layer, above, name, info)
+            return
+        self.entries += 1
+        if self.entries > MOST_ENTRIES:
+            raise HostileMember(info.name, f"the image has more than {MOST_ENTRIES} members")
+        inode = self._linked(info) if info.islnk() else _inode(layer, number, info)
+        parent = self._folder(above, layer, info.name)
+        before = parent.children.get(name)
+        if before is not None and before.inode.kind == "dir" and inode.kind == "dir":
+            self._told_dir(before, layer, number, info)
+        else:
+            parent.children[name] = Node(inode, layer, layer)
+
+    def walk(self) -> Iterator[tuple[str, Inode]]:
+        """Every name with what it stands for, folders before what is in them, sorted."""
+        yield ".", self.root.inode
+        stack = [("", self.root)]
+        while stack:
+            path, node = stack.pop()
+            if path:
+                yield path, node.inode
+            for name in sorted(node.children, reverse=True):
+                stack.append((f"{path}/{name}" if path else name, node.children[name]))
+
+    def find(self, path: str) -> Inode | None:
+        """What ``path`` stands for, symlinks followed inside the image; None for nothing."""
+        try:
+            node = self._resolve(_parts(path, path), path)
+        except HostileMember:
+            return None
+        return node.inode if node else None
+
+    def remove(self, path: str) -> None:
+        """Takes ``path`` away, a folder with all that is in it; symlinks above it are not followed.
+
+        A file that stands where its folder should be goes too.
+        """
+        node = self.root
+        *above, name = path.split("/")
+        for part in above:
+            child = node.children.get(part)
+            if child is None:
+                return
+            if child.inode.kind != "dir":
+                del node.children[part]
+                return
+            node = child
+        node.children.pop(name, None)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _told_dir(self, node: Node, layer: int, number: int, info: TarInfo) -> None:
+        node.inode = Inode("dir", info.mode & 0o7777, _time(info), layer, number)
+        node.layer = node.touched = layer
+
+    def _whiteout(self, layer: int, above: list[str], name: str, info: TarInfo) -> None:
+        parent = self._resolve(above, info.name)
+        if parent is None or parent.inode.kind != "dir":
+            return  # there is nothing to hide
+        if name == _OPAQUE:
+            for child in list(parent.children):
+                _hide(parent, child, layer)
+        elif not name.startswith(".wh..wh."):  # what else begins so is aufs' own bookkeeping
+            _hide(parent, name.removeprefix(_WHITEOUT), layer)
+
+    def _linked(self, info: TarInfo) -> Inode:
+        parts = _parts(info.linkname.lstrip("/") or ".", info.name)
+        *above, name = parts or [""]
+        parent = self._resolve(above, info.name)
+        found = parent.children.get(name) if parent else None
+        if found is None:
+            raise HostileMember(
+                info.name, f"it is a hard link to {info.linkname[:200]!r}, which is not there"
+            )
+        if found.inode.kind == "dir":
+            raise HostileMember(info.name, "it is a hard link to a folder")
+        return found.inode
+
+    def _resolve(self, parts: list[str], name: str) -> Node | None:
+        return self._go(parts, name, None)
+
+    def _folder(self, parts: list[str], layer: int, name: str) -> Node:
+        node = self._go(parts, name, layer)
+        assert node is not None
+        if node.inode.kind != "dir":
+            raise HostileMember(name, "a file stands where its folder should be")
+        return node
+
+    def _go(self, parts: list[str], name: str, make: int | None) -> Node | None:
+        """The node at ``parts``, every symlink followed inside the root.
+
+        Args:
+            make: the layer on whose behalf missing folders are made; None: do not.
+        """
+        trail = [self.root]
+        left = list(reversed(parts))
+        hops = 0
+        while left:
+            part = left.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if len(trail) > 1:
+                    trail.pop()
+                continue
+            here = trail[-1]
+            if make is not None:
+                here.touched = max(here.touched, make)
+            if here.inode.kind != "dir":
+                if make is None:
+                    return None
+                raise HostileMember(name, "a file stands where its folder should be")
+            child = here.children.get(part)
+            if child is None:
+                if make is None:
+                    return None
+                if len(part.encode("utf-8", "surrogateescape")) > _MOST_NAME_BYTES:
+                    raise HostileMember(name, "a symlink above it leads to a name that is too long")
+                if part.startswith(_WHITEOUT):
+                    raise HostileMember(name, f"names in an image do not begin with {_WHITEOUT}")
+                child = Node(Inode("dir", 0o755, 0, make, -1), make, make)
+                here.children[part] = child
+            if child.inode.kind == "link":
+                hops += 1
+                if hops > MOST_HOPS:
+                    if make is None:
+                        return None
+                    raise HostileMember(name, "the symlinks above it lead in a circle")
+                if child.inode.target.startswith("/"):
+                    del trail[1:]
+                left += reversed(child.inode.target.split("/"))
+                continue
+            trail.append(child)
+            if len(trail) > MOST_DEPTH:
+                raise HostileMember(name, f"it lies more than {MOST_DEPTH} folders deep")
+        if make is not None:
+            trail[-1].touched = max(trail[-1].touched, make)
+        return trail[-1]
+
+
+def _hide(parent: Node, name: str, layer: int) -> None:
+    """Takes away what lower layers brought at ``name``; what ``layer`` brought stays."""
+    node = parent.children.get(name)
+    if node is None:
+        return
+    if node.touched < layer:
+        del parent.children[name]
+        return
+    stack = [node]
+    while stack:
+        here = stack.pop()
+        for key, child in list(here.children.items()):
+            if child.touched < layer:
+                del here.children[key]
+            else:
+                stack.append(child)
+
+
+def _parts(path: str, shown: str) -> list[str]:
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise HostileMember(shown, "it leads out of the image")
+    if len(parts) > MOST_DEPTH:
+        raise HostileMember(shown, f"it lies more than {MOST_DEPTH} folders deep")
+    for part in parts:
+        if len(part.encode("utf-8", "surrogateescape")) > _MOST_NAME_BYTES or "\0" in part:
+            raise HostileMember(shown, "no file system can hold its name")
+    return parts
+
+
+def _time(info: TarInfo) -> int:
+    # What a squashfs can hold. PAX times may be fractions, and even "nan" or "inf".
+    try:
+        return min(max(int(info.mtime), 0), (1 << 32) - 1)
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _inode(layer: int, number: int, info: TarInfo) -> Inode:
+    mode, mtime = info.mode & 0o7777, _time(info)
+    if info.sparse is not None or info.type == tarfile.GNUTYPE_SPARSE:
+        raise HostileMember(info.name, "it is a sparse file, which layers may not have")
+    if info.isdir():
+        return Inode("dir", mode, mtime, layer, number)
+    if info.issym():
+        target = info.linkname
+        if (
+            not target
+            or "\0" in target
+            or len(target.encode("utf-8", "surrogateescape")) > (_MOST_TARGET_BYTES)
+        ):
+            raise HostileMember(info.name, "no file system can hold what it links to")
+        return Inode("link", 0o777, mtime, layer, number, target=target)
+    if info.isfifo():
+        return Inode("fifo", mode, mtime, layer, number)
+    if info.isreg():
+        return Inode("file", mode, mtime, layer, number, info.offset_data, info.size)
+    if info.ischr() or info.isblk():
+        raise HostileMember(info.name, "it is a device node outside of /dev")
+    raise HostileMember(info.name, f"its kind is {info.type!r}, which layers may not have")

@@ -1,0 +1,161 @@
+"""OCI image layouts: which image is in one, and one filled from a registry.
+
+Source: OCI image specification 1.1, image-layout.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.progress import Progress
+from fairlead_build.registry.client import Client
+from fairlead_build.registry.download import download
+from fairlead_build.registry.manifest import (
+    MOST_BYTES,
+    OCI_INDEX,
+    Descriptor,
+    Index,
+    Manifest,
+    read_document,
+)
+from fairlead_build.registry.problems import plain
+from fairlead_build.store import Cache, need_space
+from fairlead_build.tools import architecture
+
+_DEEPEST = 3  # indexes within indexes; one is usual
+
+
+def is_layout(folder: Path) -> bool:
+    """Whether ``folder`` is an OCI image layout, by its two files."""
+    return (folder / "oci-layout").is_file() and (folder / "index.json").is_file()
+
+
+def choose(index: Index, arch: str, where: str) -> Descriptor:
+    """The entry of ``index`` for Linux on ``arch``.
+
+    Raises:
+        FairleadError: exit code 2; there is none, with those that there are.
+    """
+    offered = [item for item in index.manifests if item.platform.get("os") != "unknown"]
+    if len(offered) == 1 and not offered[0].platform:
+        return offered[0]
+    for item in offered:
+        if (item.platform.get("os"), item.platform.get("architecture")) == ("linux", arch):
+            return item
+    raise no_platform(where, arch, (_platform(item) for item in offered))
+
+
+def _platform(item: Descriptor) -> str:
+    words = (item.platform.get(name, "") for name in ("os", "architecture", "variant"))
+    return plain("/".join(filter(None, words))) or "an unnamed one"
+
+
+def no_platform(where: str, arch: str, offered: Iterable[str]) -> FairleadError:
+    """The image is not for this machine."""
+    return fail(
+        f"the image has no variant for linux/{arch}",
+        where=where,
+        why=f"it is for {', '.join(sorted(set(offered))) or 'nothing'}",
+        remedy="give the reference of one for this machine, or --arch ARCHITECTURE to have another",
+        check="platform",
+        code=ExitCode.USAGE,
+    )
+
+
+def read_layout(folder: Path, arch: str = "") -> Manifest:
+    """The image in the layout ``folder``; of several, the one for ``arch`` (this machine's).
+
+    Raises:
+        FairleadError: exit code 2; it is no sound layout.
+    """
+    data = _small(folder / "index.json")
+    found = read_document(data, OCI_INDEX, str(folder / "index.json"))
+    for _ in range(_DEEPEST):
+        if isinstance(found, Manifest):
+            return found
+        item = choose(found, arch or architecture(), str(folder))
+        path = blob_of(folder, item)
+        found = read_document(_small(path), item.media_type, str(path))
+        if found.digest != item.digest:
+            raise _damaged(path, f"it is {found.digest}, the index says {item.digest}")
+    raise _damaged(folder / "index.json", f"indexes in indexes, more than {_DEEPEST} deep")
+
+
+def blob_of(folder: Path, item: Descriptor) -> Path:
+    return folder / "blobs" / "sha256" / item.hex
+
+
+def _small(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(MOST_BYTES + 1)
+    except OSError as exc:
+        raise _damaged(path, exc.strerror or str(exc)) from None
+
+
+def _damaged(path: Path, why: str) -> FairleadError:
+    return fail(
+        "the OCI layout is damaged",
+        where=str(path),
+        why=why,
+        remedy="copy or make it again",
+        check="layout",
+        code=ExitCode.USAGE,
+    )
+
+
+def manifest_for(client: Client, arch: str = "") -> tuple[Manifest, str]:
+    """The image that the client's reference means on ``arch`` (this machine's), from the registry.
+
+    Returns:
+        The manifest, and the digest that the reference itself stands for: the manifest's, or that
+        of the index it was chosen from.
+    """
+    found = client.manifest()
+    asked = found.digest
+    for _ in range(_DEEPEST):
+        if isinstance(found, Manifest):
+            return found, asked
+        item = choose(found, arch or architecture(), str(client.reference))
+        found = client.manifest(item.digest)
+    raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
+
+
+def fetch_layout(
+    client: Client, manifest: Manifest, folder: Path, cache: Cache, progress: Progress
+) -> None:
+    """Makes ``folder``, on the cache's file system, a layout with the image ``manifest``.
+
+    The blobs go to the store, where the next image finds the layers that it shares.
+
+    Raises:
+        FairleadError: no room, or a blob cannot be had.
+    """
+    items = {item.digest: item for item in (manifest.config, *manifest.layers)}
+    total = sum(item.size for item in items.values())
+    absent = [item for item in items.values() if not cache.blob(item.hex).is_file()]
+    need_space(
+        cache.root,
+        sum(item.size for item in absent),
+        f"pulling {client.reference}",
+        "XDG_CACHE_HOME",
+    )
+    with progress.stage("pull layers", total, "B") as stage:
+        for item in items.values():
+            stage.note(item.hex[:12])
+            download(client, item, cache.blob(item.hex), cache, stage.advance, progress)
+        missed = sum(item.size for item in absent)
+        stage.result(f"{missed / 1e6:.1f} MB, {(total - missed) / 1e6:.1f} MB were here already")
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for item in items.values():
+        os.link(cache.blob(item.hex), blobs / item.hex)
+    own = Descriptor(manifest.media_type, manifest.digest, len(manifest.data))
+    (blobs / own.hex).write_bytes(manifest.data)
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [own.to_json()]}
+    (folder / "index.json").write_text(json.dumps(index))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')

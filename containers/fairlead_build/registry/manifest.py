@@ -1,0 +1,182 @@
+"""Manifests and indexes as values, from bytes that anybody may have sent.
+
+Source: OCI image specification 1.1, image-manifest.md, image-index.md and descriptor.md; Docker's
+image manifest version 2, schema 2. What the JSON says twice or in contradiction is refused, as
+advisory GHSA-77vh-xpmg-72qh asks for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead_build.registry.reference import is_digest
+
+OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFESTS = (OCI_MANIFEST, DOCKER_MANIFEST)
+INDEXES = (OCI_INDEX, DOCKER_LIST)
+SIF_CONFIG = "application/vnd.sylabs.sif.config.v1+json"
+SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
+
+MOST_BYTES = 4 << 20  # the specification lets registries refuse larger manifests
+_MOST_ENTRIES = 1024
+_MOST_SIZE = 1 << 50
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """What a manifest says of one blob or of another manifest; ``size`` in bytes."""
+
+    media_type: str
+    digest: str
+    size: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    platform: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def hex(self) -> str:
+        return self.digest.partition(":")[2]
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a manifest."""
+        said: dict[str, Any] = {
+            "mediaType": self.media_type,
+            "digest": self.digest,
+            "size": self.size,
+        }
+        if self.annotations:
+            said["annotations"] = dict(self.annotations)
+        return said
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One image or artifact."""
+
+    data: bytes = field(repr=False)
+    digest: str
+    media_type: str
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+    annotations: Mapping[str, str]
+
+    @property
+    def sif(self) -> Descriptor | None:
+        """The SIF, when this is one that was pushed as such."""
+        return next((item for item in self.layers if item.media_type == SIF_LAYER), None)
+
+
+@dataclass(frozen=True)
+class Index:
+    """A list of manifests, one a platform."""
+
+    data: bytes = field(repr=False)
+    digest: str
+    media_type: str
+    manifests: tuple[Descriptor, ...]
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:
+    """The manifest or index in ``data``.
+
+    Args:
+        media_type: as the sender called it; empty when it did not.
+        where: whose bytes they are; for errors.
+    Raises:
+        FairleadError: exit code 2; it is neither, or contradicts itself.
+    """
+    if len(data) > MOST_BYTES:
+        raise _bad(where, f"it has {len(data)} bytes, a manifest has {MOST_BYTES} at most")
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _bad(where, "it is not JSON") from None
+    if not isinstance(value, dict):
+        raise _bad(where, "it is not a JSON object")
+    if value.get("schemaVersion") != 2:
+        raise _bad(
+            where,
+            f"its schemaVersion is {str(value.get('schemaVersion'))[:20]}, fairlead reads 2; "
+            "images of 2016 and before must be pushed anew by a newer Docker",
+        )
+    kind = _kind(value, media_type.partition(";")[0].strip(), where)
+    if kind in INDEXES:
+        found = _descriptors(value.get("manifests"), "manifests", where)
+        return Index(data, digest_of(data), kind, found)
+    config = _descriptor(value.get("config"), "config", where)
+    layers = _descriptors(value.get("layers"), "layers", where)
+    notes = _texts(value.get("annotations"), "annotations", where)
+    return Manifest(data, digest_of(data), kind, config, layers, notes)
+
+
+def _kind(value: Mapping[str, Any], told: str, where: str) -> str:
+    own = value.get("mediaType", "")
+    known = (*MANIFESTS, *INDEXES)
+    if own and told in known and own != told:
+        raise _bad(where, f"it calls itself {str(own)[:80]}, and was sent as {told}")
+    if "manifests" in value and ("layers" in value or "config" in value):
+        raise _bad(where, "it is a manifest and an index at once")
+    kind = own or (told if told in known else "")
+    if not kind:
+        kind = OCI_INDEX if "manifests" in value else OCI_MANIFEST
+    if kind not in known:
+        raise _bad(where, f"its media type is {str(kind)[:80]}")
+    if (kind in INDEXES) is not ("manifests" in value):
+        raise _bad(where, f"its content is not that of its media type, {kind}")
+    return str(kind)
+
+
+def _descriptors(value: object, name: str, where: str) -> tuple[Descriptor, ...]:
+    if not isinstance(value, list):
+        raise _bad(where, f"`{name}` is not a list")
+    if len(value) > _MOST_ENTRIES:
+        raise _bad(where, f"`{name}` has {len(value)} entries, {_MOST_ENTRIES} at most are read")
+    return tuple(_descriptor(item, f"{name}[{n}]", where) for n, item in enumerate(value))
+
+
+def _descriptor(value: object, name: str, where: str) -> Descriptor:
+    if not isinstance(value, dict):
+        raise _bad(where, f"`{name}` is not a JSON object")
+    media_type, size = value.get("mediaType"), value.get("size")
+    if not isinstance(media_type, str) or len(media_type) > 255 or not media_type.isprintable():
+        raise _bad(where, f"`{name}` has no media type")
+    if not is_digest(value.get("digest")):
+        raise _bad(where, f"`{name}` has no sha256 digest")
+    if type(size) is not int or not 0 <= size <= _MOST_SIZE:
+        raise _bad(where, f"`{name}` has no sensible size")
+    platform = value.get("platform") or {}
+    if not isinstance(platform, dict):
+        raise _bad(where, f"the platform of `{name}` is not a JSON object")
+    words = {k: v for k, v in platform.items() if isinstance(v, str) and v.isprintable()}
+    notes = _texts(value.get("annotations"), f"{name}.annotations", where)
+    return Descriptor(media_type, str(value["digest"]), size, notes, words)
+
+
+def _texts(value: object, name: str, where: str) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
+        raise _bad(where, f"`{name}` is not a table of text")
+    return value
+
+
+def _bad(where: str, why: str) -> FairleadError:
+    return fail(
+        "this is no manifest of an image",
+        where=where,
+        why=why if why.isprintable() else ascii(why),
+        remedy="ask who pushed it to push it again, or give another tag",
+        check="manifest",
+        code=ExitCode.USAGE,
+    )

@@ -1,0 +1,418 @@
+"""HTTP to one registry: TLS, who we are, redirects, patience, and words for every failure.
+
+Rules that keep passwords where they belong: an ``Authorization`` header goes to the registry's own
+origin only, never along a redirect; a token server is asked over HTTPS, or on this machine; netrc is
+not read; URLs are not repeated in errors, since a signed one is a secret.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import requests
+from requests.adapters import HTTPAdapter
+
+import fairlead
+from fairlead.findings import FairleadError, fail
+from fairlead_build.registry.auth import Credential, find_credential
+from fairlead_build.registry.challenge import Challenge, read_challenges
+from fairlead_build.registry.problems import (
+    no_connection,
+    not_known,
+    odd_answer,
+    plain,
+    refused,
+    said,
+    speaks_no_tls,
+)
+from fairlead_build.registry.reference import Reference
+
+TIMEOUT_S = (10.0, 60.0)  # to connect; between two pieces of an answer
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)
+_LONGEST_PAUSE_S = 60.0
+_MOST_REDIRECTS = 5
+_MOST_WORDS = 64 << 10
+_MOST_TOKEN = 1 << 20
+_AGAIN = (408, 429, 500, 502, 503, 504)
+_CUT = (
+    requests.exceptions.ConnectionError,
+    requests.exceptions.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+)
+
+Body = Callable[[], bytes | IO[bytes]]
+
+
+@dataclass(frozen=True)
+class _Token:
+    header: str
+    until: float
+
+
+class _Trusting(HTTPAdapter):
+    """An adapter that believes this machine's own CAs, and those of ``certs.d``."""
+
+    def __init__(self, context: ssl.SSLContext):
+        self.context = context
+        super().__init__()
+
+    def init_poolmanager(self, *words: Any, **more: Any) -> None:
+        super().init_poolmanager(*words, ssl_context=self.context, **more)
+
+    def proxy_manager_for(self, proxy: str, **more: Any) -> Any:
+        return super().proxy_manager_for(proxy, ssl_context=self.context, **more)
+
+
+class Transport:
+    """Requests to the registry of ``reference``, about its repository."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        *,
+        insecure: bool = False,
+        environ: Mapping[str, str] = os.environ,
+        pauses_s: tuple[float, ...] = PAUSES_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        """
+        Args:
+            insecure: plain HTTP is good enough where the host speaks no TLS; on this machine itself
+                it always is.
+            pauses_s: before each further try of what may pass.
+        """
+        self.reference = reference
+        self.pauses_s = pauses_s
+        self.sleep = sleep
+        self.plain_allowed = insecure or _is_loopback(reference.host)
+        self._environ = environ
+        self._base = ""
+        self._credential: Credential | None = None
+        self._looked_up = False
+        self._challenge: Challenge | None = None
+        self._tokens: dict[str, _Token] = {}
+        self._answered = False
+        self._session = requests.Session()
+        self._session.headers.update(
+            {"User-Agent": f"fairlead/{fairlead.__version__}", "Accept-Encoding": "identity"}
+        )
+        self._session.mount("https://", _Trusting(_tls_context(reference.host, environ)))
+
+    @property
+    def where(self) -> str:
+        return str(self.reference)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message may hold."""
+        tokens = tuple(token.header.partition(" ")[2] for token in self._tokens.values())
+        return (*(self._credential.secrets if self._credential else ()), *tokens)
+
+    @contextlib.contextmanager
+    def request(
+        self,
+        method: str,
+        place: str,
+        *,
+        doing: str,
+        scope: str,
+        expect: Collection[int],
+        headers: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        tries: int = 0,
+    ) -> Iterator[requests.Response]:
+        """One request, tried again while that may help; the answer's body is not read yet.
+
+        Args:
+            place: a path below ``/v2/``, or a URL that the registry gave.
+            doing: what for, as in "forbids to DOING".
+            scope: what a token must allow, e.g. ``repository:ml/base:pull``.
+            expect: the statuses that the caller handles.
+            body: opened anew for each try.
+            tries: at most so many; 0 means one more than there are pauses.
+        Raises:
+            FairleadError: any other end of it.
+        """
+        pauses = list(self.pauses_s[: tries - 1] if tries else self.pauses_s)
+        while True:
+            try:
+                answer = self._once(method, place, doing, scope, headers or {}, body)
+            except _CUT as exc:
+                if not pauses or not self._answered or speaks_no_tls(exc):
+                    raise no_connection(exc, self.reference.host, self.where) from None
+                self.sleep(pauses.pop(0))
+                continue
+            self._answered = True
+            with contextlib.closing(answer):
+                if answer.status_code in expect:
+                    yield answer
+                    return
+                wait = _asked_wait(answer)
+                if answer.status_code in _AGAIN and pauses and wait <= _LONGEST_PAUSE_S:
+                    pause = max(wait, pauses.pop(0))
+                else:
+                    raise self.problem(answer, doing)
+            self.sleep(pause)
+
+    def problem(self, answer: requests.Response, doing: str) -> FairleadError:
+        """The error that ``answer`` stands for."""
+        try:
+            body = read_most(answer, _MOST_WORDS)
+        except requests.exceptions.ChunkedEncodingError:
+            body = b""  # the status says enough
+        words = said(body, self.secrets)
+        if answer.status_code == 400 and b"HTTP request to an HTTPS server" in body:
+            words = "it speaks HTTPS; leave out --insecure"
+        return refused(
+            answer.status_code, words, doing, self.where, self.reference.host, self.where,
+            self._login(),
+        )  # fmt: skip
+
+    def odd(self, why: str) -> FairleadError:
+        """The error of an answer that no registry gives."""
+        return odd_answer(self.reference.host, self.where, plain(why, self.secrets))
+
+    def _login(self) -> str:
+        known = self._credential
+        return f"{known.user} (from {known.source})" if known else ""
+
+    def _once(
+        self,
+        method: str,
+        place: str,
+        doing: str,
+        scope: str,
+        headers: Mapping[str, str],
+        body: Body | None,
+    ) -> requests.Response:
+        """One request with its redirects; a 401 is answered once, with what the registry asks for."""
+        base = self._find_base()
+        url = place if "://" in place else f"{base}/v2/{place}"
+        sent = self._header(scope)
+        answer = self._follow(method, url, {**headers, **sent}, body)
+        # Only the registry itself may ask who we are, and not a host that it redirects to.
+        if answer.status_code == 401 and _same_origin(answer.url, base):
+            self._tokens.pop(scope, None)
+            challenges = read_challenges(answer.headers.get("WWW-Authenticate", ""))
+            self._challenge = next((c for c in challenges if c.scheme in ("bearer", "basic")), None)
+            fresh = self._authorize(scope, doing)
+            if fresh and fresh != sent:
+                answer.close()
+                answer = self._follow(method, url, {**headers, **fresh}, body)
+        return answer
+
+    def _follow(
+        self, method: str, url: str, headers: dict[str, str], body: Body | None
+    ) -> requests.Response:
+        base = self._base
+        for _ in range(_MOST_REDIRECTS + 1):
+            own = _same_origin(url, base)
+            sent = {k: v for k, v in headers.items() if own or k.lower() != "authorization"}
+            answer = self._send(method, url, sent, body() if body else None)
+            again = answer.status_code in (307, 308) or (
+                answer.status_code in (301, 302, 303) and method in ("GET", "HEAD")
+            )
+            if not again or "Location" not in answer.headers:
+                return answer
+            answer.close()
+            target = urljoin(url, answer.headers["Location"])
+            parts = urlsplit(target)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise self.odd("it redirects to what is no web address")
+            if parts.scheme == "http" and urlsplit(url).scheme == "https":
+                raise fail(
+                    f"{self.reference.host} redirects from HTTPS to plain HTTP",
+                    where=f"{self.where}, to the host {plain(parts.hostname)}",
+                    why="everybody on the way could read what is transferred",
+                    remedy="ask the registry's keeper to serve its storage over HTTPS",
+                    check="registry-redirect",
+                )
+            url = target
+        raise fail(
+            f"{self.reference.host} redirects for ever",
+            where=self.where,
+            why=f"more than {_MOST_REDIRECTS} redirects",
+            remedy="tell the registry's keeper",
+            check="registry-redirect",
+        )
+
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], data: Any
+    ) -> requests.Response:
+        try:
+            return self._session.request(
+                method,
+                url,
+                headers=dict(headers),
+                data=data,
+                auth=lambda request: request,  # or requests would look into ~/.netrc
+                stream=True,
+                allow_redirects=False,
+                timeout=TIMEOUT_S,
+            )
+        except (ValueError, requests.exceptions.InvalidSchema) as exc:
+            if isinstance(exc, _CUT):
+                raise
+            raise self.odd(f"its answer cannot be read: {type(exc).__name__}") from None
+
+    def _find_base(self) -> str:
+        """``https://HOST``; where that is no TLS and allowed, ``http://HOST``."""
+        if not self._base:
+            secure = f"https://{self.reference.server}"
+            if self.plain_allowed:
+                try:
+                    self._send("GET", f"{secure}/v2/", {}, None).close()
+                except _CUT as exc:
+                    if not speaks_no_tls(exc):
+                        raise no_connection(exc, self.reference.host, self.where) from None
+                    secure = f"http://{self.reference.server}"
+            self._base = secure
+        return self._base
+
+    def _header(self, scope: str) -> dict[str, str]:
+        """What is known to be wanted, before it is asked for."""
+        if self._challenge and self._challenge.scheme == "basic" and self._credential:
+            return {"Authorization": self._credential.basic}
+        token = self._tokens.get(scope)
+        if token and token.until > time.monotonic():
+            return {"Authorization": token.header}
+        return {}
+
+    def _authorize(self, scope: str, doing: str) -> dict[str, str]:
+        if not self._looked_up:
+            self._credential = find_credential(self.reference, self._environ)
+            self._looked_up = True
+        if self._challenge is None:
+            return {}
+        if self._challenge.scheme == "bearer":
+            self._tokens[scope] = self._ask_token(self._challenge, scope, doing)
+        return self._header(scope)
+
+    def _ask_token(self, challenge: Challenge, scope: str, doing: str) -> _Token:
+        parts = urlsplit(challenge.realm)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise self.odd("it names no web address as its token server")
+        plain_http = self._base.startswith("http://") or _is_loopback(parts.netloc)
+        if parts.scheme == "http" and not plain_http:
+            raise self.odd("its token server speaks plain HTTP, which would show the password")
+        query = {"service": challenge.service, "scope": scope}
+        known = self._credential
+        try:
+            if known and known.identity_token:
+                form = {**query, "grant_type": "refresh_token", "client_id": "fairlead",
+                        "refresh_token": known.identity_token}  # fmt: skip
+                kind = {"Content-Type": "application/x-www-form-urlencoded"}
+                answer = self._send("POST", challenge.realm, kind, urlencode(form).encode())
+            else:
+                # A client may name several scopes, each in a parameter of its own.
+                pairs = [("service", challenge.service), *(("scope", s) for s in scope.split())]
+                mark = "&" if parts.query else "?"
+                header = {"Authorization": known.basic} if known else {}
+                url = f"{challenge.realm}{mark}{urlencode(pairs)}"
+                answer = self._send("GET", url, header, None)
+        except _CUT as exc:
+            raise no_connection(exc, parts.netloc, f"the token server of {self.where}") from None
+        with contextlib.closing(answer):
+            if answer.status_code in (401, 403):
+                raise not_known(doing, self.where, self.reference.host, self._login())
+            if answer.status_code != 200:
+                raise self.odd(f"its token server answered {answer.status_code}")
+            return self._read_token(answer)
+
+    def _read_token(self, answer: requests.Response) -> _Token:
+        try:
+            told = json.loads(read_most(answer, _MOST_TOKEN))
+            token = told.get("token") or told.get("access_token")
+            lifetime = float(told.get("expires_in") or 60)
+        except (ValueError, AttributeError, TypeError, RecursionError):
+            raise self.odd("its token server's answer holds no token") from None
+        if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
+            raise self.odd("its token server's answer holds no token")
+        # A token that is about to end would end on the way.
+        return _Token(f"Bearer {token.strip()}", time.monotonic() + max(lifetime - 10, 1))
+
+
+def read_most(answer: requests.Response, most: int) -> bytes:
+    """At most ``most + 1`` bytes of the body: one more tells that there is too much."""
+    parts, left = [], most + 1
+    try:
+        while left > 0 and (part := answer.raw.read(left)):
+            parts.append(part)
+            left -= len(part)
+    except Exception as exc:
+        raise requests.exceptions.ChunkedEncodingError(exc) from None
+    return b"".join(parts)
+
+
+def _asked_wait(answer: requests.Response) -> float:
+    """Seconds of ``Retry-After``; 0 without one that can be read."""
+    text = answer.headers.get("Retry-After", "")
+    try:
+        if text.isdigit():
+            return float(text[:9])
+        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _same_origin(one: str, two: str) -> bool:
+    ports = {"http": 80, "https": 443}
+    first, second = (
+        (p.scheme, p.hostname, p.port or ports.get(p.scheme))
+        for p in (urlsplit(one), urlsplit(two))
+    )
+    return first == second
+
+
+def _is_loopback(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _tls_context(host: str, environ: Mapping[str, str]) -> ssl.SSLContext:
+    """This machine's CAs (SSL_CERT_FILE, SSL_CERT_DIR count) and those of ``certs.d``.
+
+    Source: containers-certs.d(5). What REQUESTS_CA_BUNDLE names is added by requests itself.
+    """
+    context = ssl.create_default_context()
+    home = Path(environ.get("HOME") or "/")
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    folders = (
+        config / "containers",
+        Path("/etc/containers"),
+        home / ".docker",
+        Path("/etc/docker"),
+    )
+    for folder in folders:
+        for file in sorted((folder / "certs.d" / host).glob("*.crt")):
+            _add(context.load_verify_locations, file, file)
+        for file in sorted((folder / "certs.d" / host).glob("*.cert")):
+            _add(lambda f: context.load_cert_chain(f, f.with_suffix(".key")), file, file)
+    return context
+
+
+def _add(load: Callable[[Path], None], argument: Path, file: Path) -> None:
+    try:
+        load(argument)
+    except (OSError, ssl.SSLError) as exc:
+        raise fail(
+            "a certificate for the registry cannot be used",
+            where=str(file),
+            why=plain(str(exc)),
+            remedy=f"openssl x509 -noout -subject -in {file}",
+            check="registry-certificate",
+        ) from None

@@ -1,0 +1,123 @@
+"""Unpacks the archive of a source, whatever it says: tar or zip, by anybody.
+
+``sourcework.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
+of the process that unpacks, and every name is checked besides.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+# More than this much larger than its archive is a bomb, not a source.
+_RATIO, _FREE_BYTES = 200, 256 << 20
+
+
+class Hostile(ValueError):
+    """An archive names something outside its folder, or that no source has."""
+
+
+def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
+    """Unpacks an archive to the folder ``inner`` of the tree at ``root``, which is made.
+
+    Works with the tree as its root, so nothing outside it can be reached, whatever the archive says.
+
+    Args:
+        name: the archive's own name, which tells its kind.
+    Raises:
+        Hostile: it reaches out of its folder, holds devices, is a decompression bomb, or damaged.
+    """
+    with archive.open("rb") as stream:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = ""
+            try:
+                os.chroot(root)
+                Path(inner).mkdir(parents=True)
+                os.chdir(inner)
+                room = _RATIO * os.fstat(stream.fileno()).st_size + _FREE_BYTES
+                (unzip if name.endswith(".zip") else untar)(stream, room)
+                _lift_single_folder()
+            except BaseException as exc:
+                kind = "" if isinstance(exc, Hostile) else f"{type(exc).__name__}: "
+                said = f"{kind}{exc}" or type(exc).__name__
+            os.write(writer, said.encode()[:4000])
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    if said or status:
+        raise Hostile(said or f"unpacking ended with status {status}")
+
+
+def untar(stream: IO[bytes], room: int) -> None:
+    """Unpacks a tar, compressed or not, into the present folder; at most ``room`` bytes."""
+    with tarfile.open(fileobj=stream, mode="r:*") as archive:
+        for member in archive:
+            name = _inside(member.name)
+            if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+                raise Hostile(f"{name} is no file, folder or link")
+            if member.issym():
+                _inside(posixpath.join(posixpath.dirname(name), member.linkname), member.linkname)
+            elif member.islnk():
+                _inside(member.linkname)
+            _no_link_above(name)
+            room -= member.size
+            _has_room(room)
+            member.name = name
+            member.uid = member.gid = 0
+            member.mode = (member.mode & 0o777) | (0o700 if member.isdir() else 0o600)
+            archive.extract(member, set_attrs=not member.issym())
+
+
+def unzip(stream: IO[bytes], room: int) -> None:
+    """Unpacks a zip into the present folder; at most ``room`` bytes."""
+    with zipfile.ZipFile(stream) as archive:
+        for info in archive.infolist():
+            name = _inside(info.filename)
+            _no_link_above(name)
+            room -= info.file_size
+            _has_room(room)
+            if info.is_dir():
+                Path(name).mkdir(parents=True, exist_ok=True)
+                continue
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(info) as data, open(name, "xb") as out:
+                shutil.copyfileobj(data, out)
+            Path(name).chmod(0o755 if (info.external_attr >> 16) & 0o100 else 0o644)
+
+
+def _inside(path: str, shown: str = "") -> str:
+    plain = posixpath.normpath(path)
+    if path.startswith("/") or plain.startswith("../") or plain == ".." or "\0" in path:
+        raise Hostile(f"it names {shown or path!r}, which lies outside its folder")
+    return plain
+
+
+def _no_link_above(name: str) -> None:
+    """A link that came before must not carry a later member somewhere else."""
+    for above in PurePosixPath(name).parents:
+        if Path(above).is_symlink():
+            raise Hostile(f"{name} would be written through the link {above}")
+
+
+def _has_room(left: int) -> None:
+    if left < 0:
+        raise Hostile(f"its content is more than {_RATIO} times its size: a decompression bomb")
+
+
+def _lift_single_folder() -> None:
+    """``NAME-1.0/...`` becomes ``...``, as every archive of sources has one such folder."""
+    inner = list(Path().iterdir())
+    if len(inner) == 1 and inner[0].is_dir() and not inner[0].is_symlink():
+        held = inner[0].rename(f".fairlead-{os.getpid()}")
+        for path in held.iterdir():
+            path.rename(path.name)
+        held.rmdir()

@@ -1,0 +1,104 @@
+"""``fairlead key``: keys that sign images, and which of them are trusted here."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from fairlead import keys
+from fairlead.cli.passphrase import passphrase
+from fairlead.cli.screen import json_option, print_json, table
+
+EPILOG = """\b
+Examples:
+  fairlead key new
+  fairlead key trust their-key.pub
+  fairlead key list
+"""
+
+
+@click.group(epilog=EPILOG, short_help="Keys that sign images: new, list, trust, untrust.")
+def key() -> None:
+    """Keys that sign images, and which of them are trusted here.
+
+    A key is a pair: the private half signs, is encrypted with a passphrase and never leaves its
+    owner; the public half is given to whoever is to check signatures. Nothing here uses a network.
+    """
+
+
+@key.command(short_help="Make a key.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for the private half; the public half goes beside it.  [default: the user's own key]",
+)
+@click.option("--dry-run", is_flag=True, help="Say which files would be made, and make none.")
+@json_option
+def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Make a key: an ed25519 pair, the private half encrypted with a passphrase.
+
+    The passphrase is asked for, or taken from $FAIRLEAD_KEY_PASSPHRASE. Without it nothing can be
+    signed; there is no way to get it back.
+    """
+    path = (output or keys.default_key()).absolute()
+    public = keys.public_file(path)
+    keys.check_new(path)
+    made = None if dry_run else keys.new_key(path, passphrase(path, new=True))
+    if as_json:
+        found = {"private": str(path), "public": str(public), "dry_run": dry_run}
+        print_json("key", {**found, "key": made.id if made else None})
+    elif made is None:
+        click.echo(f"would make {path} and {public}")
+    else:
+        click.echo(f"key {made.id}\nprivate half: {path}\npublic half:  {public}")
+        click.echo(f"next: fairlead key trust {shlex.quote(str(public))}", err=True)
+
+
+@key.command("list", short_help="The trusted keys.")
+@json_option
+def list_keys(as_json: bool) -> None:
+    """The trusted keys: the user's own folder of them, and the system's."""
+    found = keys.trusted()
+    if as_json:
+        rows = [{"key": k.id, "path": k.path} for k in found.values()]
+        print_json("keys", {"keys": rows, "folders": [str(f) for f in keys.key_folders()]})
+    elif found:
+        click.echo(table([(k.id, k.path) for k in found.values()], ("KEY", "FILE")))
+    else:
+        click.echo("no key is trusted: `fairlead key trust FILE`")
+
+
+@key.command(short_help="Trust whoever holds the private half of a key.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Say what would be trusted, and change nothing.")
+@json_option
+def trust(file: Path, dry_run: bool, as_json: bool) -> None:
+    """Trust images that are signed with the key whose public half is FILE.
+
+    Get FILE, or at least its identifier, by a way that you trust: whoever can exchange it decides
+    which images you run.
+    """
+    found = keys.read_public(file)
+    path = keys.key_folders()[0] / f"{found.id}{keys.SUFFIX}" if dry_run else keys.trust(found)
+    if as_json:
+        print_json("key", {"key": found.id, "public": str(path), "dry_run": dry_run})
+    else:
+        click.echo(f"{'would trust' if dry_run else 'trusted'}: key {found.id} ({path})")
+
+
+@key.command(short_help="Trust a key no longer.")
+@click.argument("identifier", metavar="KEY")
+@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@json_option
+def untrust(identifier: str, dry_run: bool, as_json: bool) -> None:
+    """Trust KEY no longer: the beginning of its identifier, as `fairlead key list` shows it."""
+    path = keys.find_trusted(identifier)
+    if not dry_run:
+        keys.distrust(path)
+    if as_json:
+        print_json("key", {"key": path.stem, "public": str(path), "dry_run": dry_run})
+    else:
+        click.echo(f"{'would remove' if dry_run else 'removed'}: key {path.stem} ({path})")

@@ -1,0 +1,36 @@
+"""Asks for the passphrase of a key: on a terminal, or from the environment; never as an option."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from fairlead.findings import ExitCode, fail
+
+
+def passphrase(key: Path, new: bool = False) -> bytes:
+    """The passphrase of ``key``.
+
+    Args:
+        new: it is being chosen, so it is asked for twice.
+    Raises:
+        FairleadError: exit code 2; there is nobody to ask, or it is empty.
+    """
+    given = os.environ.get("FAIRLEAD_KEY_PASSPHRASE")
+    if given is None and sys.stdin.isatty():
+        given = click.prompt(
+            f"Passphrase of {key}", hide_input=True, confirmation_prompt=new, err=True
+        )
+    if not given:
+        raise fail(
+            f"no passphrase for the key {key.name}",
+            where=str(key),
+            why="it is empty" if given == "" else "there is no terminal to ask on",
+            remedy="type it on a terminal, or set $FAIRLEAD_KEY_PASSPHRASE",
+            check="key-passphrase",
+            code=ExitCode.USAGE,
+        )
+    return given.encode("utf-8", "surrogateescape")

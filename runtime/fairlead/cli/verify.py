@@ -1,0 +1,47 @@
+"""``fairlead verify``: holds an image against its signature."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from fairlead import keys, signature
+from fairlead.cli import show
+from fairlead.cli.screen import json_option, print_json, progress
+
+EPILOG = """\b
+Examples:
+  fairlead verify tensorflow
+  fairlead verify ./app.sif --key their-key.pub
+"""
+
+
+@click.command(epilog=EPILOG, short_help="Hold an image against its signature.")
+@click.argument("image")
+@click.option(
+    "--key",
+    "key",
+    type=click.Path(path_type=Path),
+    metavar="PUB",
+    help="The public key that must have signed it, instead of the trusted ones.",
+)
+@json_option
+def verify(image: str, key: Path | None, as_json: bool) -> None:
+    """Hold IMAGE against its signature: who signed it, and that no byte has changed since.
+
+    Exit code 0: a trusted key has signed exactly this image; anything else is 1.
+    """
+    bars = progress(as_json)
+    path = signature.located(image, os.environ, bars)
+    if key is None:
+        accepted = keys.trusted()
+    else:
+        named = keys.read_public(key)
+        accepted = {named.id: named}
+    found = signature.verify(path, accepted, bars)
+    if as_json:
+        print_json("verify", {"image": str(path), "signature": show.signature_json(found)})
+    else:
+        click.echo(f"{path}: {show.signature_line(found)}; no byte has changed since")

@@ -1,0 +1,187 @@
+"""Signatures over real images: who may run, what a changed byte does, and what an exchange does."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system import hosts
+
+from fairlead import keys, signature
+from fairlead.findings import ExitCode, FairleadError
+from fairlead.sif import DESCRIPTOR, HEADER, PAGE, read_sif
+from fairlead_build.images import read_entry
+from fairlead_build.store import Cache
+
+PASSPHRASE = "correct horse"
+SEED = 20261121
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a user with a key, which this user trusts."""
+    folder = tmp_path_factory.mktemp("home")
+    env = {"XDG_CONFIG_HOME": str(folder), "FAIRLEAD_KEY_PASSPHRASE": PASSPHRASE}
+    made = hosts.answer(hosts.fairlead("key", "new", "--json", env=env))
+    assert hosts.fairlead("key", "trust", made["public"], env=env).returncode == 0
+    assert made["key"] in hosts.fairlead("key", "list", env=env).stdout
+    return env
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory, home: dict[str, str]) -> Path:
+    """mpi-base as somebody got it, in a folder of its own, signed."""
+    image = tmp_path_factory.mktemp("signed") / "app.sif"
+    shutil.copyfile(hosts.image(), image)
+    done = hosts.fairlead("sign", image, env=home)
+    assert done.returncode == 0, done.stderr
+    return image
+
+
+@pytest.fixture
+def writable(signed: Path) -> Iterator[Path]:
+    """:func:`signed`, which a test may damage; it is mended afterwards."""
+    whole = signed.stat()
+    yield signed
+    if not signed.exists() or signed.stat().st_mtime_ns != whole.st_mtime_ns:
+        shutil.copyfile(hosts.image(), signed)
+
+
+def test_signed_image_is_verified_and_runs(signed: Path, home: dict[str, str]) -> None:
+    said = hosts.answer(hosts.fairlead("verify", signed, "--json", env=home))
+    assert said["signature"]["format"] == "sif"
+    assert said["signature"]["files"][0]["size"] == signed.stat().st_size
+    words = ("run", "--require-signature", "--mpi", "container", signed, "--", "echo", "here")
+    done = hosts.fairlead(*words, env=home)
+    assert done.returncode == 0, done.stderr
+    assert f"signed with key {said['signature']['key']}" in done.stderr and done.stdout == "here\n"
+
+
+@pytest.mark.parametrize("how", ["option", "variable", "site"])
+def test_unsigned_image_is_refused_before_anything_starts(
+    tmp_path: Path, home: dict[str, str], how: str
+) -> None:
+    image = tmp_path / "app.sif"
+    os.link(hosts.image(), image)
+    words, env = ["--force", "--mpi", "container"], dict(home)
+    if how == "option":
+        words += ["--require-signature"]
+    elif how == "variable":
+        env["FAIRLEAD_REQUIRE_SIGNATURE"] = "1"
+    else:
+        profile = (hosts.ROOT / "sitecfg/laptop.toml").read_text()
+        (tmp_path / "strict.toml").write_text(
+            profile.replace('"laptop"', '"strict"') + "\n[images]\nrequire_signature = true\n"
+        )
+        words += ["--site", str(tmp_path / "strict.toml")]
+    begun = tmp_path / "begun"
+    done = hosts.fairlead("run", *words, image, "--", "touch", begun, env=env)
+    assert done.returncode == ExitCode.PREFLIGHT_REFUSED, done.stderr
+    assert "error[signature-missing]" in done.stderr and not begun.exists()
+    done = hosts.fairlead("preflight", *words[1:], image, env=env)
+    assert done.returncode == ExitCode.PREFLIGHT_REFUSED
+
+
+def _places(image: Path) -> dict[str, int]:
+    """Bytes of every part of a SIF: a name and an offset."""
+    sif = read_sif(image)
+    squashfs, record = sif.objects
+    rng = random.Random(SEED)
+    data = rng.randrange(squashfs.offset, squashfs.offset + squashfs.size)
+    return {
+        "launch line": 3,
+        "magic": 33,
+        "identifier": 50,
+        "created": 70,
+        "header's end": HEADER.size - 1,
+        "padding": HEADER.size + 100,
+        "table": PAGE + 20,
+        "name in the table": PAGE + DESCRIPTOR.size + 80,
+        "unused table": PAGE + 40 * DESCRIPTOR.size,
+        "squashfs' header": squashfs.offset + 1,
+        "data": data,
+        "squashfs' end": squashfs.offset + squashfs.size - 1,
+        "record": record.offset + 17,
+        "last byte": image.stat().st_size - 1,
+    }
+
+
+def test_image_with_a_changed_byte_in_any_part_is_refused(
+    writable: Path, home: dict[str, str]
+) -> None:
+    trusted = keys.trusted(home)
+    signature.verify(writable, trusted)
+    for part, offset in _places(writable).items():
+        with writable.open("r+b") as stream:
+            stream.seek(offset)
+            byte = stream.read(1)[0]
+            stream.seek(offset)
+            stream.write(bytes([byte ^ 0x10]))
+        with pytest.raises(FairleadError) as caught:
+            signature.verify(writable, trusted)
+        assert caught.value.findings[0].check in (
+            "signature-mismatch",
+            "image-digest",
+            "image-format",
+            "sif-damaged",
+            "sif-magic",
+            "sif-truncated",
+            "sif-partition",
+        ), part
+        with writable.open("r+b") as stream:
+            stream.seek(offset)
+            stream.write(bytes([byte]))
+    signature.verify(writable, trusted)
+
+
+def test_image_exchanged_while_it_runs_is_told(
+    writable: Path, tmp_path: Path, home: dict[str, str]
+) -> None:
+    begun = tmp_path / "begun"
+    script = f"touch {begun}; while [ -e {begun} ]; do sleep 0.1; done"
+    words = ["run", "--require-signature", "--mpi", "container", "--bind", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", *words, writable, "--", "/bin/sh", "-c", script],
+        env={**os.environ, **home},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + 60
+    while not begun.exists() and process.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    other = tmp_path / "other"
+    shutil.copyfile(writable, other)
+    other.replace(writable)
+    begun.unlink()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.FAILED and "error[signature-changed]" in err, err
+
+
+def test_signature_of_a_built_image_goes_where_its_copy_goes(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    hosts.image()
+    entry = read_entry(Cache.default(), "mpi-base")
+    assert entry is not None
+    kept = signature.signature_file(Path(entry.path))
+    before = kept.read_bytes() if kept.exists() else None
+    try:
+        assert hosts.fairlead("sign", "mpi-base", env=home).returncode == 0
+        assert hosts.fairlead("verify", "mpi-base", env=home).returncode == 0
+        out = tmp_path / "mine.sif"
+        done = hosts.fairlead("build", "mpi-base", "-o", out, env=home)
+        assert done.returncode == 0, done.stderr
+        assert hosts.fairlead("verify", out, env=home).returncode == 0
+    finally:
+        if before is None:
+            kept.unlink(missing_ok=True)
+        else:
+            kept.write_bytes(before)
