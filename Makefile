@@ -22,7 +22,7 @@ demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
 	@$(PY) -m fairlead.demo
 
 test: images ## what CI runs: unit and system tests
-	@$(PY) -m pytest -m "not full"
+	@$(PY) -m pytest -m "not full" --hypothesis-profile fixed
 
 test-full: images ## and the tests that take longer than CI allows; outcomes kept as JSON
 	@$(PY) -m pytest --results benchmarks/results/test-full.json

@@ -12,9 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from fairlead import __version__, sharedmemory
 from fairlead.paths import atomic_write
+
+# `make test` tries the same examples each time, so that a change is judged by what it changed;
+# `make test-full`, and pytest by hand, look for new ones.
+settings.register_profile("fixed", derandomize=True)
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 _BEGUN = pytest.StashKey[float]()

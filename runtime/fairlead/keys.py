@@ -358,7 +358,7 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
                         check="key-exposed",
                     )
             key = read_public(path)
-            if path.name != f"{key.id}{SUFFIX}" or path.read_text("utf-8") != key.line:
+            if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
                 raise _damaged(path, f"it holds the key {key.id}, not the one it is called after")
             found[key.id] = key
     return found
