@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.findings import ExitCode, FairleadError, fail
 from fairlead.progress import Progress, Silent
 from fairlead_build.layers import LayerFile, read_layers, write_tar
-from fairlead_build.registry.layout import blob_of, read_layout
+from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.sif import write_sif
 from fairlead_build.squash import Compression, squashing
@@ -101,7 +100,7 @@ def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list
         FairleadError: one is missing, or the configuration counts others.
     """
     if len(config.diff_ids) != len(manifest.layers):
-        raise _unsound(
+        raise layout_damaged(
             layout,
             f"it has {len(manifest.layers)} layers, its configuration lists {len(config.diff_ids)}",
         )
@@ -109,7 +108,7 @@ def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list
     for item, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
         path = blob_of(layout, item)
         if not path.is_file():
-            raise _unsound(layout, f"layer {item.digest} is missing")
+            raise layout_damaged(layout, f"layer {item.digest} is missing")
         found.append(LayerFile(path, item.digest, diff_id))
     return found
 
@@ -125,15 +124,15 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
         with path.open("rb") as stream:
             body = stream.read(_MOST_CONFIG_BYTES + 1)
     except OSError as exc:
-        raise _unsound(layout, f"its configuration cannot be read: {exc.strerror}") from None
+        raise layout_damaged(layout, f"its configuration cannot be read: {exc.strerror}") from None
     if len(body) > _MOST_CONFIG_BYTES:
-        raise _unsound(layout, f"its configuration is longer than {_MOST_CONFIG_BYTES} bytes")
+        raise layout_damaged(layout, f"its configuration is longer than {_MOST_CONFIG_BYTES} bytes")
     if f"sha256:{hashlib.sha256(body).hexdigest()}" != manifest.config.digest:
-        raise _unsound(layout, "its configuration is not the one that its manifest names")
+        raise layout_damaged(layout, "its configuration is not the one that its manifest names")
     try:
         return parse_configuration(json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise _unsound(layout, f"its configuration is unsound: {exc}") from None
+        raise layout_damaged(layout, f"its configuration is unsound: {exc}") from None
 
 
 def parse_configuration(data: Mapping[str, Any]) -> Configuration:
@@ -237,14 +236,3 @@ def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
 def _note(manifest: Manifest) -> bytes:
     told = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
     return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"
-
-
-def _unsound(layout: Path, why: str) -> FairleadError:
-    return fail(
-        "the OCI layout is damaged",
-        where=str(layout),
-        why=why,
-        remedy="copy or make it again",
-        check="layout",
-        code=ExitCode.USAGE,
-    )

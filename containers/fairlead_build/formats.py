@@ -27,7 +27,7 @@ from fairlead.signature import carry, signature_file
 from fairlead.suggest import suggest
 from fairlead.treedigest import scan_folder, tree_sha256
 from fairlead_build import oci, shifter, tooltree
-from fairlead_build.images import ImageEntry
+from fairlead_build.images import ImageEntry, unwritable
 from fairlead_build.images import hand_out as hand_out_file
 from fairlead_build.proc import run
 from fairlead_build.recipe import file_name
@@ -161,13 +161,7 @@ def hand_out(
                 _folder(target, same, lambda new: unpack(image, new, progress))
         carry(kept(form, cache, entry.key)[0], target)
     except OSError as exc:
-        raise fail(
-            f"cannot write the image to {target}",
-            where=str(target),
-            why=exc.strerror or str(exc),
-            remedy="give another folder or file with -o",
-            check="output-unwritable",
-        ) from None
+        raise unwritable(target, exc) from None
     return target
 
 

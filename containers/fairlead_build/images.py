@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fairlead.findings import fail
+from fairlead.findings import FairleadError, fail
 from fairlead.paths import atomic_write
 from fairlead.signature import carry
 from fairlead_build.recipe import file_name
@@ -113,11 +113,15 @@ def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
             shutil.copyfileobj(given, out, 4 << 20)
         carry(source, target)
     except OSError as exc:
-        raise fail(
-            f"cannot write the image to {target}",
-            where=str(target),
-            why=exc.strerror or str(exc),
-            remedy="give another folder or file with -o",
-            check="output-unwritable",
-        ) from None
+        raise unwritable(target, exc) from None
     return target
+
+
+def unwritable(target: Path, exc: OSError) -> FairleadError:
+    return fail(
+        f"cannot write the image to {target}",
+        where=str(target),
+        why=exc.strerror or str(exc),
+        remedy="give another folder or file with -o",
+        check="output-unwritable",
+    )

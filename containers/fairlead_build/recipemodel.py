@@ -218,11 +218,9 @@ class Image(_Table):
     """1 to 22; gzip stops at 9."""
 
 
-class Overlay(_Table):
-    """What may be added to a recipe or changed in it."""
+class _Contents(_Table):
+    """What a recipe as it is written and a whole one have in common."""
 
-    base: Base | None = None
-    """What the image starts from; replaces an inherited [base] whole."""
     mpi: Mpi | None = None
     """The image's own MPI; replaces an inherited [mpi] whole."""
     python: Python | None = None
@@ -237,6 +235,13 @@ class Overlay(_Table):
     """Variables that are set in the image."""
     labels: dict[str, OneLine] = Field(default_factory=dict)
     """Labels of the image."""
+
+
+class Overlay(_Contents):
+    """What may be added to a recipe or changed in it."""
+
+    base: Base | None = None
+    """What the image starts from; replaces an inherited [base] whole."""
     image: Image | None = None
     """How it is squashed; replaces an inherited [image] whole."""
 
@@ -268,16 +273,9 @@ class Written(Overlay):
     """What differs when it is built on that architecture."""
 
 
-class Recipe(Strict):
+class Recipe(_Contents):
     """A whole recipe: what it extends, its own keys, the architecture's and the variant's."""
 
     recipe: Head
     base: Base
-    mpi: Mpi | None = None
-    python: Python | None = None
-    packages: Packages = Packages()
-    source: tuple[Source, ...] = ()
-    files: dict[str, str] = Field(default_factory=dict)
-    env: dict[Variable, OneLine] = Field(default_factory=dict)
-    labels: dict[str, OneLine] = Field(default_factory=dict)
     image: Image = Image()

@@ -7,7 +7,6 @@ recipe. Whatever the lock says already can be made to stay, but for what is to m
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from fairlead.tomlfile import load
 from fairlead_build import archive, fetch, tooltree
 from fairlead_build.aptsolve import AptRoot, Pins, add_folder, apt_root, locked, solve
 from fairlead_build.aptsources import AptIndex
+from fairlead_build.base import open_base
 from fairlead_build.download import Place, download
 from fairlead_build.fetchdebs import fetch_debs
 from fairlead_build.fetchwheels import Wanted, fetch_wheels
@@ -217,17 +217,7 @@ def _ground(job: _Job) -> _Ground:
     image, old = inputs.image, job.old
     if job.upgrade and old and old.base and old.base.image == image and "@" not in image:
         image = f"{image}@{old.base.digest}"  # what stays, stays to the bit
-    try:
-        base = importlib.import_module("fairlead_build.base")
-    except ModuleNotFoundError:
-        raise fail(
-            "a recipe that starts from an image cannot be locked",
-            where=f"{job.loaded.folder / 'recipe.toml'}, base.image",
-            why="this fairlead cannot look into images of others",
-            remedy="start from a distribution: [base] suite",
-            check="base-image",
-        ) from None
-    found = base.open_base(image, job.cache, job.progress)
+    found = open_base(image, job.cache, job.progress)
     if found.python and inputs.python and found.python != inputs.python:
         raise fail(
             f"the base image has Python {found.python}, the recipe wants {inputs.python}",

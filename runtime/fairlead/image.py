@@ -196,6 +196,17 @@ def _check_root(path: Path) -> None:
         raise _no_image(path, "the folder holds no root file system: neither bin nor usr/bin")
 
 
+def unreadable(path: Path, exc: OSError) -> FairleadError:
+    return fail(
+        f"cannot read {path.name}",
+        where=str(path),
+        why=exc.strerror or str(exc),
+        remedy=f"ls -l {shlex.quote(str(path))}",
+        check="image",
+        code=ExitCode.USAGE,
+    )
+
+
 def file_format(path: Path) -> str:
     try:
         if not path.is_file():  # a pipe would be waited for, for ever
@@ -207,14 +218,7 @@ def file_format(path: Path) -> str:
         if is_sif(path):
             return "sif"
     except OSError as exc:
-        raise fail(
-            f"cannot read {path.name}",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy=f"ls -l {shlex.quote(str(path))}",
-            check="image",
-            code=ExitCode.USAGE,
-        ) from None
+        raise unreadable(path, exc) from None
     raise _no_image(path, "it is neither a SIF nor a squashfs: it does not begin like one")
 
 

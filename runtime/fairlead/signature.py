@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
-from fairlead.image import file_format, find
+from fairlead.image import file_format, find, unreadable
 from fairlead.keys import PrivateKey, PublicKey, open_to_others
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
@@ -399,14 +399,7 @@ def _hash(
                 advance(len(block))
             after = _seen(str(path), os.fstat(stream.fileno()))
     except OSError as exc:
-        raise fail(
-            f"cannot read {path.name}",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy=f"ls -l {shlex.quote(str(path))}",
-            check="image",
-            code=ExitCode.USAGE,
-        ) from None
+        raise unreadable(path, exc) from None
     if before != after or at != before.size:
         raise fail(
             f"{path.name} changed while it was read",

@@ -92,12 +92,13 @@ class Document:
     remedy: str
 
     def validate(self, model: type[M]) -> tuple[M | None, list[Finding]]:
-        """The file as a ``model``, or every mistake that keeps it from being one."""
+        """The file as a ``model``, or every mistake that keeps it from being one, by line."""
         try:
             return model.model_validate(self.data), []
         except ValidationError as exc:
+            problems = sorted(exc.errors(), key=lambda e: _line_of(e["loc"], self.lines) or 0)
             return None, [
-                _finding(dict(e), model, self.path, self.lines, self.remedy) for e in exc.errors()
+                _finding(dict(e), model, self.path, self.lines, self.remedy) for e in problems
             ]
 
     def finding(self, mistake: Mistake) -> Finding:

@@ -81,8 +81,8 @@ def read_layout(folder: Path, arch: str = "") -> Manifest:
         path = blob_of(folder, item)
         found = read_document(_small(path), item.media_type, str(path))
         if found.digest != item.digest:
-            raise _damaged(path, f"it is {found.digest}, the index says {item.digest}")
-    raise _damaged(folder / "index.json", f"indexes in indexes, more than {_DEEPEST} deep")
+            raise layout_damaged(path, f"it is {found.digest}, the index says {item.digest}")
+    raise layout_damaged(folder / "index.json", f"indexes in indexes, more than {_DEEPEST} deep")
 
 
 def blob_of(folder: Path, item: Descriptor) -> Path:
@@ -94,10 +94,10 @@ def _small(path: Path) -> bytes:
         with path.open("rb") as stream:
             return stream.read(MOST_BYTES + 1)
     except OSError as exc:
-        raise _damaged(path, exc.strerror or str(exc)) from None
+        raise layout_damaged(path, exc.strerror or str(exc)) from None
 
 
-def _damaged(path: Path, why: str) -> FairleadError:
+def layout_damaged(path: Path, why: str) -> FairleadError:
     return fail(
         "the OCI layout is damaged",
         where=str(path),

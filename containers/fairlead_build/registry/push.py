@@ -20,7 +20,7 @@ from fairlead.findings import ExitCode, FairleadError, fail
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
 from fairlead_build.registry.client import Advance, Client
-from fairlead_build.registry.layout import blob_of, read_layout
+from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import (
     OCI_MANIFEST,
     SIF_CONFIG,
@@ -188,14 +188,7 @@ def _of_layout(folder: Path, tag: str) -> _Upload:
         size = path.stat().st_size if path.is_file() else -1
         if size != item.size:
             has = "it is missing" if size < 0 else f"it has {size} bytes"
-            raise fail(
-                "the OCI layout is damaged",
-                where=str(path),
-                why=f"{has}, the manifest says {item.size}",
-                remedy="make the image again",
-                check="layout",
-                code=ExitCode.USAGE,
-            )
+            raise layout_damaged(path, f"{has}, the manifest says {item.size}")
         last = number == len(manifest.layers)
         blobs.append(_Blob("configuration" if last else f"layer {number + 1}", item, path))
     return _Upload(manifest, tuple({b.item.digest: b for b in blobs}.values()), tag)
