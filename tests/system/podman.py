@@ -55,9 +55,9 @@ class Podman:
 
 
 @contextmanager
-def podman() -> Iterator[Podman]:
-    """Podman with an empty store, for root or an ordinary user."""
-    folder = Path(tempfile.mkdtemp(prefix="fairlead-podman-"))
+def podman(parent: Path | None = None) -> Iterator[Podman]:
+    """Podman with an empty store, below ``parent`` if given, for root or an ordinary user."""
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-podman-", dir=parent))
     (folder / "containers.conf").write_text(_CONF)
     (folder / "xdg").mkdir(mode=0o700)
     environ = {

@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from tests.system import hosts
+from tests.system.podman import Podman, podman
 from tests.system.registries import LoopbackRegistry, registry
 
 from fairlead.engine.find import find_apptainer
@@ -27,15 +28,6 @@ from fairlead.paths import locked
 from fairlead_build.aptsources import AptIndex, apt_sources
 from fairlead_build.lock import Lock, SourceArchive, Wheel
 from fairlead_build.store import Cache, scratch_parent, workspace
-
-# What Podman needs as root on machines whose limits and control groups are not to its liking.
-_CONTAINERS_CONF = """\
-[containers]
-default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
-[engine]
-runtime = "runc"
-events_logger = "file"
-"""
 
 
 def base_archive(suite: str = "bookworm") -> Path:
@@ -64,27 +56,22 @@ class Site:
     Attributes:
         mirror, index: URLs, as in the arguments MIRROR and PIP_INDEX_URL of a rendered recipe.
         base: the reference of the base image in the registry.
-        scratch: where the engines keep their images.
+        podman: Podman, with a store of its own.
+        scratch: where Apptainer keeps its images.
     """
 
     mirror: str
     index: str
     registry: LoopbackRegistry
     base: str
+    podman: Podman
     scratch: Path
-
-    def podman(self, *words: str | Path, timeout: float = 300) -> str:
-        """What `podman` prints."""
-        storage = ["--root", self.scratch / "podman", "--runroot", self.scratch / "podman-run"]
-        argv = ["podman", *storage, "--storage-driver", "overlay", *words]
-        conf = self.scratch / "containers.conf"
-        conf.write_text(_CONTAINERS_CONF)
-        return _checked(argv, {"CONTAINERS_CONF": str(conf)}, timeout)
 
     def podman_build(self, folder: Path, tag: str) -> None:
         """Builds ``folder/Containerfile``."""
         arguments = [w for a in self.arguments for w in ("--build-arg", a)]
-        self.podman("build", "--quiet", "--network=host", *arguments, "-t", tag, folder)
+        words = ("build", "--quiet", "--network=host", *arguments, "-t", tag, folder)
+        self.podman(*words, limit_s=300)
 
     def apptainer_build(
         self,
@@ -147,8 +134,10 @@ def site(locks: Sequence[Lock], cache: Cache | None = None) -> Iterator[Site]:
         workspace(scratch_parent(4 << 30), "fairlead-") as scratch,
         mirror(locks, cache or Cache.default()) as url,
         registry(scratch / "registry") as store,
+        podman(scratch_parent(2 << 30)) as engine,
     ):
-        made = Site(f"{url}/debian", f"{url}/simple", store, f"{store.host}/debian:base", scratch)
+        base = f"{store.host}/debian:base"
+        made = Site(f"{url}/debian", f"{url}/simple", store, base, engine, scratch)
         made.podman("import", "--quiet", archive, made.base)
         made.podman("push", "--quiet", "--tls-verify=false", made.base)
         yield made
