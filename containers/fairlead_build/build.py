@@ -151,7 +151,7 @@ def build(
 
 @contextmanager
 def _system_errors_named(cache: Cache) -> Iterator[None]:
-    """What the system refuses in the cache, by its name: full, or not to be written to."""
+    """What the system refuses in the cache, by its name: full, not to be written to, gone."""
     try:
         yield
     except OSError as exc:
@@ -160,6 +160,8 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
             raise no_space("build the image", file.parent if file else cache.root) from None
         if exc.errno in (errno.EROFS, errno.EACCES) and file and file.is_relative_to(cache.root):
             raise cache.unwritable(exc) from None
+        if exc.errno == errno.ENOENT and file and file.is_relative_to(cache.root):
+            raise cache.removed(exc) from None
         raise
 
 

@@ -123,6 +123,16 @@ class Cache:
             check="cache-unwritable",
         )
 
+    def removed(self, exc: OSError) -> FairleadError:
+        """The error of a cache of which something went while it was in use."""
+        return fail(
+            "part of the cache was removed while it was in use",
+            where=str(exc.filename or self.root),
+            why="another program, or somebody, has cleared the folder",
+            remedy="run the same command again; what is missing is made or fetched anew",
+            check="cache-removed",
+        )
+
 
 @contextmanager
 def holding(

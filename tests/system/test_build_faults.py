@@ -354,6 +354,21 @@ def test_build_in_a_cache_that_is_read_only_says_so(
     assert sorted(cache.rglob("*")) == before and not list(scratch.iterdir())
 
 
+def test_build_whose_cache_is_cleared_under_it_says_so(
+    reference: ImageEntry, lock: Lock, tmp_path: Path, scratch: Path
+) -> None:
+    root = stocked(tmp_path / "cache", lock, reference.tree)
+    process = begin(root, scratch)
+    # Something is written, so both ends of the pipe are at work.
+    wait_for(lambda: any(p.stat().st_size > _MEBI for p in scratch.glob("*/image.squashfs")))
+    root.rename(tmp_path / "cleared")
+    finding = refused(process)
+    assert finding["check"] == "cache-removed" and "again" in finding["remedy"], finding
+    shutil.rmtree(root, ignore_errors=True)
+    (tmp_path / "cleared").rename(root)
+    built(root, scratch, reference)
+
+
 # --- no network --------------------------------------------------------------------------------
 
 
