@@ -25,7 +25,7 @@ test: images ## what CI runs: unit and system tests
 	@$(PY) -m pytest -m "not full" --hypothesis-profile fixed
 
 test-full: images ## and the tests that take longer than CI allows; outcomes kept as JSON
-	@$(PY) -m pytest --results benchmarks/results/test-full.json
+	@$(PY) -m pytest --results=benchmarks/results/test-full.json
 
 test-setup: ## and what only the tests run: a registry, Podman
 	@sh bootstrap.sh test

@@ -1,4 +1,4 @@
-"""``--results FILE``: the outcome of every test as JSON, for ``make test-full``.
+"""``--results=FILE``: the outcome of every test as JSON, for ``make test-full``.
 
 ``--update``: golden files are written anew instead of compared.
 """
