@@ -22,16 +22,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fairlead
 from fairlead.facts import ImageFacts
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.packages import Installed
-from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
-from fairlead.serial import from_json, to_json
 from fairlead_build import enginetree, fetch, payload, sources, tooltree
 from fairlead_build import formats as forms
 from fairlead_build.debian import debian_key
@@ -50,6 +48,7 @@ from fairlead_build.store import Cache, holding, missing, need_space, scratch_pa
 from fairlead_build.sweep import sweep, used
 from fairlead_build.tools import architecture
 from fairlead_build.tree import build_tree, tree_key
+from fairlead_build.treerecord import TreeRecord, read_record, write_record
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,8 @@ def _stages(
         names = ("fetch", "tree", "facts", "payload", "sif")
         return (*(StageState(name, True, "") for name in names), *others)
     absent = missing(job.lock.packages, job.cache)
-    tree = job.cache.tree(job.tree).is_file()
+    record = read_record(job.cache, job.tree)
+    tree = record is not None
     needed = not tree and bool(absent)
     size = sum(item.size for item in absent)
     return (
@@ -227,7 +227,11 @@ def _stages(
         StageState(
             "tree", tree, f"{len(job.lock.deb)} Debian packages, {len(job.lock.wheel)} wheels"
         ),
-        StageState("facts", _read_facts(job) is not None, "MPI libraries and who uses them"),
+        StageState(
+            "facts",
+            record is not None and record.facts is not None,
+            "MPI libraries and who uses them",
+        ),
         StageState("payload", False, "fairlead and the image's description"),
         StageState("sif", False, str(job.cache.image(job.key))),
         *others,
@@ -258,8 +262,9 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
         cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)
     ]
     stored += [cache.source(key) for key in sources.keys(job.loaded, lock)]
-    used(tree, cache.tree_facts(job.tree), *stored)
-    if not tree.is_file():
+    used(tree, cache.tree_record(job.tree), *stored)
+    record = read_record(cache, job.tree)
+    if record is None:
         absent = sum(package.size for package in missing(lock.packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
@@ -268,14 +273,16 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
         )
         fetch.fetch(job.loaded, lock, cache, progress)
         make = enginetree.build_tree if lock.base else build_tree
-        tree = make(job.loaded, lock, job.tree, cache, progress)
+        make(job.loaded, lock, job.tree, cache, progress)
+        record = read_record(cache, job.tree)
+        assert record is not None
     size = tree.stat().st_size
     need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
     with (
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
-        facts, packages, bytecode = _examine(job, tree, scratch, progress)
+        facts, packages, bytecode = _examine(job, record, scratch, progress)
         materials, parts = bill_of_materials(
             job.loaded, lock, job.lock_sha256, job.wheel_sha256, packages
         )
@@ -292,7 +299,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
         )
         members = payload.layer(job.loaded, description, job.wheel, bytecode, materials)
         squashfs = scratch / "image.squashfs"
-        made = payload.overlay(tree, members, squashfs, lock, cache, progress, job.again)
+        made = payload.overlay(tree, record, members, squashfs, lock, cache, progress, job.again)
         return _wrap(job, squashfs, made, description, work, progress)
 
 
@@ -347,50 +354,32 @@ def _wrap(
 
 
 def _examine(
-    job: _Job, tree: Path, scratch: Path, progress: Progress
+    job: _Job, record: TreeRecord, scratch: Path, progress: Progress
 ) -> tuple[ImageFacts, Installed, dict[str, bytes]]:
-    """The tree's facts and packages, from the cache or by a scan; and our wheel's .pyc.
+    """The tree's facts and packages, from its record or by a scan; and our wheel's .pyc.
 
     The facts are checked either way.
     """
-    known = _read_facts(job)
+    facts, packages = record.facts, record.installed
+    known = facts is not None and packages is not None
     python = job.loaded.recipe.python
     with progress.stage("examine the tree") as stage:
         found = examine(
-            tree,
+            job.cache.tree(job.tree),
             scratch,
-            facts=known is None,
+            facts=not known,
             wheel=job.wheel,
             python=f"{python.prefix}/bin/python3" if python else "",
             site=python.site if python else "",
         )
-        facts, packages = known or (found.facts, found.installed)
+        if not known:
+            facts, packages = found.facts, found.installed
+            write_record(job.cache, job.tree, replace(record, facts=facts, installed=packages))
         assert facts is not None and packages is not None
-        if known is None:
-            told = {"facts": to_json(facts), "installed": to_json(packages)}
-            with atomic_write(job.cache.tree_facts(job.tree), "w") as out:
-                json.dump({"scanner": _scanner(), **told}, out)
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
     if wrong := image_findings(facts, job.loaded):
         raise FairleadError(wrong)
     return facts, packages, found.bytecode
-
-
-def _read_facts(job: _Job) -> tuple[ImageFacts, Installed] | None:
-    try:
-        data = json.loads(job.cache.tree_facts(job.tree).read_text("utf-8"))
-        if data["scanner"] != _scanner():
-            return None
-        return from_json(ImageFacts, data["facts"]), from_json(Installed, data["installed"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _scanner() -> str:
-    """The digest of the code that finds facts: newer code finds other facts in the same tree."""
-    folder = Path(fairlead.__file__).parent
-    names = ("elf.py", "facts.py", "identify.py", "packages.py", "scan.py")
-    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()
 
 
 def _output(

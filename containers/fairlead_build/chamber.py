@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -195,6 +196,20 @@ def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
             if stat.S_ISDIR(info.st_mode):
                 inner.append((path, Path(entry.path)))
         waiting += reversed(inner)
+
+
+def leave(root: Path, asked: Mapping[str, Any]) -> None:
+    """Takes away all that is not the tree's, but for the system's own file systems.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: it cannot be.
+    """
+    for target in asked["binds"]:
+        place = root / target.lstrip("/")
+        subprocess.run(["umount", place], check=True)
+        place.rmdir() if place.is_dir() else place.unlink()
+    for name in _LEFT_OUT - {"dev", "proc", "sys"}:
+        shutil.rmtree(root / name, ignore_errors=True)
 
 
 def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from fairlead.findings import FairleadError, fail
 from fairlead.progress import Progress, Stage
+from fairlead.treedigest import Tree
 from fairlead_build import rendersteps, tooltree
 from fairlead_build.base import base_layout
 from fairlead_build.convert import read_configuration
@@ -31,8 +32,11 @@ from fairlead_build.lock import Lock
 from fairlead_build.recipe import LoadedRecipe
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.registry.reference import Reference
-from fairlead_build.squash import Compression, Sink, squashing
-from fairlead_build.store import Cache, copy_blob, publish, scratch_parent, workspace
+from fairlead_build.squash import Sink, squashing
+from fairlead_build.store import Cache, copy_blob, scratch_parent, workspace
+from fairlead_build.tree import compression_of
+from fairlead_build.treerecord import publish_tree
+from fairlead_build.treestream import Recorder
 
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 # What engines mount over or leave behind; the content must not be this machine's.
@@ -61,6 +65,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "packages": sorted(d.sha256 for d in lock.deb),
         "wheels": sorted([w.role, w.sha256] for w in lock.wheel),
         "epoch": lock.source_date_epoch,
+        "compression": [lock.inputs.compressor, lock.inputs.level],
         "files": [[f.target, f.mode, f.sha256] for f in loaded.files],
         "tools": tooltree.identity(lock.architecture),
         "how": [hashlib.sha256(p.read_bytes()).hexdigest() for p in (_BYTECODE, Path(__file__))],
@@ -84,8 +89,8 @@ def base_environment(
 
 def build_tree(
     loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> Path:
-    """Makes the squashfs of the tree, from the store alone.
+) -> None:
+    """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
         FairleadError: no engine listens, it refuses or breaks off, the base is gone, or there is no
@@ -122,9 +127,7 @@ def build_tree(
             context.unlink()
             _export(engine, image, exported, again, progress)
         made = work / "tree.squashfs"
-        _squash(exported, made, lock, cache, again, progress)
-        publish(made, cache.tree(key))
-    return cache.tree(key)
+        publish_tree(made, cache, key, _squash(exported, made, lock, cache, again, progress))
 
 
 def _layout(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) -> Path:
@@ -281,10 +284,9 @@ def _forget(remove: Any, name: str) -> None:
 
 def _squash(
     exported: Path, made: Path, lock: Lock, cache: Cache, again: str, progress: Progress
-) -> None:
+) -> Tree:
     """The export as a squashfs whose bytes tell nothing of engine, machine and time."""
-    # As every tree: it is read once more and written anew, with fairlead in it.
-    how = Compression("zstd", 1, lock.source_date_epoch)
+    how = compression_of(lock)
     try:
         merged = read_layers([LayerFile(exported)], cache)
     except FairleadError as exc:
@@ -309,9 +311,11 @@ def _squash(
     with (
         progress.stage("squash", merged.bytes, "B") as stage,
         squashing(made, how, again, cache) as sink,
+        Recorder(sink) as tee,
     ):
-        _plain_files(sink, how.epoch)
-        write_tar(merged, sink, epoch=how.epoch, in_order=True, cache=cache, advance=stage.advance)
+        _plain_files(tee, how.epoch)
+        write_tar(merged, tee, epoch=how.epoch, in_order=True, cache=cache, advance=stage.advance)
+    return tee.tree
 
 
 def _plain_files(sink: Sink, epoch: int) -> None:

@@ -80,7 +80,7 @@ def write_entry(cache: Cache, entry: ImageEntry, forget: Callable[[str], None]) 
         forget(oldest["key"])
     if oldest["tree"] not in {e.tree for e in used} | {kept["tree"] for kept in held}:
         cache.tree(oldest["tree"]).unlink(missing_ok=True)
-        cache.tree_facts(oldest["tree"]).unlink(missing_ok=True)
+        cache.tree_record(oldest["tree"]).unlink(missing_ok=True)
 
 
 def trees_in_use(cache: Cache) -> set[str]:

@@ -1,6 +1,6 @@
 """Our own wheel and the image's description, laid over a finished tree without unpacking it.
 
-The tree streams from its squashfs through a tar pipe into a new one, with a small layer before it.
+A small squashfs is laid over that of the tree (``squashlay.py``); no file of the tree is read.
 ``examine.py`` makes the layer's .pyc files.
 """
 
@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import shlex
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.facts import ImageFacts
+from fairlead.findings import FairleadError, fail
 from fairlead.frameworks import frameworks
 from fairlead.identify import family_of_soname
 from fairlead.mpistandard import standard_floor
@@ -29,14 +29,14 @@ from fairlead.sbom import SPECIFICATION
 from fairlead.serial import to_json
 from fairlead.treedigest import Entry, tree_sha256
 from fairlead_build.lock import Lock
-from fairlead_build.proc import child, clean_environment, tool_failed
 from fairlead_build.recipe import LoadedRecipe
 from fairlead_build.recipemodel import Recipe
-from fairlead_build.squash import squashing, unsquash_argv
+from fairlead_build.squash import squashing
+from fairlead_build.squashlay import NotLaid, lay
 from fairlead_build.staging import path_of
 from fairlead_build.store import Cache
 from fairlead_build.tree import compression_of
-from fairlead_build.treestream import TarStream, read_tree
+from fairlead_build.treerecord import TreeRecord
 from fairlead_build.wrapping import COMMAND, labels_of
 
 SCHEMA_VERSION = 3
@@ -252,6 +252,7 @@ class Overlaid:
 
 def overlay(
     tree: Path,
+    record: TreeRecord,
     members: list[Member],
     target: Path,
     lock: Lock,
@@ -264,38 +265,33 @@ def overlay(
     Args:
         remedy: the command that builds this image again.
     Raises:
-        FairleadError: a tool failed, or there is no room.
+        FairleadError: a tool failed, the tree is damaged, or there is no room.
     """
     how = compression_of(lock)
-    with (
-        progress.stage("lay fairlead over the tree", unit="B") as stage,
-        squashing(target, how, remedy, cache) as sink,
-    ):
-
-        def pass_on(chunk: bytes) -> None:
-            sink.write(chunk)
-            stage.advance(len(chunk))
-
-        # Our layer first, without its end mark: then the tree's own end mark ends both.
-        sink.write(_tar(members, how.epoch))
-        argv = unsquash_argv(tree, cache)
-        with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as source:
-            assert source.stdout is not None and source.stderr is not None
-            broken = ""
-            try:
-                below = read_tree(TarStream(source.stdout, pass_on))
-            except tarfile.TarError as exc:
-                broken = str(exc)
-            said = source.stderr.read().decode("utf-8", "replace")
-            if (code := source.wait()) or broken:
-                raise tool_failed(
-                    argv, code, said or broken, "read the cached tree", f"rm {tree} && {remedy}"
-                )
-    with target.open("rb") as stream:
-        squashfs_sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    whole = {**_entries(members), **below}
+    layer = target.with_name("layer.squashfs")
+    again = f"rm {tree} && {remedy}"
+    with progress.stage("lay fairlead over the tree", tree.stat().st_size, "B") as stage:
+        with squashing(layer, how, remedy, cache) as sink:
+            sink.write(_tar(members, how.epoch))
+        try:
+            laid = lay(layer, tree, target, cache, stage.advance)
+        except NotLaid as exc:
+            raise _damaged(tree, str(exc), again) from None
+        layer.unlink()
+    if laid.below_sha256 != record.sha256:
+        why = f"it has sha256 {laid.below_sha256[:16]}…, not {record.sha256[:16]}…"
+        raise _damaged(tree, why, again)
+    above = _entries(members)
+    files = {path: entry for path, entry in above.items() if entry.kind == "file"}
+    whole = {**above, **record.entries, **files}
     size = sum(int(entry.detail) for entry in whole.values() if entry.kind == "file")
-    return Overlaid(squashfs_sha256, tree_sha256(whole), size)
+    return Overlaid(laid.sha256, tree_sha256(whole), size)
+
+
+def _damaged(tree: Path, why: str, remedy: str) -> FairleadError:
+    return fail(
+        "the cached tree is damaged", where=str(tree), why=why, remedy=remedy, check="cache-damaged"
+    )
 
 
 def _entries(members: list[Member]) -> dict[str, Entry]:
@@ -318,8 +314,7 @@ def _tar(members: list[Member], epoch: int) -> bytes:
         for member in sorted(members, key=lambda m: m.path):
             info = _info(member.path, tarfile.REGTYPE, member.mode, len(member.body), epoch)
             archive.addfile(info, io.BytesIO(member.body))
-        size = archive.offset
-    return buffer.getvalue()[:size]
+    return buffer.getvalue()
 
 
 def _info(path: str, kind: bytes, mode: int, size: int, epoch: int) -> tarfile.TarInfo:

@@ -7,7 +7,7 @@
     runtime/DIGEST.whl           our own wheel, by the digest of what it was made from
     debian/KEY.squashfs          the Debian part of a tree
     sources/KEY/                 what came of a source
-    trees/KEY.squashfs, .json    an image without our wheel, and what was found in it
+    trees/KEY.squashfs, .json    an image without our wheel, and what is known of it
     images/KEY.sif               whole images
     images/by-name/NAME.json     which of them is the newest of a recipe
     locks/                       who is at work
@@ -86,7 +86,7 @@ class Cache:
     def tree(self, key: str) -> Path:
         return self.root / "trees" / f"{key}.squashfs"
 
-    def tree_facts(self, key: str) -> Path:
+    def tree_record(self, key: str) -> Path:
         return self.root / "trees" / f"{key}.json"
 
     def tools(self, digest: str) -> Path:

@@ -17,7 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlead.facts import ImageFacts
+from fairlead.packages import Installed
 from fairlead.progress import Progress
+from fairlead.serial import from_json
 from fairlead_build import sources
 from fairlead_build.chamber import chamber
 from fairlead_build.debian import INSIDE, debian_key, debian_tree, digest
@@ -27,10 +30,11 @@ from fairlead_build.proc import child, clean_environment, no_space, tool_failed
 from fairlead_build.recipe import LoadedRecipe
 from fairlead_build.squash import CHUNK, Compression, Sink, squashing, unsquash_argv
 from fairlead_build.staging import ROLES, plan_of, stage_wheels
-from fairlead_build.store import Cache, publish, scratch_parent, workspace
-from fairlead_build.treestream import TarStream
+from fairlead_build.store import Cache, scratch_parent, workspace
+from fairlead_build.treerecord import publish_tree
+from fairlead_build.treestream import Recorder, TarStream
 
-_HOW = ("chamber.py", "tree.py", "treework.py")
+_HOW = ("chamber.py", "tree.py", "treerecord.py", "treework.py")
 
 
 def compression_of(lock: Lock) -> Compression:
@@ -45,6 +49,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "wheels": sorted([w.role, w.sha256] for w in lock.wheel if w.role in ROLES),
         "sources": sources.keys(loaded, lock),
         "epoch": lock.source_date_epoch,
+        "compression": [lock.inputs.compressor, lock.inputs.level],
         "prefixes": plan_of(loaded),
         "files": [[f.target, f.mode, f.sha256] for f in loaded.files],
         "how": [digest(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / name for name in _HOW))],
@@ -59,8 +64,8 @@ def unpacked_bytes(lock: Lock) -> int:
 
 def build_tree(
     loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> Path:
-    """Makes the squashfs of the tree, from the store alone.
+) -> None:
+    """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
         FairleadError: a tool failed, or there is no room.
@@ -78,12 +83,12 @@ def build_tree(
             stage_wheels(wheels, own, loaded, cache, scratch, stage)
         _stage_files(loaded, scratch / "files")
         made = work / "tree.squashfs"
-        # As of the Debian part: it is read once more and written anew, with fairlead in it.
-        how = Compression("zstd", 1, lock.source_date_epoch)
-        with squashing(made, how, remedy, cache) as sink:
-            _assemble(loaded, lock, below, built, cache, scratch, sink, progress)
-        publish(made, cache.tree(key))
-    return cache.tree(key)
+        with squashing(made, compression_of(lock), remedy, cache) as sink, Recorder(sink) as tee:
+            _assemble(loaded, lock, below, built, cache, scratch, tee, progress)
+        found = json.loads((scratch / "found.json").read_text("utf-8"))
+        facts = from_json(ImageFacts, found["facts"])
+        installed = from_json(Installed, found["installed"])
+        publish_tree(made, cache, key, tee.tree, facts, installed)
 
 
 def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
@@ -112,6 +117,7 @@ def _assemble(
         "base": str(below),
         "untar": [str(word) for word in unsquash_argv(below, cache)],
         "epoch": lock.source_date_epoch,
+        "found": str(scratch / "found.json"),
         "python": loaded.recipe.python is not None,
         "overlays": [b.inside for b in built if b.wheel is None],
         "binds": {

@@ -11,13 +11,15 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import posixpath
 import shlex
 import subprocess
 import tarfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import IO, cast
 
@@ -26,7 +28,7 @@ from fairlead.sif import copy_object, is_sif, read_sif
 from fairlead.treedigest import Entry, Tree, belongs, scan_folder, tree_sha256
 from fairlead_build import tooltree
 from fairlead_build.proc import child, clean_environment, tool_failed
-from fairlead_build.squash import CHUNK
+from fairlead_build.squash import CHUNK, Sink
 from fairlead_build.store import scratch_parent, workspace
 
 _KINDS = {
@@ -292,6 +294,55 @@ def read_tree(
         elif belongs(path) and info.type in _KINDS:
             tree[path] = _entry(info, content, advance)
     return tree
+
+
+class Recorder:
+    """Passes a tar stream on to ``sink``, and reads meanwhile what tree it makes.
+
+    ::
+
+        with Recorder(sink) as recorder:
+            recorder.write(data)
+        recorder.tree
+    """
+
+    def __init__(self, sink: Sink):
+        self.tree: dict[str, Entry] = {}
+        self._sink = sink
+        self._wrong: Exception | None = None
+
+    def __enter__(self) -> Recorder:
+        out, self._pipe = os.pipe()
+        self._reader = threading.Thread(target=self._read, args=(out,), daemon=True)
+        self._reader.start()
+        return self
+
+    def write(self, data: bytes, /) -> None:
+        """Takes the next bytes of the stream."""
+        view = memoryview(data)
+        with suppress(BrokenPipeError):  # the reader has given up; it tells why at the end
+            while view:
+                view = view[os.write(self._pipe, view) :]
+        self._sink.write(data)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Raises:
+        FairleadError, tarfile.TarError: what was written is no tree.
+        """
+        os.close(self._pipe)
+        self._reader.join()
+        if self._wrong is not None and kind is None:
+            raise self._wrong
+
+    def _read(self, out: int) -> None:
+        try:
+            with open(out, "rb", buffering=0) as stream:
+                found = read_tree(TarStream(cast(IO[bytes], stream)))
+            # A tar may leave out the folders of its files; the writer makes them.
+            above = {str(p) for path in found for p in PurePosixPath(path).parents} - {"."}
+            self.tree = {path: Entry("folder", 0o755) for path in above - found.keys()} | found
+        except (FairleadError, tarfile.TarError, OSError) as exc:
+            self._wrong = exc
 
 
 def _entry(info: TarInfo, content: IO[bytes] | None, advance: Callable[[int], None]) -> Entry:

@@ -1,15 +1,20 @@
 """Runs in a ``chamber.py``: wheels and files are laid over the Debian part of a tree.
 
-``tree.py`` starts it. Its stdout is what :func:`chamber.write_changes` writes.
+``tree.py`` starts it. Its stdout is what :func:`chamber.write_changes` writes; what is in the tree
+goes to the file ``found`` of the request.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import sys
 from pathlib import Path
 
-from fairlead_build.chamber import LAY, enter, execute, snapshot, write_changes
+from fairlead.packages import installed
+from fairlead.scan import scan_tree
+from fairlead.serial import to_json
+from fairlead_build.chamber import LAY, enter, execute, leave, snapshot, write_changes
 from fairlead_build.phases import tell
 from fairlead_build.proc import clean_environment
 
@@ -29,7 +34,19 @@ def main() -> None:
     for overlay in asked["overlays"]:
         execute(root, [*LAY, overlay], env)
     execute(root, ["ldconfig"], env)
+    leave(root, asked)
+    # Two things to do with a finished tree, and a core for each.
+    looking = multiprocessing.get_context("fork").Process(target=_look, args=(root, asked["found"]))
+    looking.start()
     write_changes(root, before, asked["epoch"], sys.stdout.buffer)
+    looking.join()
+    if looking.exitcode:
+        sys.exit("the tree cannot be looked into")
+
+
+def _look(root: Path, found: str) -> None:
+    told = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
+    Path(found).write_text(json.dumps(told), "utf-8")
 
 
 if __name__ == "__main__":

@@ -15,10 +15,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.engine.find import find_apptainer
@@ -287,6 +290,23 @@ def typed(
         timeout=limit_s,
         check=False,
     )
+
+
+@contextmanager
+def account(kind: str, base: Path = Path("/home")) -> Iterator[tuple[str, Path]]:
+    """A new account of this machine, its name and home, with what an administrator gives it.
+
+    That is a range of subordinate ids (useradd does), and /dev/fuse, as udev makes it.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root can make an account")
+    name = f"fairlead-{kind}{os.getpid()}"
+    subprocess.run(["useradd", "--create-home", "--base-dir", base, name], check=True)
+    Path("/dev/fuse").chmod(0o666)
+    try:
+        yield name, base / name
+    finally:
+        subprocess.run(["userdel", "--remove", "--force", name], check=True, capture_output=True)
 
 
 def as_user(uid: int, home: Path, variables: Mapping[str, str], *words: str | Path) -> list[str]:

@@ -349,16 +349,8 @@ def test_sif_cut_short_names_both_sizes(mpi_base: BuildResult, tmp_path: Path) -
 
 @pytest.fixture
 def user() -> Iterator[tuple[str, Path]]:
-    """A new account of this machine, with the subordinate ids that useradd gives it."""
-    if os.getuid() != 0:
-        pytest.skip("only root can make an account")
-    name = f"fairlead-{os.getpid()}"
-    subprocess.run(["useradd", "--create-home", name], check=True)
-    try:
-        home = Path("/home", name)
-        yield name, home
-    finally:
-        subprocess.run(["userdel", "--remove", "--force", name], check=True, capture_output=True)
+    with hosts.account("build") as made:
+        yield made
 
 
 def test_build_by_an_ordinary_user_gives_the_same_bytes(

@@ -63,6 +63,7 @@ def stocked(root: Path, lock: Lock, tree: str = "") -> Path:
     if tree:
         shutil.copytree(tooltree.unpacked(source), target.tools(tooltree.identity()), symlinks=True)
         shutil.copy(source.tree(tree), target.tree(tree))
+        shutil.copy(source.tree_record(tree), target.tree_record(tree))
     root.chmod(0o755)
     return root
 
@@ -357,16 +358,27 @@ def test_build_in_a_cache_that_is_read_only_says_so(
 def test_build_whose_cache_is_cleared_under_it_says_so(
     reference: ImageEntry, lock: Lock, tmp_path: Path, scratch: Path
 ) -> None:
-    root = stocked(tmp_path / "cache", lock, reference.tree)
+    root = stocked(tmp_path / "cache", lock)
     process = begin(root, scratch)
-    # Something is written, so both ends of the pipe are at work.
-    wait_for(lambda: any(p.stat().st_size > _MEBI for p in scratch.glob("*/image.squashfs")))
+    wait_for(lambda: any((root / "fairlead/work").glob("debian-*")))
     root.rename(tmp_path / "cleared")
     finding = refused(process)
     assert finding["check"] == "cache-removed" and "again" in finding["remedy"], finding
-    shutil.rmtree(root, ignore_errors=True)
-    (tmp_path / "cleared").rename(root)
-    built(root, scratch, reference)
+    assert not list(scratch.iterdir())
+
+
+def test_build_from_a_tree_that_is_damaged_says_which_and_how_to_go_on(
+    reference: ImageEntry, lock: Lock, tmp_path: Path, scratch: Path
+) -> None:
+    root = stocked(tmp_path / "cache", lock, reference.tree)
+    tree = Cache(root / "fairlead").tree(reference.tree)
+    body = bytearray(tree.read_bytes())
+    body[len(body) // 2] ^= 1  # in the compressed content of some file
+    tree.write_bytes(body)
+    finding = refused(begin(root, scratch))
+    assert finding["check"] == "cache-damaged" and str(tree) in finding["where"], finding
+    remove, _, again = finding["remedy"].partition(" && ")
+    assert (remove, again) == (f"rm {tree}", f"fairlead build {RECIPE}")
 
 
 # --- no network --------------------------------------------------------------------------------

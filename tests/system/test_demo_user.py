@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.system import hosts
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,23 +22,17 @@ pytestmark = pytest.mark.full
 def home() -> Iterator[Path]:
     """The home of a user made for this test, with a clone in it; both go away again.
 
-    Packages, /dev/fuse and the range in /etc/subuid (which useradd gives) are the administrator's
-    part; ``make setup``, which ran before the tests, has seen to the packages.
+    Packages are the administrator's part; ``make setup``, which ran before the tests, has seen to
+    them.
     """
-    if os.geteuid() != 0:
-        pytest.skip("only root can make another user")
     base = Path(tempfile.mkdtemp(prefix="fairlead-demo-"))
     base.chmod(0o755)
-    name = f"fairlead-demo{os.getpid()}"
-    subprocess.run(["useradd", "--create-home", "--base-dir", base, name], check=True)
-    Path("/dev/fuse").chmod(0o666)
     try:
-        home = base / name
-        _clone(home / "fairlead")
-        subprocess.run(["chown", "-R", f"{name}:", home], check=True)
-        yield home
+        with hosts.account("demo", base) as (name, home):
+            _clone(home / "fairlead")
+            subprocess.run(["chown", "-R", f"{name}:", home], check=True)
+            yield home
     finally:
-        subprocess.run(["userdel", "--remove", "--force", name], check=False, capture_output=True)
         shutil.rmtree(base, ignore_errors=True)
 
 

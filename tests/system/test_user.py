@@ -67,38 +67,33 @@ class User:
 
 @pytest.fixture(scope="module")
 def user() -> Iterator[User]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make another user")
     if not Path(PYTHON).exists():
         pytest.skip(f"no {PYTHON}, which another user could run")
     image, mpich, intel = hosts.image_with_programs(), hosts.mpich(), hosts.intel()
     shared = Path(tempfile.mkdtemp(prefix="fairlead-shared-"))
-    name = f"fairlead-run{os.getpid()}"
-    subprocess.run(["useradd", "--create-home", "--base-dir", shared, name], check=True)
-    Path("/dev/fuse").chmod(0o666)
-    status = (shared / name).stat()
+    shared.chmod(0o755)
     try:
-        shared.chmod(0o755)
-        install_apptainer({**os.environ, "XDG_DATA_HOME": str(shared)})
-        shutil.copytree(mpich, shared / "mpich", symlinks=True)
-        shutil.copytree(intel, shared / "intel", symlinks=True)
-        shutil.copy(image, shared / "image.squashfs")
-        source = sysconfig.get_path("purelib")
-        ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
-        shutil.copytree(source, shared / "code/packages", ignore=ignore, symlinks=True)
-        package = Path(fairlead.__file__).parent
-        shutil.copytree(package, shared / "code/fairlead", ignore=ignore)
-        build = Path(fairlead_build.__file__).parent
-        shutil.copytree(build, shared / "code/fairlead_build", ignore=ignore)
-        tools = shared / name / ".cache/fairlead/tools"
-        shutil.copytree(tooltree.unpacked(Cache.default()).parent, tools, symlinks=True)
-        subprocess.run(["chown", "-R", name, shared / name], check=True)
-        shutil.copytree(package.parents[1] / "sitecfg", shared / "code/fairlead/_data/sitecfg")
-        yield User(status.st_uid, shared / name, shared)
+        with hosts.account("run", shared) as (name, home):
+            uid = home.stat().st_uid
+            install_apptainer({**os.environ, "XDG_DATA_HOME": str(shared)})
+            shutil.copytree(mpich, shared / "mpich", symlinks=True)
+            shutil.copytree(intel, shared / "intel", symlinks=True)
+            shutil.copy(image, shared / "image.squashfs")
+            source = sysconfig.get_path("purelib")
+            ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
+            shutil.copytree(source, shared / "code/packages", ignore=ignore, symlinks=True)
+            package = Path(fairlead.__file__).parent
+            shutil.copytree(package, shared / "code/fairlead", ignore=ignore)
+            build = Path(fairlead_build.__file__).parent
+            shutil.copytree(build, shared / "code/fairlead_build", ignore=ignore)
+            tools = home / ".cache/fairlead/tools"
+            shutil.copytree(tooltree.unpacked(Cache.default()).parent, tools, symlinks=True)
+            subprocess.run(["chown", "-R", name, home], check=True)
+            shutil.copytree(package.parents[1] / "sitecfg", shared / "code/fairlead/_data/sitecfg")
+            yield User(uid, home, shared)
+            for pid in processes_of(uid):
+                os.kill(pid, signal.SIGKILL)
     finally:
-        for pid in processes_of(status.st_uid):
-            os.kill(pid, signal.SIGKILL)
-        subprocess.run(["userdel", "--force", name], check=True)
         shutil.rmtree(shared)
 
 

@@ -15,8 +15,8 @@ def test_sweep_old_parts_go_and_used_or_named_ones_stay(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.make()
     aged = time.time() - KEPT_S - 60
-    old = [cache.debian("a"), cache.tree("a"), cache.tree_facts("a"), cache.source("a") / "made"]
-    kept = [cache.debian("b"), cache.tree("named"), cache.tree_facts("named"), cache.debian("new")]
+    old = [cache.debian("a"), cache.tree("a"), cache.tree_record("a"), cache.source("a") / "made"]
+    kept = [cache.debian("b"), cache.tree("named"), cache.tree_record("named"), cache.debian("new")]
     for path in (*old, *kept):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
