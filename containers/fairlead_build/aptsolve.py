@@ -5,7 +5,6 @@ from __future__ import annotations
 import email.utils
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from fairlead.suggest import suggest
 from fairlead_build.aptsources import AptIndex, apt_sources
 from fairlead_build.lock import Deb
 from fairlead_build.proc import clean_environment, run, tool
-from fairlead_build.store import Cache
+from fairlead_build.store import Cache, scratch_parent, workspace
 
 _FIELDS = {
     "Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256",
@@ -84,8 +83,8 @@ def apt_root(
     Raises:
         FairleadError: an index is configured nowhere, or cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="fairlead-apt-") as name:
-        root = _prepare(Path(name), architecture, status)
+    with workspace(scratch_parent(300 << 20), "fairlead-apt-") as folder:
+        root = _prepare(folder, architecture, status)
         stanzas = [_genuine(root, index, remedy) for index in indexes]
         (root.folder / "sources.list.d" / "ours.sources").write_text("\n".join(stanzas))
         _update(root, remedy, " and ".join(index.name for index in indexes))

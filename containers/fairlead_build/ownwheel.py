@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from fairlead.findings import fail
 from fairlead.paths import atomic_write, checkout
-from fairlead_build.store import Cache
+from fairlead_build.store import Cache, workspace
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
@@ -141,8 +141,6 @@ def _digest(files: dict[str, Path]) -> str:
 
 
 def _build(root: Path, cache: Cache) -> dict[str, bytes]:
-    import tempfile
-
     try:
         from hatchling.builders.wheel import WheelBuilder
     except ImportError:
@@ -153,7 +151,8 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
             remedy="pip install 'fairlead[build]'",
             check="tool-missing",
         ) from None
-    with tempfile.TemporaryDirectory(dir=cache.root / "work") as folder:
-        path = next(iter(WheelBuilder(str(root)).build(directory=folder, versions=["standard"])))
+    with workspace(cache.root / "work", "wheel-") as folder:
+        builder = WheelBuilder(str(root))
+        path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name) for name in archive.namelist()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from fairlead_build.lock import Inputs, Wheel
 from fairlead_build.piptool import PYPI, further_places, only, pip, pip_environment, place_of
 from fairlead_build.proc import run
 from fairlead_build.recipe import LoadedRecipe
+from fairlead_build.store import scratch_parent, workspace
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
 
@@ -87,8 +87,8 @@ class PipSolver:
             stays = self._constraints("python")
             asked = [f"{n}=={stays[n]}" if (n := project(t)) in stays else t for t in asked]
             note(index)
-            with tempfile.TemporaryDirectory(prefix="fairlead-pip-") as folder:
-                changes = only(index, Path(folder))
+            with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
+                changes = only(index, folder)
                 try:
                     found = self._report([*asked, "--no-deps"], "python", {}, changes)
                 except FairleadError:
@@ -146,8 +146,8 @@ class PipSolver:
         changes: Mapping[str, str],
         said: list[str] | None = None,
     ) -> list[Wanted]:
-        with tempfile.TemporaryDirectory(prefix="fairlead-pip-") as folder:
-            report, pins = Path(folder) / "report.json", Path(folder) / "constraints.txt"
+        with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
+            report, pins = folder / "report.json", folder / "constraints.txt"
             pins.write_text("".join(f"{name}=={v}\n" for name, v in sorted(constraints.items())))
             argv: list[str | Path] = [
                 *pip(),

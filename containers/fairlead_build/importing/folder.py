@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from fairlead_build.importing import containerfile, definition, images
 from fairlead_build.importing.ledger import Ledger, Loss, plain_name
 from fairlead_build.importing.located import of_lines, split_lines
 from fairlead_build.recipe import load_recipe
+from fairlead_build.store import scratch_parent, workspace
 
 LOSSES = "not-carried.md"
 _GENERIC = ("containerfile", "dockerfile", "singularity", "singularity.def", "apptainer.def")
@@ -68,8 +68,8 @@ def import_file(
     name = plain_name(output.name if output else _stem(source))
     folder = output if output is not None else Path(name)
     _refuse_existing(folder, source)
-    with tempfile.TemporaryDirectory(prefix="fairlead-import-") as scratch:
-        ledger = Ledger(str(source), scratch=Path(scratch))
+    with workspace(scratch_parent(1 << 20), "fairlead-import-") as scratch:
+        ledger = Ledger(str(source), scratch=scratch)
         reader = definition if _is_definition(source, text) else containerfile
         reader.read(text, ledger, source.resolve().parent)
         _settle(ledger)
