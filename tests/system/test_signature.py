@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.system import hosts
+from tests.system.registries import registry
 
 from fairlead import keys, signature
 from fairlead.findings import ExitCode, FairleadError
@@ -83,10 +85,10 @@ def test_unsigned_image_is_refused_before_anything_starts(
         words += ["--site", str(tmp_path / "strict.toml")]
     begun = tmp_path / "begun"
     done = hosts.fairlead("run", *words, image, "--", "touch", begun, env=env)
-    assert done.returncode == ExitCode.PREFLIGHT_REFUSED, done.stderr
+    assert done.returncode == ExitCode.PREFLIGHT_REFUSED_REFUSED, done.stderr
     assert "error[signature-missing]" in done.stderr and not begun.exists()
     done = hosts.fairlead("preflight", *words[1:], image, env=env)
-    assert done.returncode == ExitCode.PREFLIGHT_REFUSED
+    assert done.returncode == ExitCode.PREFLIGHT_REFUSED_REFUSED
 
 
 def _places(image: Path) -> dict[str, int]:
@@ -185,3 +187,38 @@ def test_signature_of_a_built_image_goes_where_its_copy_goes(
             kept.unlink(missing_ok=True)
         else:
             kept.write_bytes(before)
+
+
+def test_signature_travels_through_a_registry(
+    signed: Path, home: dict[str, str], tmp_path: Path
+) -> None:
+    """Signed after it was pushed: no digest moves, and whoever pulled it gets the signature too."""
+    image = tmp_path / "app.sif"
+    shutil.copyfile(signed, image)
+    there = {**home, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with registry() as shore:
+        place = f"docker://{shore.host}/ml/app:1"
+
+        def answer(*words: str | Path) -> dict[str, Any]:
+            done = hosts.fairlead(*words, "--json", env=there, limit_s=200)
+            assert done.returncode == 0, done.stdout + done.stderr
+            return hosts.answer(done)
+
+        first = answer("push", image, place)
+        assert first["signature"] is None and not answer("pull", place)["signed"]
+        refused = hosts.fairlead("run", "--require-signature", place, "--", "true", env=there)
+        assert refused.returncode == ExitCode.PREFLIGHT_REFUSED, refused.stderr
+
+        signature.carry(signed, image)
+        second = answer("push", image, place)
+        assert (second["digest"], second["sif"]) == (first["digest"], first["sif"])
+        assert second["signature"].endswith(
+            f"sha256-{answer('pull', place)['image']['sif_sha256']}.sig"
+        )
+        assert 0 < second["bytes_sent"] < 2000
+        pulled = answer("pull", place, "-o", tmp_path / "mine.sif")
+        assert pulled["cached"] and pulled["signed"]
+        for name in (place, tmp_path / "mine.sif"):
+            words = ("run", "--require-signature", "--mpi", "container", name, "--", "echo", "here")
+            done = hosts.fairlead(*words, env=there)
+            assert done.returncode == 0 and done.stdout == "here\n", done.stderr

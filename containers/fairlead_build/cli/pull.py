@@ -72,6 +72,7 @@ def pull(
                 "bytes_to_transfer": result.to_transfer if dry_run else 0,
                 "image": asdict(result.image) if result.image else None,
                 "output": str(result.output) if result.output else None,
+                "signed": result.signed,
             },
         )
         return
@@ -83,7 +84,8 @@ def pull(
     assert result.image is not None
     click.echo(str(result.output or result.image.path))
     state = "unchanged" if result.cached else "pulled"
+    size = human_bytes(result.image.bytes)
+    signed = ", with a signature" if result.signed else ""
     click.echo(
-        f"{state}: {result.reference}, {what}, {human_bytes(result.image.bytes)}, digest {result.digest}",
-        err=True,
+        f"{state}: {result.reference}, {what}{signed}, {size}, digest {result.digest}", err=True
     )

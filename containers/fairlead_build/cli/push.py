@@ -68,6 +68,7 @@ def push(
                 "sif": {"reference": result.sif_reference, "digest": result.sif_digest}
                 if result.sif_reference
                 else None,
+                "signature": result.signature_reference or None,
                 "engine": None,
                 "dry_run": dry_run,
                 "digest_before": result.before or None,
@@ -123,6 +124,7 @@ def _by_engine(
                 "reference": text,
                 "digest": stored.digest,
                 "sif": None,
+                "signature": None,
                 "engine": {
                     "name": stored.engine,
                     "address": stored.address,

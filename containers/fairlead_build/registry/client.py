@@ -69,13 +69,17 @@ class Client:
         scope = f"repository:{self._name}:{actions}"
         return f"{scope} repository:{other}:pull" if other else scope
 
-    def has_manifest(self, wanted: str) -> str:
-        """The digest of the manifest called ``wanted``; empty when there is none."""
+    def has_manifest(self, wanted: str, *, pushing: bool = True) -> str:
+        """The digest of the manifest called ``wanted``; empty when there is none.
+
+        Args:
+            pushing: ask for the right to push too, once for all that follows.
+        """
         with self.transport.request(
             "HEAD",
             f"{self._name}/manifests/{wanted}",
             doing="look for images",
-            scope=self._scope("pull,push"),
+            scope=self._scope("pull,push" if pushing else "pull"),
             expect=(200, 404),
             headers={"Accept": _ACCEPT},
         ) as answer:

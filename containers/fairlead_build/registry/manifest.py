@@ -24,6 +24,10 @@ MANIFESTS = (OCI_MANIFEST, DOCKER_MANIFEST)
 INDEXES = (OCI_INDEX, DOCKER_LIST)
 SIF_CONFIG = "application/vnd.sylabs.sif.config.v1+json"
 SIF_LAYER = "application/vnd.sylabs.sif.layer.v1.sif"
+# The note that names the file that a layer is, for `oras pull`.
+TITLE = "org.opencontainers.image.title"
+# The whole configuration of an artifact, which needs none.
+EMPTY = b"{}"
 
 MOST_BYTES = 4 << 20  # the specification lets registries refuse larger manifests
 _MOST_ENTRIES = 1024
@@ -85,6 +89,27 @@ class Index:
 
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def artifact(layer: Descriptor, config: str, where: str, kind: str = "") -> Manifest:
+    """The manifest of one file that is no image, in the manner of ORAS.
+
+    Args:
+        config: media type of its (empty) configuration.
+        where: whose manifest it is; for errors.
+        kind: its ``artifactType``, if any.
+    """
+    value = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        **({"artifactType": kind} if kind else {}),
+        "config": Descriptor(config, digest_of(EMPTY), len(EMPTY)).to_json(),
+        "layers": [layer.to_json()],
+    }
+    data = json.dumps(value, separators=(",", ":")).encode()
+    made = read_document(data, OCI_MANIFEST, where)
+    assert isinstance(made, Manifest)
+    return made
 
 
 def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:

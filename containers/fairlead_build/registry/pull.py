@@ -17,6 +17,7 @@ from fairlead.progress import Progress, Silent
 from fairlead.sif import read_sif
 from fairlead_build.images import hand_out
 from fairlead_build.proc import no_space
+from fairlead_build.registry.beside import fetch_signature
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download, partial_of
 from fairlead_build.registry.layout import fetch_layout, manifest_for, no_platform, read_layout
@@ -40,6 +41,7 @@ class PullResult:
         source: ``sif`` or ``layers``.
         to_transfer: bytes that are not here yet (dry run), or that were not before.
         output: the user's own copy.
+        signed: a signature came with it, which nobody has looked at yet.
     """
 
     reference: str
@@ -49,6 +51,7 @@ class PullResult:
     source: str
     to_transfer: int
     output: Path | None
+    signed: bool = False
 
 
 def pull(
@@ -111,13 +114,16 @@ def pull(
         bytes=target.stat().st_size,
         source=source,
     )
+    signed = item is not None and fetch_signature(client, item.hex, target)
     # The tag last: when it means this image, everything else does.
     for digest in dict.fromkeys((manifest.digest, asked)):
         write_pulled(cache, reference.at(digest), replace(image, reference=str(reference)))
     if not reference.digest:
         write_pulled(cache, reference, image)
     given = hand_out(target, output, ".sif", _file_name(reference)) if output else None
-    return PullResult(str(reference), manifest.digest, image, cached, source, missing, given)
+    return PullResult(
+        str(reference), manifest.digest, image, cached, source, missing, given, signed
+    )
 
 
 def converted(folder: Path, cache: Cache, progress: Progress) -> Path:

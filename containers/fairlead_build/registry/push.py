@@ -1,7 +1,7 @@
 """``fairlead push``: an image to a registry, as OCI layers and as the SIF beside them.
 
-The SIF goes first, under ``TAG-sif`` in the manner of ORAS, then the layers: an image whose note
-names a SIF has it. What the registry has is not sent again; what another repository of it has is
+The SIF's signature goes first, where it has one, then the SIF, under ``TAG-sif`` in the manner of
+ORAS, then the layers: an image whose note names a SIF has it. What the registry has is not sent again; what another repository of it has is
 mounted.
 
 Source: OCI distribution specification 1.1, "Pushing"; the SIF's media types are those of
@@ -11,7 +11,6 @@ Source: OCI distribution specification 1.1, "Pushing"; the SIF's media types are
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,22 +18,22 @@ from pathlib import Path
 from fairlead.findings import ExitCode, FairleadError, fail
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
+from fairlead_build.registry.beside import SIGNATURE_LAYER, manifest_of, signature_of, tag_of
 from fairlead_build.registry.client import Advance, Client
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import (
-    OCI_MANIFEST,
+    EMPTY,
     SIF_CONFIG,
     SIF_LAYER,
+    TITLE,
     Descriptor,
     Manifest,
-    digest_of,
-    read_document,
+    artifact,
 )
 from fairlead_build.registry.reference import Reference, parse_reference
 from fairlead_build.store import Cache
 
 SIF_TAG = "-sif"
-_TITLE = "org.opencontainers.image.title"
 _LONGEST_TAG = 128
 
 
@@ -61,6 +60,7 @@ class PushResult:
         reference: with the tag.
         digest: of the image's manifest; ``sha256:…``.
         sif_reference: where the SIF is; empty when none was pushed.
+        signature_reference: where its signature is; empty when it has none.
         before: the digest that the tag meant until now; empty when it is new.
     """
 
@@ -68,6 +68,7 @@ class PushResult:
     digest: str
     sif_reference: str
     sif_digest: str
+    signature_reference: str
     parts: tuple[Part, ...]
     before: str
 
@@ -121,7 +122,9 @@ def push(
     uploads: list[_Upload] = []
     if sif:
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
-        uploads.append(_of_sif(sif, tag, reference, progress))
+        uploaded = _of_sif(sif, tag, reference, progress)
+        # First, so that whoever sees the image finds it signed.
+        uploads += [*_of_signature(sif, uploaded), uploaded]
     if layout and reference.scheme == "docker":
         uploads.append(_of_layout(layout, reference.tag))
     parts: list[Part] = []
@@ -151,11 +154,13 @@ def push(
         stage.result(f"{sent / 1e6:.1f} MB {verb}, {(total - sent) / 1e6:.1f} MB are there already")
     beside = next((u for u in uploads if u.manifest.sif), None)
     place = replace(reference, scheme="oras", tag=beside.tag) if beside else None
+    signed = next((u for u in uploads if u.manifest.layers[0].media_type == SIGNATURE_LAYER), None)
     return PushResult(
         str(reference),
         uploads[-1].manifest.digest,
         str(place) if place else "",
         beside.manifest.digest if beside else "",
+        str(replace(reference, scheme="oras", tag=signed.tag)) if signed else "",
         tuple(parts),
         before,
     )
@@ -203,19 +208,26 @@ def _of_sif(path: Path, tag: str, reference: Reference, progress: Progress) -> _
                 digest.update(data)
                 stage.advance(len(data))
     # The name that `oras pull` would give the file; not that of the file here, which is a hash.
-    notes = {_TITLE: f"{reference.repository.rpartition('/')[2]}.sif"}
+    notes = {TITLE: f"{reference.repository.rpartition('/')[2]}.sif"}
     item = Descriptor(SIF_LAYER, f"sha256:{digest.hexdigest()}", size, notes)
-    config = Descriptor(SIF_CONFIG, digest_of(b"{}"), 2)
-    value = {
-        "schemaVersion": 2,
-        "mediaType": OCI_MANIFEST,
-        "config": config.to_json(),
-        "layers": [item.to_json()],
-    }
-    data = json.dumps(value, separators=(",", ":")).encode()
-    manifest = read_document(data, OCI_MANIFEST, str(path))
-    assert isinstance(manifest, Manifest)
-    return _Upload(manifest, (_Blob("SIF", item, path), _Blob("SIF's label", config, b"{}")), tag)
+    manifest = artifact(item, SIF_CONFIG, str(path))
+    label = _Blob("SIF's label", manifest.config, EMPTY)
+    return _Upload(manifest, (_Blob("SIF", item, path), label), tag)
+
+
+def _of_signature(sif: Path, uploaded: _Upload) -> list[_Upload]:
+    """What lies beside a SIF that is signed."""
+    (item,) = uploaded.manifest.layers
+    text = signature_of(sif, item.hex)
+    if not text:
+        return []
+    manifest = manifest_of(text, item.annotations[TITLE])
+    (layer,) = manifest.layers
+    blobs = (
+        _Blob("signature", layer, text),
+        _Blob("signature's label", manifest.config, EMPTY),
+    )
+    return [_Upload(manifest, blobs, tag_of(item.hex))]
 
 
 def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
