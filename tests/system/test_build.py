@@ -56,9 +56,10 @@ def other_cache(mpi_base: BuildResult, tmp_path_factory: pytest.TempPathFactory)
 
 def copy_downloads(recipe: str | Path, target: Path, source: Cache | None = None) -> None:
     lock = tomllib.loads(load_recipe(recipe).lock_path.read_text())
-    (target / "blobs" / "sha256").mkdir(parents=True)
+    (target / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
     tools = [deb.sha256 for deb in tooltree.debs()]
-    for sha256 in (*(p["sha256"] for p in (*lock["deb"], *lock.get("wheel", ()))), *tools):
+    packages = [p for kind in ("deb", "build_deb", "wheel") for p in lock.get(kind, ())]
+    for sha256 in (*(p["sha256"] for p in packages), *tools):
         blob = (source or Cache.default()).blob(sha256)
         if blob.is_file():
             shutil.copy(blob, target / "blobs" / "sha256")
