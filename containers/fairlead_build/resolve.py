@@ -97,8 +97,7 @@ def lock_recipe(
     inputs = inputs_of(loaded.recipe, runtime)
     if inputs.python:
         _same_minor(inputs.python)
-    old = _old_lock(loaded)
-    _check_upgrade(upgrade, old, loaded)
+    old = check_upgrade(loaded, upgrade)
     job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade))
     ground = _ground(job)
     debs, build_debs, epoch = _resolve_debs(job, ground)
@@ -156,9 +155,15 @@ def _old_lock(loaded: LoadedRecipe) -> Lock | None:
         return None
 
 
-def _check_upgrade(upgrade: Sequence[str], old: Lock | None, loaded: LoadedRecipe) -> None:
+def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
+    """The lock as it is, in which all of ``upgrade`` is to be found; None when there is none.
+
+    Raises:
+        FairleadError: exit code 2; something in ``upgrade`` is not in it.
+    """
+    old = _old_lock(loaded)
     if not upgrade:
-        return
+        return old
     if old is None:
         raise fail(
             f"recipe `{loaded.name}` has no lock that could be kept",
@@ -185,6 +190,7 @@ def _check_upgrade(upgrade: Sequence[str], old: Lock | None, loaded: LoadedRecip
             ],
             ExitCode.USAGE,
         )
+    return old
 
 
 def _near(name: str, known: set[str]) -> str:

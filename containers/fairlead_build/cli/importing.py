@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli.screen import json_option, print_findings, print_json
-from fairlead.findings import ExitCode, FairleadError
+from fairlead.findings import ExitCode, FairleadError, Severity
 
 
 @click.command("import")
@@ -39,7 +39,8 @@ def import_(
     from fairlead_build.importing.folder import import_file, lossy
 
     result = import_file(file, output, allow_loss=allow_loss, dry_run=dry_run)
-    findings = [loss.finding() for loss in result.losses]
+    severity = Severity.WARNING if allow_loss else Severity.ERROR
+    findings = [loss.finding(severity) for loss in result.losses]
     refused = bool(findings) and not allow_loss
     if refused and not dry_run:
         raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)

@@ -248,11 +248,12 @@ def lock_command(
     if name is None:
         raise click.UsageError("Missing argument 'RECIPE'.")
     from fairlead_build.lock import inputs_of
-    from fairlead_build.resolve import lock_recipe
+    from fairlead_build.resolve import check_upgrade, lock_recipe
     from fairlead_build.store import Cache
 
     loaded = recipes.load_recipe(name)
     if dry_run:
+        check_upgrade(loaded, upgrade)
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
         if as_json:
             print_json(

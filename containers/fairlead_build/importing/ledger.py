@@ -10,7 +10,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import TypeAdapter, ValidationError
 
-from fairlead.findings import Finding, error
+from fairlead.findings import Finding, Severity
 from fairlead_build.importing.located import Located
 from fairlead_build.inherit import project
 from fairlead_build.recipechecks import OWN_VARIABLES, bad_target
@@ -43,15 +43,10 @@ class Loss:
     def place(self) -> str:
         return f"{self.file}:{self.first}"
 
-    def finding(self) -> Finding:
+    def finding(self, severity: Severity = Severity.ERROR) -> Finding:
         shown = self.text if len(self.text) <= 90 else self.text[:87] + "..."
-        return error(
-            f"not carried: {shown}",
-            where=self.place,
-            why=self.why,
-            remedy=self.instead,
-            check="import-loss",
-        )
+        what = f"not carried: {shown}"
+        return Finding(severity, what, self.place, self.why, self.instead, "import-loss")
 
 
 @dataclass(frozen=True)
