@@ -153,25 +153,15 @@ def plan(
         FairleadError: exit code 121; there is nothing that could be planned at all. What can be
             planned but will not work is found by :func:`fairlead.checks.check`.
     """
-    family = image_family(facts)
+    family = replaceable(image, facts, host, engine, request, notes)
     consumers = _relevant(facts, request, family)
     lines: list[Line] = []
     env: dict[str, str] = {}
     binds: list[Bind] = []
     staging: Staging | None = None
     own = own_mpi(facts, family)
-    if family is AbiFamily.UNKNOWN:
-        raise fail(
-            "nothing in the image uses MPI",
-            where=image,
-            why="no file of it needs a library of a known MPI family, or defines MPI_Init",
-            remedy=f"run it by the engine itself: `{engine.path} exec {image} …`; or build MPI into it",
-            check="no-mpi",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        )
     if request.mpi == "host":
-        if host is None:
-            raise _no_host(facts, family, notes)
+        assert host is not None
         staging = stage_layout(host, facts, lines)
         folder = cache / "stage" / staging.key
         binds.append(Bind(str(folder), MOUNT, read_only=True))
@@ -240,6 +230,34 @@ def plan(
         unset=request.shell_python,
         lines=(*lines, *notes),
     )
+
+
+def replaceable(
+    image: str,
+    facts: ImageFacts,
+    host: HostMpi | None,
+    engine: Engine,
+    request: Request,
+    notes: tuple[Line, ...] = (),
+) -> AbiFamily:
+    """The family of the image's MPI, once it is sure that there is something to plan.
+
+    Raises:
+        FairleadError: exit code 121; the image uses no MPI, or this host has none for it.
+    """
+    family = image_family(facts)
+    if family is AbiFamily.UNKNOWN:
+        raise fail(
+            "nothing in the image uses MPI",
+            where=image,
+            why="no file of it needs a library of a known MPI family, or defines MPI_Init",
+            remedy=f"run it by the engine itself: `{engine.path} exec {image} …`; or build MPI into it",
+            check="no-mpi",
+            code=ExitCode.PREFLIGHT_REFUSED,
+        )
+    if request.mpi == "host" and host is None:
+        raise _no_host(facts, family, notes)
+    return family
 
 
 def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:

@@ -8,14 +8,16 @@ share, as plain functions that return data.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead import __version__, checks, keys, signature
+from fairlead import __version__, capture, checks, keys, signature
 from fairlead import plan as planning
 from fairlead import site as sites
 from fairlead import stage as staging
+from fairlead.capture import Capture
 from fairlead.engine import apptainer
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.hostmpi import HostMpi, Launcher, discover, from_prefix, identify_launcher
@@ -65,21 +67,31 @@ def prepare(
     request: Request,
     environ: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> Prepared:
     """Gathers facts, plans and checks; launches nothing.
 
+    Args:
+        elsewhere: the plan may be one for the machine of a capture.
     Raises:
         FairleadError: 2 for bad input, 121 when nothing can be planned or a signature that is
             required does not hold, 123 without an engine.
     """
-    site, reason = sites.resolve(choices.site, environ)
+    there = _capture(choices, elsewhere)
+    if there:
+        site, reason = there.site, f"captured on {there.node}, {there.taken}"
+    else:
+        site, reason = sites.resolve(choices.site, environ)
     verified = None
     if choices.require_signature or site.require_signature or _signatures_wanted(environ):
         verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
-    engine = apptainer.detect(environ)
-    host, notes = _host(choices, image, environ)
-    launcher = _launcher(choices, host, image, environ)
+    engine = capture.engine_of(there) if there else apptainer.detect(environ)
+    host, notes = _host(choices, image, environ, there)
+    # What cannot be planned at all is told before a launcher is looked for in vain.
+    planning.replaceable(image.path, image.facts, host, engine, request, notes)
+    launcher = _launcher(choices, host, image, environ, there)
     result = planning.plan(
         image.path, image.facts, host, launcher, site, engine, request, cache_dir(environ), notes
     )
@@ -116,17 +128,51 @@ def still_as_verified(prepared: Prepared) -> None:
         signature.unchanged(prepared.verified)
 
 
+def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
+    """The capture that ``--site`` names, if it names one."""
+    if choices.site is None or not capture.is_capture(choices.site):
+        return None
+    found = capture.read(Path(choices.site))
+    if not elsewhere:
+        raise fail(
+            f"nothing can be launched on {found.node} from here",
+            where="--site",
+            why="a capture is enough to plan for a machine and to check the plan, not to be on it",
+            remedy=f"fairlead preflight IMAGE --site {shlex.quote(choices.site)}",
+            check="site-capture",
+            code=ExitCode.USAGE,
+        )
+    return found
+
+
 def _host(
-    choices: Choices, image: Image, environ: Mapping[str, str]
+    choices: Choices, image: Image, environ: Mapping[str, str], there: Capture | None
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
     if choices.mpi not in ("host", "container"):
-        return from_prefix(Path(choices.mpi), environ), ()
-    return planning.choose_host(image.facts, discover(environ))
+        prefix = Path(choices.mpi)
+        return capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ), ()
+    return planning.choose_host(image.facts, there.mpis if there else discover(environ))
 
 
 def _launcher(
-    choices: Choices, host: HostMpi | None, image: Image, environ: Mapping[str, str]
+    choices: Choices,
+    host: HostMpi | None,
+    image: Image,
+    environ: Mapping[str, str],
+    there: Capture | None,
 ) -> Launcher:
+    if choices.launcher and there:
+        captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
+        if choices.launcher not in captured:
+            raise fail(
+                f"no launcher {choices.launcher} was captured",
+                where="--launcher",
+                why=f"the capture of {there.node} has {', '.join(captured) or 'none'}",
+                remedy="leave it out to use the mpiexec of the chosen MPI",
+                check="launcher",
+                code=ExitCode.USAGE,
+            )
+        return captured[choices.launcher]
     if choices.launcher:
         path = Path(choices.launcher)
         if not os.access(path, os.X_OK):
@@ -142,12 +188,12 @@ def _launcher(
     if host and host.launcher:
         return host.launcher
     wanted = planning.image_family(image.facts)
-    for other in discover(environ):
+    for other in there.mpis if there else discover(environ):
         if other.launcher and other.launcher.family is wanted:
             return other.launcher
     raise fail(
-        f"no launcher for the {wanted} family on this host",
-        where=host.prefix if host else "the MPIs of this machine",
+        f"no launcher for the {wanted} family on {there.node if there else 'this host'}",
+        where=host.prefix if host else "the MPIs of that machine" if there else "the MPIs here",
         why="no mpiexec was found beside an MPI of that family",
         remedy="fairlead doctor --fix host-mpi, or name one with `--launcher PATH`",
         check="launcher",

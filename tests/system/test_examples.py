@@ -94,3 +94,9 @@ def test_own_recipe_is_built_and_run() -> None:
     *_, build, run = _commands("my-recipe/recipe.toml")
     assert re.search(r"^(built|unchanged): my-recipe, ", _run(build), re.MULTILINE)
     assert "mean over 2 rank(s): 0.5" in _run(run)
+
+
+def test_images_are_asked_about_a_machine_by_its_capture(base_image: None) -> None:
+    (command,) = _commands("preflight_elsewhere.sh")
+    said = _run(command)
+    assert "mpi-base: Will it run? yes: MPICH 3.4.3 of the image ->" in said

@@ -41,6 +41,7 @@ def explain(
         planning.choices,
         planning.request(ranks, command),
         progress=progress(as_json),
+        elsewhere=True,
     )
     line = launching.command_line(prepared.plan, command or ("COMMAND",), ranks)
     if as_json:

@@ -35,7 +35,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "key": ("fairlead.cli.key:key", "Images", "Keys that sign images: new, list, trust, untrust."),
     "sign": ("fairlead.cli.sign:sign", "Images", "Sign an image with an offline key."),
     "verify": ("fairlead.cli.verify:verify", "Images", "Hold an image against its signature."),
-    "site": ("fairlead.cli.site:site", "Sites", "Site profiles: list, show, detect."),
+    "site": ("fairlead.cli.site:site", "Sites", "Site profiles: list, show, detect, capture."),
     "doctor": (
         "fairlead.cli.doctor:doctor",
         "Sites",

@@ -91,7 +91,11 @@ _OPTIONS = (
     click.option(
         "--launcher", metavar="PROGRAM", help="The mpiexec to use instead of the MPI's own."
     ),
-    click.option("--site", metavar="NAME", help="The site profile, instead of the detected one."),
+    click.option(
+        "--site",
+        metavar="NAME|FILE",
+        help="The site profile, instead of the detected one; or the capture of another machine.",
+    ),
     click.option(
         "--mpi",
         default="host",

@@ -16,6 +16,7 @@ Examples:
   fairlead preflight tensorflow
   fairlead preflight ./app.sif --app /opt/app/solver
   fairlead preflight tensorflow --mpi /opt/intel/mpi/latest --json
+  fairlead preflight tensorflow --site login1.json   # where one is not
 """
 
 
@@ -35,7 +36,8 @@ def preflight(
     """Will this image run here on the host's MPI? Nothing is launched.
 
     IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Exit code 0: yes;
-    121: no, and each reason comes with its remedy.
+    121: no, and each reason comes with its remedy. With a file of `fairlead site capture` the
+    question is asked of that machine, from anywhere.
     """
     begun = time.monotonic()
     prepared = prepare(
@@ -43,6 +45,7 @@ def preflight(
         planning.choices,
         planning.request(ranks),
         progress=progress(as_json),
+        elsewhere=True,
     )
     seconds = time.monotonic() - begun
     if as_json:

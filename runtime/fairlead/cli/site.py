@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import platform
+from pathlib import Path
 
 import click
 
+from fairlead import capture as captures
 from fairlead import hostmpi, siteprofile
 from fairlead import site as sites
 from fairlead.cli.screen import json_option, print_json, table
 from fairlead.serial import to_json
 
 
-@click.group(short_help="Site profiles: list, show, detect.")
+@click.group(short_help="Site profiles: list, show, detect, capture.")
 def site() -> None:
     """Site profiles: what a machine is known to be, and the evidence that this is one.
 
     \b
     fairlead site detect            which profile this machine is, and why
     fairlead site show laptop       every value of a profile
+    fairlead site capture           this machine as a file, to plan for it elsewhere
     """
 
 
@@ -100,3 +103,53 @@ def detect_site(as_json: bool) -> None:
     )
     for name, why in found.against.items():
         click.echo(f"\nnot {name}: {'; '.join(why)}")
+
+
+@site.command("capture")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file, which ends in .json. [default: NODE.json]",
+)
+@click.option("--site", metavar="NAME", help="The site profile, instead of the detected one.")
+@click.option(
+    "--mpi",
+    "prefixes",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="PREFIX",
+    help="An MPI that `fairlead site detect` does not find. Repeatable.",
+)
+@json_option
+def capture_site(
+    output: Path | None, site: str | None, prefixes: tuple[Path, ...], as_json: bool
+) -> None:
+    """This machine as a file, to plan for it where one is not.
+
+    It holds names, versions, symbols and paths of this machine's MPIs and of what they need, and
+    how its container engine behaves; no program or library. Any fairlead then answers for it:
+
+    \b
+    fairlead site capture -o login1.json
+    fairlead preflight tensorflow --site login1.json
+    fairlead explain tensorflow --site login1.json
+    """
+    path = output or Path(f"{platform.node()}{captures.SUFFIX}")
+    if path.suffix != captures.SUFFIX:
+        raise click.UsageError(
+            f"-o {path}: --site knows a capture by its name, which ends in .json"
+        )
+    taken = captures.take(site, prefixes)
+    captures.write(taken, path)
+    mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in taken.mpis]
+    if as_json:
+        told = {"path": str(path), "node": taken.node, "site": taken.site.name, "mpis": mpis}
+        print_json("site-capture-written", {**told, "bytes": path.stat().st_size})
+        return
+    click.echo(str(path))
+    engine = taken.engine.path if taken.engine else "no engine"
+    size = f"{path.stat().st_size / 1e3:.0f} kB"
+    click.echo(f"captured: {taken.node}, site {taken.site.name}, {engine}, {size}", err=True)
+    for line in mpis or ["no MPI"]:
+        click.echo(f"  {line}", err=True)
