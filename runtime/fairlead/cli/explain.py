@@ -7,13 +7,16 @@ import click
 from fairlead import launch as launching
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.serial import to_json
 from fairlead.session import prepare
+from fairlead.whynot import why_not as reasons
 
 EPILOG = """\b
 Examples:
   fairlead explain tensorflow
   fairlead explain tensorflow -- python3 train.py
   fairlead explain tensorflow --mpi container
+  fairlead explain tensorflow --why-not libfabric.so.1
 """
 
 
@@ -24,12 +27,18 @@ Examples:
 @click.option(
     "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to plan for."
 )
+@click.option(
+    "--why-not",
+    metavar="LIB",
+    help="Only what becomes of this library of the host, and why.",
+)
 @json_option
 def explain(
     image: str,
     command: tuple[str, ...],
     planning: options.Planning,
     ranks: int,
+    why_not: str | None,
     as_json: bool,
 ) -> None:
     """Why this MPI, each bind, each variable: every line of the plan, its reason and its fact.
@@ -43,6 +52,13 @@ def explain(
         progress=progress(as_json),
         elsewhere=True,
     )
+    if why_not is not None:
+        lines = reasons(prepared.plan, why_not)
+        if as_json:
+            print_json("why-not", {"library": why_not, "lines": [to_json(line) for line in lines]})
+        else:
+            click.echo("\n".join(show.line_text(line) for line in lines))
+        return
     line = launching.command_line(prepared.plan, command or ("COMMAND",), ranks)
     if as_json:
         print_json("explain", {**show.prepared_json(prepared), "command_line": line.shell()})

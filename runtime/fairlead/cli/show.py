@@ -40,11 +40,12 @@ def plan_text(prepared: Prepared) -> str:
     for kind, title in _TITLES.items():
         lines = [line for line in plan.lines if line.kind == kind]
         if lines:
-            parts.append(click.style(title, bold=True) + "\n" + "\n".join(map(_line_text, lines)))
+            parts.append(click.style(title, bold=True) + "\n" + "\n".join(map(line_text, lines)))
     return "\n\n".join(parts)
 
 
-def _line_text(line: Line) -> str:
+def line_text(line: Line) -> str:
+    """What, why, and the fact behind it."""
     text = f"  {line.what}\n      {line.why}"
     return text + (f"\n      {line.fact}" if line.fact else "")
 
