@@ -11,8 +11,11 @@ import hashlib
 import importlib.metadata
 import io
 import re
+import tempfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from fairlead.findings import fail
@@ -140,6 +143,17 @@ def _digest(files: dict[str, Path]) -> str:
     return total.hexdigest()
 
 
+@contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """hatchling asks ``tempfile`` for its own: whatever a kill leaves of them goes with the folder."""
+    before = tempfile.tempdir
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
 def _build(root: Path, cache: Cache) -> dict[str, bytes]:
     try:
         from hatchling.builders.wheel import WheelBuilder
@@ -151,7 +165,7 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
             remedy="pip install 'fairlead[build]'",
             check="tool-missing",
         ) from None
-    with workspace(cache.root / "work", "wheel-") as folder:
+    with workspace(cache.root / "work", "wheel-") as folder, _temporary_files_in(folder):
         builder = WheelBuilder(str(root))
         path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
         with zipfile.ZipFile(path) as archive:
