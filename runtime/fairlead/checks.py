@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fairlead.cross import crossing
 from fairlead.elf import version_key
 from fairlead.facts import AbiFamily
 from fairlead.findings import Finding, Severity, error
 from fairlead.hostmpi import RUNTIME_PIECES, needs
 from fairlead.identify import family_of_soname
 from fairlead.layout import MOUNT
-from fairlead.plan import Plan, image_family, own_mpi
+from fairlead.plan import Plan, image_family, own_mpi, programs_of
 
 Check = Callable[[Plan], Iterator[Finding]]
 
@@ -39,14 +40,22 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
     wanted, offered = image_family(plan.facts), plan.host.library.family
-    if wanted is not offered:
+    over = crossing(plan.facts, programs_of(plan.request), offered)
+    if wanted is not offered and over.allowed:
+        yield _ok(
+            "abi-family",
+            f"mpi4py crosses from the image's {wanted} family to the host's {offered} family",
+            over.modules[0].path,
+        )
+    elif wanted is not offered:
         yield error(
             f"the host's {plan.host.library.title or 'MPI'} cannot replace the image's MPI",
             where=plan.host.library.path,
             why=f"the image is of the {wanted} family ({', '.join(plan.names)}), the host's of the "
             f"{offered} family ({plan.host.library.soname}): handles and constants differ, so calls "
-            "would crash or run on wrong values",
-            remedy="name a host MPI of the same family with `--mpi PREFIX` (`fairlead site detect` lists "
+            "would crash or run on wrong values" + (f"; {over.why_not}" if over.modules else ""),
+            remedy=(f"{over.instead}; or " if over.instead else "")
+            + "name a host MPI of the same family with `--mpi PREFIX` (`fairlead site detect` lists "
             "them), or run on the image's own with `--mpi container`",
             check="abi-family",
         )
@@ -98,7 +107,7 @@ def _speaks(plan: Plan) -> AbiFamily:
 
 def symbols(plan: Plan) -> Iterator[Finding]:
     """Every ``MPI_*`` that the image calls is in the host's library."""
-    if plan.host is None or plan.host.library.family is not image_family(plan.facts):
+    if plan.host is None or plan.host.library.family is not plan.family:
         return
     offered = set(plan.host.library.elf.mpi_exports)
     for part in plan.host.companions:
@@ -228,11 +237,7 @@ def python_prefix(plan: Plan) -> Iterator[Finding]:
 
 def names(plan: Plan) -> Iterator[Finding]:
     """Every name by which the image asks for its MPI leads to the host's."""
-    if (
-        plan.staging is None
-        or plan.host is None
-        or plan.host.library.family is not image_family(plan.facts)
-    ):
+    if plan.staging is None or plan.host is None or plan.host.library.family is not plan.family:
         return
     there = {f.target for f in plan.staging.files} | {link for link, _ in plan.staging.aliases}
     lacking = [n for n in plan.names if f"lib/{n}" not in there]

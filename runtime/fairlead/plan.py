@@ -10,11 +10,11 @@ LD_LIBRARY_PATH stays, behind the host's MPI.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from fairlead.cross import MPI4PY_MODULE, crossing
 from fairlead.engine.apptainer import Engine
 from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
@@ -63,6 +63,7 @@ class Plan:
     Attributes:
         planned_file: the MPI library that every rank must map, as the container sees it.
         planned_title: its vendor and version.
+        family: of the MPI that is mapped; the image's own unless it crosses to another.
         names: the names by which the image's programs ask for their MPI.
         consumers: the image's files that use MPI and matter for this request.
         unset: variables of the user's shell that must not reach the container.
@@ -78,6 +79,7 @@ class Plan:
     request: Request
     planned_file: str
     planned_title: str
+    family: AbiFamily
     names: tuple[str, ...]
     consumers: tuple[Elf, ...]
     staging: Staging | None
@@ -88,15 +90,23 @@ class Plan:
 
 
 def choose_host(
-    facts: ImageFacts, hosts: Sequence[HostMpi]
+    facts: ImageFacts, hosts: Sequence[HostMpi], request: Request
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
-    """The first host MPI of the image's family that has a launcher, and why not the others."""
+    """The first host MPI of the image's family that has a launcher, and why not the others.
+
+    Where there is none of that family, the first of another to which what runs can cross.
+    """
     wanted = image_family(facts)
+    near = [h for h in hosts if h.library.family is wanted and h.launcher is not None]
     chosen: HostMpi | None = None
     left: list[Line] = []
     for host in hosts:
-        if host.library.family is not wanted:
-            why = f"its family is {host.library.family}, the image's is {wanted}"
+        family = host.library.family
+        over = crossing(facts, programs_of(request), family)
+        if family is not wanted and (near or not over.allowed):
+            why = f"its family is {family}, the image's is {wanted}"
+            if not near and over.modules:
+                why += f"; {over.why_not}"
         elif host.launcher is None:
             why = "it has no mpiexec beside it that could start its ranks"
         elif chosen is not None:
@@ -153,19 +163,23 @@ def plan(
         FairleadError: exit code 121; there is nothing that could be planned at all. What can be
             planned but will not work is found by :func:`fairlead.checks.check`.
     """
-    family = replaceable(image, facts, host, engine, request, notes)
-    consumers = _relevant(facts, request, family)
+    own_family = replaceable(image, facts, host, engine, request, notes)
+    family, consumers = own_family, _relevant(facts, request, own_family)
+    if host is not None and request.mpi == "host" and host.library.family is not own_family:
+        over = crossing(facts, programs_of(request), host.library.family)
+        if over.allowed:
+            family, consumers = host.library.family, over.modules
     lines: list[Line] = []
     env: dict[str, str] = {}
     binds: list[Bind] = []
     staging: Staging | None = None
-    own = own_mpi(facts, family)
+    own = own_mpi(facts, own_family)
     if request.mpi == "host":
         assert host is not None
         staging = stage_layout(host, facts, lines)
         folder = cache / "stage" / staging.key
         binds.append(Bind(str(folder), MOUNT, read_only=True))
-        lines.insert(0, _replaces(own, host, family))
+        lines.insert(0, _replaces(own, host, own_family))
         lines.append(
             Line(
                 "bind",
@@ -222,6 +236,7 @@ def plan(
         request=request,
         planned_file=planned,
         planned_title=title,
+        family=family,
         names=_names(consumers, family, own),
         consumers=consumers,
         staging=staging,
@@ -283,11 +298,18 @@ def _replaces(own: MpiLibrary | None, host: HostMpi, family: AbiFamily) -> Line:
     new = f"{host.library.title} of the host"
     what = f"{own.title} of the image -> {new}" if own else f"(no MPI in the image) -> {new}"
     why = f"both are of the {family} family: one binary interface, SONAME {host.library.soname}"
+    if host.library.family is not family:
+        why = (
+            f"mpi4py has a module for each family, and takes that of the {host.library.family} family "
+            f"when it finds {host.library.soname}; nothing else of the image can"
+        )
     fact = f"{own.path if own else '-'} -> {host.library.path}; chosen: {host.found_by}"
     return Line("replace", what, why, fact)
 
 
-_MPI4PY_MODULE = re.compile(r"(.*/mpi4py)/MPI\.\w+\.[^/]*so$")
+def programs_of(request: Request) -> tuple[str, ...]:
+    """The programs that will run, as far as they were named."""
+    return request.apps or request.command[:1]
 
 
 def _relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
@@ -306,7 +328,7 @@ def _relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[E
         is_program = bool(elf.interpreter) and not elf.soname
         if programs and is_program and elf.path not in programs:
             continue
-        if _MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
+        if MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
             continue  # mpi4py holds a module a family and picks at import
         kept.append(elf)
     return tuple(kept)
@@ -315,7 +337,8 @@ def _relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[E
 def _names(consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None) -> tuple[str, ...]:
     asked = {n for e in consumers for n in e.needed if family_of_soname(n) is family}
     if not asked:
-        asked = {own.soname} if own else {ALIASES[family]["main"][1]}
+        same = own is not None and own.family is family
+        asked = {own.soname} if own and same else {ALIASES[family]["main"][1]}
     return tuple(sorted(asked))
 
 

@@ -88,7 +88,7 @@ def prepare(
         verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
     engine = capture.engine_of(there) if there else apptainer.detect(environ)
-    host, notes = _host(choices, image, environ, there)
+    host, notes = _host(choices, image, environ, there, request)
     # What cannot be planned at all is told before a launcher is looked for in vain.
     planning.replaceable(image.path, image.facts, host, engine, request, notes)
     launcher = _launcher(choices, host, image, environ, there)
@@ -146,12 +146,16 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
 
 
 def _host(
-    choices: Choices, image: Image, environ: Mapping[str, str], there: Capture | None
+    choices: Choices,
+    image: Image,
+    environ: Mapping[str, str],
+    there: Capture | None,
+    request: Request,
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
     if choices.mpi not in ("host", "container"):
         prefix = Path(choices.mpi)
         return capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ), ()
-    return planning.choose_host(image.facts, there.mpis if there else discover(environ))
+    return planning.choose_host(image.facts, there.mpis if there else discover(environ), request)
 
 
 def _launcher(

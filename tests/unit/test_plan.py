@@ -254,7 +254,7 @@ def test_plan_container_without_an_mpi_is_refused() -> None:
 
 
 def test_plan_without_a_fitting_host_says_why_each_was_left() -> None:
-    chosen, notes = choose_host(image(), [host("openmpi-5.0.11")])
+    chosen, notes = choose_host(image(), [host("openmpi-5.0.11")], Request())
     assert chosen is None
     with pytest.raises(FairleadError) as caught:
         plan("/x", image(), None, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE, notes)
@@ -266,7 +266,7 @@ def test_plan_without_a_fitting_host_says_why_each_was_left() -> None:
 def test_choose_host_takes_the_first_of_the_family_with_a_launcher() -> None:
     mute = replace(host("impi-2021.18.1"), launcher=None)
     candidates: list[HostMpi] = [host("openmpi-5.0.11"), mute, host(), host("debian13-mpich-4.2.1")]
-    chosen, notes = choose_host(image(), candidates)
+    chosen, notes = choose_host(image(), candidates, Request())
     assert chosen is host()
     whys = " ".join(n.why for n in notes)
     assert len(notes) == 3

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.unit import recorded
 
-from fairlead.plan import choose_host
+from fairlead.plan import Request, choose_host
 from fairlead.whynot import why_not
 
 
@@ -49,7 +49,7 @@ def test_what_nothing_needs_is_told_with_a_near_name() -> None:
 
 def test_another_mpi_of_the_host_says_why_it_was_not_chosen() -> None:
     hosts = [recorded.host(name) for name in ("mpich-5.0.2", *recorded.HOSTS)]
-    chosen, notes = choose_host(recorded.image(), hosts)
+    chosen, notes = choose_host(recorded.image(), hosts, Request())
     plan = recorded.planned(mpi=chosen)
     other = next(n for n in notes if n.fact != (chosen and chosen.library.path))
     lines = why_not(replace(plan, lines=(*plan.lines, *notes)), other.fact)
