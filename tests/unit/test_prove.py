@@ -165,6 +165,14 @@ def test_write_leaves_no_half_file(tmp_path: Path) -> None:
     assert not (tmp_path / "proof.1").exists()
 
 
+def test_prove_imports_few_modules_that_are_files() -> None:
+    program = f"import sys, runpy\nrunpy.run_path({prove.__file__!r})\n" + (
+        "print(sum(bool(getattr(m, '__file__', None)) for m in sys.modules.values()))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, check=True)
+    assert int(done.stdout) < 60, "each is read once a rank"
+
+
 def test_prove_imports_the_standard_library_alone() -> None:
     """It is copied into any image and run by whatever Python 3 is there."""
     program = f"import sys, runpy\nrunpy.run_path({prove.__file__!r})\nprint(*sys.modules)"
