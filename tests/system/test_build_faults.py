@@ -33,7 +33,7 @@ from fairlead_build.images import ImageEntry
 from fairlead_build.lock import Lock, load_lock
 from fairlead_build.ownwheel import runtime_requirements
 from fairlead_build.recipe import load_recipe
-from fairlead_build.store import Cache, missing
+from fairlead_build.store import Cache, missing, scratch_parent, workspace
 
 RECIPE = "mpi-base"
 SEED = 20261121
@@ -100,6 +100,13 @@ def built(root: Path, scratch: Path, reference: ImageEntry) -> None:
 
 def places(root: Path, scratch: Path) -> dict[str, str]:
     return {"XDG_CACHE_HOME": str(root), "TMPDIR": str(scratch)}
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where there is room: a build syncs whatever it keeps, and disks are not the point."""
+    with workspace(scratch_parent(2 << 30), "fairlead-faults-") as folder:
+        yield folder
 
 
 @pytest.fixture
