@@ -85,10 +85,10 @@ def test_unsigned_image_is_refused_before_anything_starts(
         words += ["--site", str(tmp_path / "strict.toml")]
     begun = tmp_path / "begun"
     done = hosts.fairlead("run", *words, image, "--", "touch", begun, env=env)
-    assert done.returncode == ExitCode.PREFLIGHT_REFUSED_REFUSED, done.stderr
+    assert done.returncode == ExitCode.PREFLIGHT_REFUSED, done.stderr
     assert "error[signature-missing]" in done.stderr and not begun.exists()
     done = hosts.fairlead("preflight", *words[1:], image, env=env)
-    assert done.returncode == ExitCode.PREFLIGHT_REFUSED_REFUSED
+    assert done.returncode == ExitCode.PREFLIGHT_REFUSED
 
 
 def _places(image: Path) -> dict[str, int]:
