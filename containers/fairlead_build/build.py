@@ -273,9 +273,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
         )
         fetch.fetch(job.loaded, lock, cache, progress)
         make = enginetree.build_tree if lock.base else build_tree
-        make(job.loaded, lock, job.tree, cache, progress)
-        record = read_record(cache, job.tree)
-        assert record is not None
+        record = make(job.loaded, lock, job.tree, cache, progress)
     size = tree.stat().st_size
     need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
     with (

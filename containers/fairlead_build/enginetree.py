@@ -35,7 +35,7 @@ from fairlead_build.registry.reference import Reference
 from fairlead_build.squash import Sink, squashing
 from fairlead_build.store import Cache, copy_blob, scratch_parent, workspace
 from fairlead_build.tree import compression_of
-from fairlead_build.treerecord import publish_tree
+from fairlead_build.treerecord import TreeRecord, publish_tree
 from fairlead_build.treestream import Recorder
 
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
@@ -89,7 +89,7 @@ def base_environment(
 
 def build_tree(
     loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> None:
+) -> TreeRecord:
     """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
@@ -127,7 +127,8 @@ def build_tree(
             context.unlink()
             _export(engine, image, exported, again, progress)
         made = work / "tree.squashfs"
-        publish_tree(made, cache, key, _squash(exported, made, lock, cache, again, progress))
+        entries = _squash(exported, made, lock, cache, again, progress)
+        return publish_tree(made, cache, key, entries)
 
 
 def _layout(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) -> Path:

@@ -93,7 +93,6 @@ class _Image:
         options: of the compressor, as they stand behind the header.
     """
 
-    path: Path
     block_size: int
     block_log: int
     compressor: int
@@ -237,7 +236,7 @@ class _Reader:
         with self.path.open("rb") as self.file:
             self.bytes = os.fstat(self.file.fileno()).st_size
             (
-                magic, self.count, time, block_size, fragments, self.compressor, block_log, flags,
+                magic, _, time, block_size, fragments, self.compressor, block_log, flags,
                 owners, major, minor, root, _, owner_table, attributes, inodes, folders,
                 fragment_table, export,
             ) = _SUPER.unpack(self._at(0, _SUPER.size))  # fmt: skip
@@ -266,7 +265,6 @@ class _Reader:
         while self.waiting:
             self._fill(*self.waiting.pop())
         return _Image(
-            path=self.path,
             block_size=block_size,
             block_log=block_log,
             compressor=self.compressor,

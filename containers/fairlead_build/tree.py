@@ -31,7 +31,7 @@ from fairlead_build.recipe import LoadedRecipe
 from fairlead_build.squash import CHUNK, Compression, Sink, squashing, unsquash_argv
 from fairlead_build.staging import ROLES, plan_of, stage_wheels
 from fairlead_build.store import Cache, scratch_parent, workspace
-from fairlead_build.treerecord import publish_tree
+from fairlead_build.treerecord import TreeRecord, publish_tree
 from fairlead_build.treestream import Recorder, TarStream
 
 _HOW = ("chamber.py", "tree.py", "treerecord.py", "treework.py")
@@ -64,7 +64,7 @@ def unpacked_bytes(lock: Lock) -> int:
 
 def build_tree(
     loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> None:
+) -> TreeRecord:
     """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
@@ -88,7 +88,7 @@ def build_tree(
         found = json.loads((scratch / "found.json").read_text("utf-8"))
         facts = from_json(ImageFacts, found["facts"])
         installed = from_json(Installed, found["installed"])
-        publish_tree(made, cache, key, tee.tree, facts, installed)
+        return publish_tree(made, cache, key, tee.tree, facts, installed)
 
 
 def _stage_files(loaded: LoadedRecipe, files: Path) -> None:

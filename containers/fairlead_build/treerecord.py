@@ -62,16 +62,18 @@ def publish_tree(
     entries: Tree,
     facts: ImageFacts | None = None,
     installed: Installed | None = None,
-) -> None:
-    """Keeps the squashfs ``made`` as the tree ``key``, with its record.
+) -> TreeRecord:
+    """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned.
 
     Raises:
         OSError: it cannot be written.
     """
     with made.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    write_record(cache, key, TreeRecord(sha256, entries, facts, installed))
+    record = TreeRecord(sha256, entries, facts, installed)
+    write_record(cache, key, record)
     publish(made, cache.tree(key))
+    return record
 
 
 def write_record(cache: Cache, key: str, record: TreeRecord) -> None:

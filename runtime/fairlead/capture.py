@@ -113,9 +113,9 @@ def write(capture: Capture, path: Path) -> None:
         ) from None
 
 
-def is_capture(name: str | None) -> bool:
+def is_capture(name: str) -> bool:
     """Whether ``--site`` means a file of this kind."""
-    return bool(name) and str(name).endswith(SUFFIX)
+    return name.endswith(SUFFIX)
 
 
 def read(path: Path) -> Capture:

@@ -40,14 +40,14 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
     wanted, offered = image_family(plan.facts), plan.host.library.family
-    over = crossing(plan.facts, programs_of(plan.request), offered)
-    if wanted is not offered and over.allowed:
+    if wanted is not offered and plan.family is offered:
         yield _ok(
             "abi-family",
             f"mpi4py crosses from the image's {wanted} family to the host's {offered} family",
-            over.modules[0].path,
+            plan.consumers[0].path,
         )
     elif wanted is not offered:
+        over = crossing(plan.facts, programs_of(plan.request), offered)
         yield error(
             f"the host's {plan.host.library.title or 'MPI'} cannot replace the image's MPI",
             where=plan.host.library.path,
