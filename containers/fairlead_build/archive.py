@@ -5,23 +5,44 @@
     sha256/HASH     every file, under its own hash
     index.tsv       what each of them is, for people
 
-A build takes from an archive what its store lacks, before it asks any index, so lock and archive
-together need no network.
+A build takes from an archive what its store lacks, before it asks any index or registry, so lock
+and archive together need no network. A base image is there as its manifest, configuration and
+layers; all of them are blobs that its digest leads to.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.findings import fail
+from fairlead.findings import FairleadError, fail
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Stage
 from fairlead_build.lock import Package
-from fairlead_build.store import Cache, missing, need_space, publish
+from fairlead_build.store import Cache, need_space, publish
 
 _HEAD = ("sha256", "bytes", "file", "name", "version", "index", "recipe")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One file of an archive; ``size`` in bytes."""
+
+    sha256: str
+    size: int
+    file: str
+    name: str
+    version: str
+    index: str
+
+    @classmethod
+    def of(cls, package: Package) -> Kept:
+        told = package.model_dump()
+        file = str(told.get("file") or told["path"]).rsplit("/", 1)[-1]
+        sha256, size = package.sha256, package.size
+        return cls(sha256, size, file, package.name, package.version, package.index)
 
 
 def blob(archive: Path, sha256: str) -> Path:
@@ -29,7 +50,7 @@ def blob(archive: Path, sha256: str) -> Path:
     return archive / "sha256" / sha256
 
 
-def bring(packages: Iterable[Package], cache: Cache, progress: Progress) -> None:
+def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
     """Takes what the store lacks, and the cache's archive has, into the store.
 
     Raises:
@@ -45,44 +66,50 @@ def bring(packages: Iterable[Package], cache: Cache, progress: Progress) -> None
             remedy=f"fairlead recipe lock RECIPE --archive {cache.archive}",
             check="archive",
         )
-    there = [p for p in missing(packages, cache) if blob(cache.archive, p.sha256).is_file()]
+    absent = {f.sha256: f for f in files if not cache.blob(f.sha256).is_file()}
+    there = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
     if not there:
         return
-    with progress.stage("take files from the archive", sum(p.size for p in there), "B") as stage:
-        for package in {p.sha256: p for p in there}.values():
-            stage.note(package.name)
-            partial = cache.partial(package.sha256)
-            _copy(blob(cache.archive, package.sha256), partial, package, stage)
-            publish(partial, cache.blob(package.sha256))
+    with progress.stage("take files from the archive", sum(f.size for f in there), "B") as stage:
+        for file in there:
+            stage.note(file.name)
+            partial = cache.partial(file.sha256)
+            _copy(blob(cache.archive, file.sha256), partial, file, stage)
+            publish(partial, cache.blob(file.sha256))
         stage.result(f"{len(there)} files")
 
 
 def keep(
-    packages: Iterable[Package], recipe: str, cache: Cache, archive: Path, progress: Progress
+    files: Iterable[Kept],
+    recipe: str,
+    archive: Path,
+    progress: Progress,
+    path_of: Callable[[str], Path],
 ) -> int:
-    """Puts files into an archive; all of them must be in the store.
+    """Puts files into an archive.
 
     Args:
         recipe: what they are for; for the index.
+        path_of: where the file with a hash is now.
     Returns:
         How many it did not have yet.
     Raises:
-        FairleadError: the archive cannot be written to, or a file in the store has changed.
+        FairleadError: the archive cannot be written to, or a file is not what it was.
     """
-    packages = list(packages)
-    new = [p for p in packages if not blob(archive, p.sha256).is_file()]
-    size = sum(p.size for p in new)
+    files = list(files)
+    new = {f.sha256: f for f in files if not blob(archive, f.sha256).is_file()}.values()
+    size = sum(f.size for f in new)
     try:
         (archive / "sha256").mkdir(parents=True, exist_ok=True)
         need_space(archive, size, "the archive", "--archive")
-        with progress.stage("keep the files", size, "B") as stage:
-            for package in {p.sha256: p for p in new}.values():
-                stage.note(package.name)
-                final = blob(archive, package.sha256)
+        with progress.stage(f"keep the files of {recipe}", size, "B") as stage:
+            for file in new:
+                stage.note(file.name)
+                final = blob(archive, file.sha256)
                 partial = final.with_name(f".{final.name}.partial")
-                _copy(cache.blob(package.sha256), partial, package, stage)
+                _copy(path_of(file.sha256), partial, file, stage)
                 publish(partial, final)
-            _write_index(archive, packages, recipe)
+            _write_index(archive, files, recipe)
             stage.result(f"{len(new)} new files")
     except OSError as exc:
         raise fail(
@@ -95,49 +122,40 @@ def keep(
     return len(new)
 
 
-def _copy(source: Path, target: Path, package: Package, stage: Stage) -> None:
+def _copy(source: Path, target: Path, file: Kept, stage: Stage) -> None:
     digest = hashlib.sha256()
     with source.open("rb") as given, target.open("wb") as out:
         while chunk := given.read(1 << 20):
             digest.update(chunk)
             out.write(chunk)
             stage.advance(len(chunk))
-    if digest.hexdigest() == package.sha256:
+    if digest.hexdigest() == file.sha256:
         target.chmod(0o644)
         return
     target.unlink()
-    raise fail(
-        f"the file of {package.name} {package.version} has changed since it was kept",
+    raise rotten(f"{file.name} {file.version}", source, f"sha256:{digest.hexdigest()}")
+
+
+def rotten(name: str, source: Path, digest: str) -> FairleadError:
+    """A kept file is not what its name says."""
+    return fail(
+        f"the file of {name} has changed since it was kept",
         where=str(source),
-        why=f"its sha256 is now {digest.hexdigest()}",
+        why=f"it is {digest} now",
         remedy=f"put it back from a copy, or remove it: `rm {source}`; then it is downloaded again",
         check="archive-rotten",
     )
 
 
-def _write_index(archive: Path, packages: Iterable[Package], recipe: str) -> None:
+def _write_index(archive: Path, files: Iterable[Kept], recipe: str) -> None:
     path = archive / "index.tsv"
     rows: set[tuple[str, ...]] = set()
     if path.is_file():
         rows = {tuple(line.split("\t")) for line in path.read_text("utf-8").splitlines()[1:]}
-    rows |= {_row(package, recipe) for package in packages}
+    rows |= {(f.sha256, str(f.size), f.file, f.name, f.version, f.index, recipe) for f in files}
     with atomic_write(path, "w") as out:
         for row in (_HEAD, *_sorted(rows)):
             out.write("\t".join(row) + "\n")
-
-
-def _row(package: Package, recipe: str) -> tuple[str, ...]:
-    told = package.model_dump()
-    file = str(told.get("file") or told["path"]).rsplit("/", 1)[-1]
-    return (
-        package.sha256,
-        str(package.size),
-        file,
-        package.name,
-        package.version,
-        package.index,
-        recipe,
-    )
 
 
 def _sorted(rows: Iterable[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:

@@ -7,19 +7,32 @@ layers without unpacking them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fairlead.findings import ExitCode, FairleadError, fail
 from fairlead.progress import Progress
+from fairlead_build.archive import Kept, blob, bring, rotten
 from fairlead_build.convert import layer_files, read_configuration
 from fairlead_build.layers import read_files, read_layers
 from fairlead_build.lock import upstream
 from fairlead_build.registry.client import Client
-from fairlead_build.registry.layout import fetch_layout, is_layout, manifest_for, read_layout
-from fairlead_build.registry.manifest import Manifest
+from fairlead_build.registry.layout import (
+    fetch_layout,
+    is_layout,
+    lay_out,
+    manifest_for,
+    read_layout,
+)
+from fairlead_build.registry.manifest import (
+    OCI_MANIFEST,
+    Descriptor,
+    Manifest,
+    digest_of,
+    read_document,
+)
 from fairlead_build.registry.reference import Reference, parse_reference
 from fairlead_build.store import Cache, holding, workspace
 from fairlead_build.tools import architecture
@@ -74,16 +87,19 @@ def open_base(image: str, cache: Cache, progress: Progress, *, arch: str = "") -
 def base_layout(
     image: str, digest: str, cache: Cache, progress: Progress, again: str, relock: str
 ) -> Path:
-    """The OCI layout of a locked base; the registry is asked only when it is not here.
+    """The OCI layout of a locked base: from the cache, from the archive, else from the registry.
 
     Args:
         again, relock: the commands that build once more, and that lock anew.
     Raises:
-        FairleadError: the registry has no image of this digest any more, or cannot be asked.
+        FairleadError: the registry has no image of this digest any more, or cannot be asked; or
+            what the archive has is damaged.
     """
     kept = _kept(cache, digest)
     if is_layout(kept) and read_layout(kept).digest == digest:
         return kept
+    if (found := _archived(image, digest, cache, progress)) is not None:
+        return found
     reference = parse_reference(image).at(digest)
     client = Client(reference)
     try:
@@ -96,21 +112,66 @@ def base_layout(
     return _bring(client, manifest, cache, progress)
 
 
+def base_files(image: str, layout: Path) -> tuple[Kept, ...]:
+    """What an archive keeps of a base; its manifest comes first."""
+    return _files(image, read_layout(layout))
+
+
+def _files(image: str, manifest: Manifest) -> tuple[Kept, ...]:
+    own = Descriptor(manifest.media_type, manifest.digest, len(manifest.data))
+    roles = {own.digest: "manifest", manifest.config.digest: "config"}
+    return tuple(
+        Kept(i.hex, i.size, roles.get(i.digest, "layer"), image, manifest.digest, "registry")
+        for i in (own, *manifest.blobs)
+    )
+
+
+def _archived(image: str, digest: str, cache: Cache, progress: Progress) -> Path | None:
+    """The base's layout, made of what the archive has; None when it lacks a part."""
+    hexadecimal = digest.partition(":")[2]
+    if cache.archive is None or not (path := blob(cache.archive, hexadecimal)).is_file():
+        return None
+    data = path.read_bytes()
+    if digest_of(data) != digest:
+        raise rotten(f"{image} {digest}", path, digest_of(data))
+    manifest = read_document(data, OCI_MANIFEST, str(path))
+    if not isinstance(manifest, Manifest):
+        return None  # a base is locked by the digest of one image
+    cache.make()
+    bring(_files(image, manifest), cache, progress)
+    if not all(cache.blob(item.hex).is_file() for item in manifest.blobs):
+        return None
+    return _laid(cache, digest, progress, lambda folder: lay_out(manifest, folder, cache))
+
+
 def _kept(cache: Cache, digest: str) -> Path:
     return cache.root / "bases" / digest.partition(":")[2]
 
 
 def _bring(client: Client, manifest: Manifest, cache: Cache, progress: Progress) -> Path:
-    kept = _kept(cache, manifest.digest)
     cache.make()
+    return _laid(
+        cache,
+        manifest.digest,
+        progress,
+        lambda folder: fetch_layout(client, manifest, folder, cache, progress),
+    )
+
+
+def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], None]) -> Path:
+    """The base's folder in the cache, filled by ``make`` unless somebody has done so."""
+    kept = _kept(cache, digest)
     kept.parent.mkdir(exist_ok=True)
-    name = f"base-{kept.name[:16]}"
     with (
-        holding(cache, name, lambda who: progress.stage(f"wait for {who}, which brings it too")),
+        holding(
+            cache,
+            f"base-{kept.name[:16]}",
+            lambda who: progress.stage(f"wait for {who}, which brings it too"),
+        ),
         workspace(cache.root / "work", "base-") as work,
     ):
         if not is_layout(kept):
-            fetch_layout(client, manifest, work / "layout", cache, progress)
+            make(work / "layout")
             (work / "layout").replace(kept)
     return kept
 
@@ -185,6 +246,7 @@ def _gone(reference: Reference, image: str, again: str, relock: str) -> Fairlead
         "the locked base image is gone",
         where=str(reference)[:300],
         why="the registry has no image of this digest any more; tags move, and old images are swept",
-        remedy=f"push it there again and `{again}`; or take what {image[:200]} means now: {relock}",
+        remedy=f"push it there again, or name an archive that has it in FAIRLEAD_ARCHIVE, and `{again}`; "
+        f"or take what {image[:200]} means now: {relock}",
         check="base-gone",
     )

@@ -185,8 +185,7 @@ class _Archive:
     def __init__(self, layout: Path, manifest: Manifest, name: str):
         self._blobs = [
             (f"blobs/sha256/{item.hex}", blob_of(layout, item), item.size)
-            # The same layer may come twice.
-            for item in {i.digest: i for i in (manifest.config, *manifest.layers)}.values()
+            for item in manifest.blobs
         ]
         table = {
             "Config": f"blobs/sha256/{manifest.config.hex}",

@@ -32,7 +32,7 @@ def fetch(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) ->
         return
     need = sum(p.size for p in absent)
     need_space(cache.root, need + (16 << 20), "the downloads", "XDG_CACHE_HOME")
-    archive.bring(absent, cache, progress)
+    archive.bring(map(archive.Kept.of, absent), cache, progress)
     debs = missing((*lock.deb, *lock.build_deb), cache)
     if debs:
         fetch_debs(debs, cache, progress, f"fairlead recipe lock {loaded.given}")

@@ -30,7 +30,7 @@ def fetch_debs(debs: Sequence[Deb], cache: Cache, progress: Progress, relock: st
     Raises:
         FairleadError: one has vanished from its index, or has another hash.
     """
-    archive.bring(debs, cache, progress)
+    archive.bring(map(archive.Kept.of, debs), cache, progress)
     debs = missing(debs, cache)
     if not debs:
         return

@@ -20,7 +20,7 @@ from fairlead.tomlfile import load
 from fairlead_build import archive, fetch, tooltree
 from fairlead_build.aptsolve import AptRoot, Pins, add_folder, apt_root, locked, solve
 from fairlead_build.aptsources import AptIndex
-from fairlead_build.base import open_base
+from fairlead_build.base import base_files, base_layout, open_base
 from fairlead_build.download import Place, download
 from fairlead_build.fetchdebs import fetch_debs
 from fairlead_build.fetchwheels import Wanted, fetch_wheels
@@ -118,19 +118,30 @@ def lock_recipe(
         source=_resolve_sources(job),
     )
     if keep is not None:
-        _keep(loaded, lock, cache, keep, progress)
+        _keep(job, lock, keep)
     write_lock(lock, loaded.lock_path)
     return lock
 
 
-def _keep(loaded: LoadedRecipe, lock: Lock, cache: Cache, folder: Path, progress: Progress) -> None:
-    """Everything that a build of ``lock`` needs goes into the archive, its tools too."""
-    fetch.fetch(loaded, lock, cache, progress)
+def _keep(job: _Job, lock: Lock, folder: Path) -> None:
+    """Everything that a build of ``lock`` needs goes into the archive, its tools and its base too."""
+    cache, progress = job.cache, job.progress
+    fetch.fetch(job.loaded, lock, cache, progress)
     tools = tooltree.debs(lock.architecture)
     if absent := missing(tools, cache):
         fetch_debs(absent, cache, progress, tooltree.RELOCK)
-    archive.keep(lock.packages, lock.recipe, cache, folder, progress)
-    archive.keep(tools, "fairlead's tools", cache, folder, progress)
+    for name, packages in ((lock.recipe, lock.packages), ("fairlead's tools", tools)):
+        archive.keep(map(archive.Kept.of, packages), name, folder, progress, cache.blob)
+    if lock.base is not None:
+        again, relock = f"{job.again} --archive {folder}", job.again
+        base = base_layout(lock.base.image, lock.base.digest, cache, progress, again, relock)
+        archive.keep(
+            base_files(lock.base.image, base),
+            lock.recipe,
+            folder,
+            progress,
+            base.joinpath("blobs/sha256").joinpath,
+        )
 
 
 def _same_minor(wanted: str) -> None:

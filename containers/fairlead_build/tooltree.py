@@ -169,7 +169,7 @@ def unpacked(cache: Cache, progress: Progress | None = None) -> Path:
 
 def _make(final: Path, packages: Sequence[Deb], cache: Cache, progress: Progress) -> None:
     cache.make()
-    archive.bring(missing(packages, cache), cache, progress)
+    archive.bring(map(archive.Kept.of, packages), cache, progress)
     if absent := missing(packages, cache):
         fetch_debs(absent, cache, progress, f"update fairlead, or {RELOCK}")
     need_space(cache.root, 64 << 20, "the tool tree", "XDG_CACHE_HOME")

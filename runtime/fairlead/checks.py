@@ -208,7 +208,8 @@ def rpath(plan: Plan) -> Iterator[Finding]:
 def static(plan: Plan) -> Iterator[Finding]:
     """A program that contains an MPI cannot be given another."""
     for elf in plan.consumers:
-        if "MPI_Init" in elf.mpi_exports and not elf.soname and plan.host is not None:
+        wraps = "PMPI_Init" in elf.mpi_imports  # a tracer, whatever its name
+        if "MPI_Init" in elf.mpi_exports and not (elf.soname or wraps) and plan.host is not None:
             yield error(
                 f"{elf.path} contains its own MPI",
                 where=elf.path,

@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import IO
 
 from fairlead import processes, sharedmemory
 from fairlead.engine import apptainer
-from fairlead.findings import ExitCode, Finding, error, fail
+from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
 from fairlead.plan import Bind, Plan
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
@@ -145,6 +145,8 @@ def launch(
     *,
     limit_s: float | None = None,
     after_death_s: float = 30.0,
+    watch: Callable[[], None] = lambda: None,
+    abrupt: bool = False,
     stdout: IO[bytes] | int | None = None,
     stderr: IO[bytes] | int | None = None,
     stdin: int | None = None,
@@ -156,6 +158,9 @@ def launch(
         folder: where ``record`` of :func:`command_line` points.
         limit_s: wall-clock limit; None for a program that may run for days.
         after_death_s: how long the others may go on once a rank was killed by a signal.
+        watch: called again and again while it runs; what it raises ends the launch.
+        abrupt: kill the launcher at once then; Hydra would make many words about it. Open MPI's has
+            to clear up its session folder.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
@@ -163,7 +168,7 @@ def launch(
     run_id = folder.name
     begun = time.monotonic()
     memory = sharedmemory.listing()
-    whole = False
+    whole, grace_s = False, 2.0
     try:
         started = processes.start(
             line.argv,
@@ -183,10 +188,13 @@ def launch(
             code=ExitCode.LAUNCH_FAILED,
         ) from None
     try:
-        _wait(started.process, folder, begun, limit_s, after_death_s)
+        _wait(started.process, folder, begun, limit_s, after_death_s, watch)
         whole = started.process.returncode == 0
+    except FairleadError:
+        grace_s = 0.0 if abrupt else grace_s
+        raise
     finally:
-        killed = processes.end(started)
+        killed = processes.end(started, grace_s)
         if not whole or killed:
             sharedmemory.clear(memory)
     ranks = exits(folder)
@@ -209,12 +217,14 @@ def _wait(
     begun: float,
     limit_s: float | None,
     after_death_s: float,
+    watch: Callable[[], None],
 ) -> None:
     died_at: float | None = None
     looked, signed = 0.0, begun
     while True:
         if processes.wait(process, _POLL_S):
             return
+        watch()
         now = time.monotonic()
         if now - looked > 0.2:
             looked = now

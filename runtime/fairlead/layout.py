@@ -22,6 +22,7 @@ from fairlead.facts import AbiFamily, Elf, ImageFacts
 from fairlead.hostmpi import GLIBC_PIECES, RUNTIME_PIECES, HostMpi
 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
+WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
 _STAGE_FORMAT = 1  # moves when the layout of a staged folder does
 
 ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {

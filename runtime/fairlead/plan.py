@@ -20,7 +20,7 @@ from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
 from fairlead.hostmpi import HostMpi, Launcher
 from fairlead.identify import family_of_soname
-from fairlead.layout import ALIASES, MOUNT, Line, Staging, search_path, stage_layout
+from fairlead.layout import ALIASES, MOUNT, WITNESS, Line, Staging, search_path, stage_layout
 from fairlead.site import Site
 
 
@@ -66,6 +66,8 @@ class Plan:
         family: of the MPI that is mapped; the image's own unless it crosses to another.
         names: the names by which the image's programs ask for their MPI.
         consumers: the image's files that use MPI and matter for this request.
+        witness: the host's file of the library that proves the launch from within it; empty when
+            a job of its own has to.
         unset: variables of the user's shell that must not reach the container.
     """
 
@@ -85,6 +87,7 @@ class Plan:
     staging: Staging | None
     binds: tuple[Bind, ...]
     env: Mapping[str, str]
+    witness: str = ""
     unset: tuple[str, ...] = ()
     lines: tuple[Line, ...] = field(default=())
 
@@ -151,6 +154,7 @@ def plan(
     request: Request,
     cache: Path,
     notes: tuple[Line, ...] = (),
+    witness: str = "",
 ) -> Plan:
     """How to run ``image`` on ``host``'s MPI, or on its own with ``request.mpi == "container"``.
 
@@ -159,6 +163,7 @@ def plan(
         host: the MPI that is to replace the image's; required when ``request.mpi`` is ``host``.
         cache: fairlead's cache folder, where the staged folder will be.
         notes: lines on how the host MPI was chosen.
+        witness: the host's file of the library that proves a launch from within.
     Raises:
         FairleadError: exit code 121; there is nothing that could be planned at all. What can be
             planned but will not work is found by :func:`fairlead.checks.check`.
@@ -208,9 +213,7 @@ def plan(
             env["LD_LIBRARY_PATH"] = request.library_path
             lines.append(Line("env", f"LD_LIBRARY_PATH={request.library_path}", "the user's own"))
     _namespaces(engine, host if request.mpi == "host" else None, own, env, lines)
-    if request.preload:
-        env["LD_PRELOAD"] = request.preload
-        lines.append(Line("env", f"LD_PRELOAD={request.preload}", "the user's own, kept"))
+    _preload(witness, request, env, binds, lines)
     for name in request.shell_python:
         why = "set in this shell for its own Python; the image's would follow it (--env sets it there)"
         lines.append(Line("unset", name, why))
@@ -242,6 +245,7 @@ def plan(
         staging=staging,
         binds=(*binds, *request.binds),
         env=env,
+        witness=witness,
         unset=request.shell_python,
         lines=(*lines, *notes),
     )
@@ -340,6 +344,23 @@ def _names(consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None) 
         same = own is not None and own.family is family
         asked = {own.soname} if own and same else {ALIASES[family]["main"][1]}
     return tuple(sorted(asked))
+
+
+def _preload(
+    witness: str, request: Request, env: dict[str, str], binds: list[Bind], lines: list[Line]
+) -> None:
+    """The witness stands before what the user preloads, so that a tracer's MPI_Init is seen too."""
+    preload = ":".join(filter(None, (WITNESS if witness else "", request.preload)))
+    if not preload:
+        return
+    env["LD_PRELOAD"] = preload
+    why = "the user's own, kept"
+    if witness:
+        binds.append(Bind(witness, WITNESS, read_only=True))
+        why = "sees the program's own MPI_Init and proves what it came to"
+        lines.append(Line("bind", f"{witness} -> {WITNESS} (read-only)", why))
+        why += "; the user's own follows" if request.preload else ""
+    lines.append(Line("env", f"LD_PRELOAD={preload}", why))
 
 
 def _namespaces(

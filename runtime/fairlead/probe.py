@@ -1,4 +1,7 @@
-"""The probe job: the run's own launcher, engine and plan, with ``prove.py`` as every rank."""
+"""The probe job: the run's own launcher, engine and plan, with ``prove.py`` as every rank.
+
+It proves where no witness can, and finds the cause when a launch failed before MPI had started.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from fairlead import prove
 from fairlead.findings import ExitCode, FairleadError, Finding, error
 from fairlead.plan import Bind, Plan
 from fairlead.proof import Proof, RankProof, judge, mpi_program
-
-RUN_MOUNT = "/opt/fairlead/run"  # the run's folder, in the container
+from fairlead.stage import planned_inode
+from fairlead.witness import RUN_MOUNT
 
 
 def probe(
@@ -80,7 +83,7 @@ def probe(
             else ExitCode.PROOF_FAILED
         )
         raise FairleadError(finding, code)
-    inode = _inode(plan, cache)
+    inode = planned_inode(plan, cache)
     proofs = tuple(sorted(map(_rank_proof, reports), key=lambda p: (p.rank, p.host)))
     proof = Proof(ranks, plan.planned_file, inode, plan.planned_title, proofs, (), 0.0)
     findings = judge(plan, proof)
@@ -92,12 +95,6 @@ def _via(plan: Plan, app: str) -> str:
     """Python programs meet MPI through mpi4py, which searches on its own; others by name."""
     has_mpi4py = any("/mpi4py/MPI." in e.path for e in plan.consumers)
     return "mpi4py" if has_mpi4py and not app else "dlopen"
-
-
-def _inode(plan: Plan, cache: Path) -> int:
-    if plan.staging is None or plan.host is None:
-        return 0
-    return (cache / "stage" / plan.staging.key / "lib" / plan.host.library.soname).stat().st_ino
 
 
 def _reports(folder: Path) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,6 +24,8 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 MARKER = "FAIRLEAD_RUN_ID"
+# Names that a container engine's processes have, those of its file systems among them.
+_ENGINE = re.compile(r"starter|apptainer|singularity|squashfuse|fuse|fusermount", re.IGNORECASE)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -80,7 +83,7 @@ def start(
 
 
 def end(started: Started, grace_s: float = 2.0) -> int:
-    """Ends the launcher and all that it started: SIGTERM, after ``grace_s`` SIGKILL.
+    """Ends the launcher and all that it started: SIGTERM, after ``grace_s`` SIGKILL; at once if 0.
 
     Returns:
         How many processes had to be killed.
@@ -88,9 +91,9 @@ def end(started: Started, grace_s: float = 2.0) -> int:
     process = started.process
     if process.poll() is None:
         with contextlib.suppress(OSError):
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGTERM if grace_s else signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
+            process.wait(grace_s or 1.0)
     if process.poll() is not None and not _children():
         return 0  # every orphan would be ours by now
     killed = 0
@@ -141,6 +144,25 @@ def survivors(started: Started) -> list[int]:
     return sorted(found)
 
 
+def runs_in_container() -> bool:
+    """Whether a program runs below a container engine that this process has started, on this node.
+
+    An engine's own processes, the file systems it mounts among them, do not count. Told from names
+    alone: what is in another user namespace shows no more.
+    """
+    living = {p.pid: p for p in _living("")}
+    for process in living.values():
+        if _ENGINE.match(process.name):
+            continue
+        above, below_engine = living.get(process.parent), False
+        while above is not None and above.pid != os.getpid():
+            below_engine = below_engine or bool(_ENGINE.match(above.name))
+            above = living.get(above.parent)
+        if above is not None and below_engine:
+            return True
+    return False
+
+
 def _children() -> list[int]:
     """This process's children, adopted ones included."""
     try:
@@ -153,6 +175,7 @@ def _children() -> list[int]:
 class _Process(NamedTuple):
     pid: int
     parent: int
+    name: str
     marked: bool
 
 
@@ -163,7 +186,8 @@ def _living(run_id: str) -> Iterator[_Process]:
         if not entry.name.isdigit():
             continue
         try:
-            fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
+            name, _, rest = (entry / "stat").read_bytes().rpartition(b")")
+            fields = rest.split()
             if fields[0] == b"Z":
                 continue
         except (OSError, IndexError):
@@ -171,4 +195,5 @@ def _living(run_id: str) -> Iterator[_Process]:
         marked = False
         with contextlib.suppress(OSError):
             marked = needle in (entry / "environ").read_bytes().split(b"\0")
-        yield _Process(int(entry.name), int(fields[1]), marked)
+        comm = name.partition(b"(")[2].decode(errors="replace")
+        yield _Process(int(entry.name), int(fields[1]), comm, marked)

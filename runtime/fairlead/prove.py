@@ -1,13 +1,18 @@
 """What one rank sees: which MPI is mapped into it, how many ranks there are, what carries them.
 
-Runs inside the container as every rank of a probe job (``proof.py`` starts it and judges what it
-reports); imports the standard library only, so it works with any Python 3 of any image::
+For any container, any engine and any launcher; it imports the standard library only, so it works
+with any Python 3 of any image::
 
-    mpiexec -n 2 apptainer exec IMAGE python3 prove.py SPEC.json
+    srun -n 128 shifter --image=IMAGE python3 -m fairlead.prove [--accepts cxi,shm] [--json]
 
-It starts MPI the way the program would (through mpi4py, or by the names that the program's
-files ask for), exchanges messages with its neighbours, and writes one JSON for each world it finds:
-one in all when the ranks are connected, one a rank when each is alone.
+It starts MPI the way a program would (through mpi4py, or by the names of MPI libraries), exchanges
+messages, and rank 0 prints one line when all is well: as many ranks as the launcher promised, one
+and the same MPI on each, transports that are accepted. Else it prints what every rank saw, and the
+exit code is 122.
+
+``probe.py`` runs it as every rank of a probe job, with a JSON file that says what to load and where to
+write: one report for each world that is found, one in all when the ranks are connected, one a rank
+when each is alone.
 """
 
 from __future__ import annotations
@@ -28,6 +33,11 @@ _BINDINGS = re.compile(
     r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*)\.so"
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
+_FAILED = 122
+# Where launchers write how many ranks they have started.
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpi.so")
+_USAGE = "usage: python3 -m fairlead.prove [--accepts TRANSPORT,...] [--json]"
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
 # Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
 _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
@@ -35,24 +45,130 @@ _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 _MPI5_WORLD, _MPI5_BYTE = 0x101, 0x207
 
 
-def main(spec_path: str) -> int:
+def main(words: list[str]) -> int:
+    """Proves for itself, or reports to a probe when the one word is a file; the exit code."""
+    if len(words) == 1 and words[0].endswith(".json") and words[0] != "--json":
+        return report(words[0])
+    accepts: set[str] = set()
+    as_json = False
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--accepts" and left:
+            accepts = set(left.pop(0).split(","))
+        elif word == "--json":
+            as_json = True
+        else:
+            print(_USAGE, file=sys.stdout if word in ("-h", "--help") else sys.stderr)
+            return 0 if word in ("-h", "--help") else 2
+    return alone(accepts, as_json)
+
+
+def alone(accepts: set[str], as_json: bool) -> int:
+    """Proves without anybody who has planned: what must hold of every launch.
+
+    Args:
+        accepts: transports that may carry messages; any when empty.
+    Returns:
+        0, or 122 on every rank when something does not hold.
+    """
+    mine = _surroundings()
+    promised = next((int(os.environ[v]) for v in _SIZE_VARIABLES if v in os.environ), 0)
+    mine["promised"] = promised
+    _ask()
+    try:
+        library = _load({"via": "mpi4py", "names": ()})
+    except (OSError, ImportError) as first:
+        try:
+            library = _load({"via": "dlopen", "names": _first_found()})
+        except OSError:
+            print(f"fairlead: no MPI could be loaded: {first}", file=sys.stderr)
+            return _FAILED
+    mine["mapped"] = _mapped()
+    mpi = _Mpi(library)
+    sink = f"/proc/self/fd/{os.memfd_create('words')}"
+    said = mpi.start(sink)
+    rank, size = mpi.rank_and_size()
+    mine.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
+    mine["ring_ok"] = mpi.ring(rank, size)
+    everyone = mpi.gather(mine, rank, size)
+    wrong = _wrong(everyone, accepts) if everyone is not None else []
+    if everyone is not None:
+        if as_json:
+            print(json.dumps({"holds": not wrong, "wrong": wrong, "ranks": everyone}))
+        else:
+            _tell(everyone, wrong)
+    failed = mpi.agree(bool(wrong))
+    mpi.stop(sink)
+    return _FAILED if failed else 0
+
+
+def _first_found() -> list[str]:
+    for name in _NAMES:
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            continue
+        return [name]
+    raise OSError("none")
+
+
+def _wrong(ranks: list[Any], accepts: set[str]) -> list[str]:
+    """What does not hold, in words."""
+    found = []
+    size, promised = ranks[0]["size"], ranks[0]["promised"]
+    if promised and size != promised:
+        found.append(f"the launcher started {promised} ranks, and MPI sees {size}")
+    for rank in ranks:
+        if len(rank["mapped"]) != 1:
+            found.append(f"rank {rank['rank']} maps {len(rank['mapped'])} MPI libraries")
+            break
+    if len({(r["version"], *(m["path"] for m in r["mapped"])) for r in ranks}) > 1:
+        found.append("the ranks run on different MPIs")
+    if not all(rank["ring_ok"] for rank in ranks):
+        found.append("messages arrived damaged")
+    used = {p for r in ranks for name in r["transport"]["providers"] for p in name.split(";")}
+    if accepts and (foreign := sorted(used - accepts)):
+        found.append(f"messages go over {', '.join(foreign)}")
+    if accepts and size > 1 and not used:
+        found.append("the MPI does not say what carries messages")
+    return found
+
+
+def _tell(ranks: list[Any], wrong: list[str]) -> None:
+    first = ranks[0]
+    hosts = len({rank["host"] for rank in ranks})
+    if not wrong:
+        carried = sorted({p for rank in ranks for p in rank["transport"]["providers"]})
+        print(
+            f"fairlead: proved on {len(ranks)} rank{'s' * (len(ranks) > 1)}, {hosts} "
+            f"node{'s' * (hosts > 1)}: {_version(first)} from {first['mapped'][0]['path']}; "
+            f"{', '.join(carried) or 'the transport is not told'}",
+            flush=True,
+        )
+        return
+    print(f"fairlead: not proved: {'; '.join(wrong)}")
+    for rank in ranks:
+        paths = ", ".join(m["path"] for m in rank["mapped"])
+        over = ", ".join(rank["transport"]["providers"]) or "not told"
+        where = f"  rank {rank['rank']} of {rank['size']} on {rank['host']}"
+        print(f"{where}: {_version(rank)}, {paths}; {over}")
+    sys.stdout.flush()
+
+
+def _version(rank: Any) -> str:
+    return " ".join(str(rank["version"]).split("\n")[0].split())
+
+
+def report(spec_path: str) -> int:
     """Reports this rank according to the JSON at ``spec_path``; returns the exit code."""
     with open(spec_path) as stream:
         spec = json.load(stream)
     out = spec["out"]
     me = next((os.environ[v] for v in _RANK_VARIABLES if v in os.environ), str(os.getpid()))
     _write(out, f"started.{me}", {"host": os.uname().nodename, "pid": os.getpid()})
-    report: dict[str, Any] = {
-        "host": os.uname().nodename,
-        "pid": os.getpid(),
-        "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
-        "namespaces": _namespaces(),
-    }
-    # The library's own account of what carries messages, asked for before it starts.
-    os.environ.setdefault("MPIR_CVAR_DEBUG_SUMMARY", "1")
-    os.environ.setdefault("MPIR_CVAR_CH4_OFI_CAPABILITY_SETS_DEBUG", "1")  # MPICH 3.4
-    os.environ.setdefault("UCX_LOG_LEVEL", "info")
-    os.environ.setdefault("I_MPI_DEBUG", "5")
+    report = _surroundings()
+    _ask()
     if spec.get("app"):
         report["app"] = _app_mpi(spec["app"])
     try:
@@ -65,7 +181,7 @@ def main(spec_path: str) -> int:
     mpi = _Mpi(library)
     said = mpi.start(os.path.join(out, f"said.{me}"))
     rank, size = mpi.rank_and_size()
-    report.update(rank=rank, size=size, version=mpi.version(), transport=_transports(said))
+    report.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
     ring = mpi.ring(rank, size)
     report["ring_ok"] = ring
     _write(out, f"started.{me}", {"host": report["host"], "pid": report["pid"], "rank": rank})
@@ -74,6 +190,25 @@ def main(spec_path: str) -> int:
         _write(out, f"proof.{me}", {"ranks": everyone})
     mpi.stop(os.path.join(out, f"said.{me}"))
     return 0
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "library_path": os.environ.get("LD_LIBRARY_PATH", ""),
+        "namespaces": _namespaces(),
+    }
+
+
+def _ask() -> None:
+    """Makes the library tell what carries messages; before it is loaded."""
+    if "|" in os.environ.get("FAIRLEAD_PROOF", ""):
+        return  # the launch's own witness asks, and hears
+    os.environ.setdefault("MPIR_CVAR_DEBUG_SUMMARY", "1")
+    os.environ.setdefault("MPIR_CVAR_CH4_OFI_CAPABILITY_SETS_DEBUG", "1")  # MPICH 3.4
+    os.environ.setdefault("UCX_LOG_LEVEL", "info")
+    os.environ.setdefault("I_MPI_DEBUG", "5")
 
 
 def _write(folder: str, name: str, value: object) -> None:
@@ -183,10 +318,23 @@ class _Mpi:
         """MPI_Init and a barrier; returns what the library printed about itself meanwhile."""
 
         def work() -> None:
-            self._call("MPI_Init", None, None)
+            self._init()
             self._call("MPI_Barrier", self.world)
 
         return _captured(work, sink_path)
+
+    def _init(self) -> None:
+        init = self.lib.MPI_Init
+        if "|" in os.environ.get("FAIRLEAD_PROOF", ""):
+            init = ctypes.CDLL(None).MPI_Init  # the witness of this launch stands before it
+        if code := init(None, None):
+            raise SystemExit(f"MPI_Init failed with code {code}")
+
+    def agree(self, failed: bool) -> bool:
+        """What rank 0 says, on every rank."""
+        flag = ctypes.c_ubyte(failed)
+        self._call("MPI_Bcast", ctypes.byref(flag), 1, self.byte, 0, self.world)
+        return bool(flag.value)
 
     def stop(self, sink_path: str) -> None:
         """MPI_Finalize; what it prints is not for the user."""
@@ -272,7 +420,7 @@ def _captured(work: Callable[[], None], sink_path: str) -> str:
         return sink.read().decode(errors="replace")
 
 
-def _transports(said: str) -> dict[str, Any]:
+def transports(said: str) -> dict[str, Any]:
     """The transports that the library names: ``{"netmod": "ucx", "providers": [...], ...}``."""
     netmod, providers = "", set[str]()
     if "UCX netmod" in said or "ucp_context" in said:
@@ -294,4 +442,4 @@ def _transports(said: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -1,30 +1,33 @@
 """One run from facts to ranks: the steps that ``preflight``, ``explain``, ``run`` and ``train``
 share, as plain functions that return data.
 
-``prepare`` gathers facts, plans and checks; ``prove_it`` stages and probes. Launching is left to
-``launch.py``.
+``prepare`` gathers facts, plans and checks; ``launch_proved`` stages, launches and proves the launch
+while it runs; ``prove_it`` proves by a probe job of its own.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from fairlead import __version__, capture, checks, keys, signature
+from fairlead import __version__, capture, checks, keys, launch, native, signature, witness
 from fairlead import plan as planning
 from fairlead import site as sites
 from fairlead import stage as staging
 from fairlead.capture import Capture
 from fairlead.engine import apptainer
+from fairlead.facts import AbiFamily
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.hostmpi import HostMpi, Launcher, discover, from_prefix, identify_launcher
 from fairlead.image import Image, open_image
+from fairlead.launch import CommandLine, LaunchResult
 from fairlead.layout import Line
 from fairlead.paths import cache_dir
-from fairlead.plan import Plan, Request
+from fairlead.plan import Bind, Plan, Request
 from fairlead.probe import probe
 from fairlead.progress import Progress
 from fairlead.proof import Proof
@@ -92,10 +95,14 @@ def prepare(
     # What cannot be planned at all is told before a launcher is looked for in vain.
     planning.replaceable(image.path, image.facts, host, engine, request, notes)
     launcher = _launcher(choices, host, image, environ, there)
+    cache = cache_dir(environ)
+    witness = native.witness_path(cache)
+    able = there is not None or witness.is_file() or native.compiler(environ)
     result = planning.plan(
-        image.path, image.facts, host, launcher, site, engine, request, cache_dir(environ), notes
-    )
-    findings = (*_versions(image), *checks.check(result))
+        image.path, image.facts, host, launcher, site, engine, request, cache, notes,
+        str(witness) if able else "",
+    )  # fmt: skip
+    findings = (*_versions(image), *checks.check(result), *_no_witness(result))
     if verified:
         if verified.statement.format != "oci" and image.path != verified.path:
             raise signature.changed(verified, f"`{image_name}` is now {image.path}")
@@ -222,6 +229,22 @@ def _versions(image: Image) -> tuple[Finding, ...]:
     return ()
 
 
+def _no_witness(plan: Plan) -> tuple[Finding, ...]:
+    if plan.witness:
+        return ()
+    return (
+        Finding(
+            Severity.INFO,
+            "the proof will be a job of its own, before the launch",
+            "this machine",
+            "there is no C compiler (cc, gcc, clang, or what CC names) to make the witness with, "
+            "which proves the very launch",
+            "install gcc",
+            "witness",
+        ),
+    )
+
+
 def refuse(prepared: Prepared) -> FairleadError:
     """The error of a refused preflight: exit code 121."""
     errors = [f for f in prepared.findings if f.severity is Severity.ERROR]
@@ -252,3 +275,77 @@ def prove_it(
         errors = [f for f in proof.findings if f.severity is Severity.ERROR]
         raise FairleadError(errors, ExitCode.PROOF_FAILED)
     return proof
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that has ended.
+
+    Attributes:
+        proof: None when the command never started MPI.
+    """
+
+    line: CommandLine
+    result: LaunchResult
+    proof: Proof | None
+
+
+def launch_proved(
+    prepared: Prepared,
+    command: Sequence[str],
+    ranks: int,
+    *,
+    told: Callable[[Proof], None] = lambda proof: None,
+    probe_first: bool = False,
+    limit_s: float | None = None,
+    binds: Sequence[Bind] = (),
+    workdir: str = "",
+    env: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    stdout: IO[bytes] | int | None = None,
+    stderr: IO[bytes] | int | None = None,
+    stdin: int | None = None,
+) -> Launched:
+    """Stages what the plan stages, launches the command, and proves the launch from within it.
+
+    Args:
+        told: called with a proof that holds, as soon as MPI has started on every rank.
+        probe_first: also prove by a job of its own, before.
+        limit_s: how long the start-up may make no progress; the site's own by default.
+        env: variables for the container.
+    Raises:
+        FairleadError: exit code 122 when the ranks are not as planned, 124 when the start-up does
+            not get on, 123 when engine or launcher cannot start it. When it failed before MPI had
+            started, a probe looks for the cause.
+    """
+    plan, cache = prepared.plan, cache_dir(environ)
+    limit = limit_s or plan.site.start_s
+    if plan.witness:
+        native.ensure_witness(cache, environ)
+    staging.ensure(plan, cache)
+    proof = None
+    if probe_first or not plan.witness:
+        proof = prove_it(prepared, ranks, limit_s, environ, env)
+        told(proof)
+    still_as_verified(prepared)
+    folder = launch.new_run_folder(cache)
+    inode = staging.planned_inode(plan, cache)
+    variables, more = witness.asked(plan, ranks, inode, folder)
+    line = launch.command_line(
+        plan, command, ranks, (*more, *binds), record=folder, workdir=workdir,
+        env={**(env or {}), **variables},
+    )  # fmt: skip
+    startup = witness.Startup(plan, ranks, inode, folder, limit, told)
+    try:
+        result = launch.launch(
+            line, folder, watch=startup.look if plan.witness else lambda: None,
+            abrupt=plan.launcher.family is not AbiFamily.OPENMPI,
+            stdout=stdout, stderr=stderr, stdin=stdin, environ=environ,
+        )  # fmt: skip
+        startup.last_look()
+    finally:
+        witness.clear(folder)
+    still_as_verified(prepared)
+    if result.code and not (startup.proof or proof):
+        prove_it(prepared, ranks, limit_s, environ, env)  # raises what it finds
+    return Launched(line, result, startup.proof or proof)

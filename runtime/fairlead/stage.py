@@ -39,6 +39,14 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     return folder
 
 
+def planned_inode(plan: Plan, cache: Path) -> int:
+    """The inode of the staged MPI; 0 when nothing is staged."""
+    folder = stage_folder(plan, cache)
+    if folder is None or plan.host is None:
+        return 0
+    return (folder / "lib" / plan.host.library.soname).stat().st_ino
+
+
 def is_whole(folder: Path, staging: Staging) -> bool:
     """Every file is there with its source's size and time, every alias points where it should."""
     try:

@@ -235,6 +235,37 @@ def test_build_over_a_base_image_that_is_gone_says_so(
     assert finding["check"] == "base-gone" and "recipe lock" in finding["remedy"]
 
 
+def test_build_over_a_base_image_from_its_archive_when_the_registry_has_lost_it(
+    locked: Locked, built: dict[str, Any], shore: LoopbackRegistry, engine: Service, tmp_path: Path
+) -> None:
+    name = f"{shore.host}/ml/archived:1"
+    engine.podman("tag", locked.image.removeprefix("docker://"), name)
+    engine.podman("push", "--tls-verify=false", name, limit_s=200)
+    recipe, archive = tmp_path / "docker-base", tmp_path / "archive"
+    shutil.copytree(RECIPE, recipe)
+    text = (recipe / "recipe.toml").read_text()
+    (recipe / "recipe.toml").write_text(text.replace("localhost:5000/ml/base:1", name))
+    done("recipe", "lock", recipe, "--archive", archive)
+    base = tomllib.loads((recipe / "lock.toml").read_text())["base"]["digest"].partition(":")[2]
+    layout = cache_dir() / "bases" / base / "blobs/sha256"
+    kept = {path.name for path in (archive / "sha256").iterdir()}
+    assert base in kept and {path.name for path in layout.iterdir()} <= kept
+
+    shutil.rmtree(shore.storage / "docker/registry/v2/repositories/ml/archived")
+    env = {**engine.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert refusal("build", recipe, env=env)["check"] == "base-gone"
+    manifest = archive / "sha256" / base
+    sound = manifest.read_bytes()
+    manifest.write_bytes(sound.replace(b"sha256", b"sha255", 1))
+    finding = refusal("build", recipe, "--archive", archive, env=env)
+    assert finding["check"] == "archive-rotten" and str(manifest) in finding["where"]
+
+    manifest.write_bytes(sound)
+    done("build", recipe, "--archive", archive, env=env, limit_s=400)
+    entry = tmp_path / "cache/fairlead/images/by-name/docker-base.json"
+    assert json.loads(entry.read_text())["tree"] != "", "built from the archive alone"
+
+
 def test_lock_with_another_digest_of_the_base_is_refused(locked: Locked, tmp_path: Path) -> None:
     other = tmp_path / "docker-base"
     shutil.copytree(locked.folder, other)

@@ -1,4 +1,4 @@
-"""What must fail, fails: before or at the probe, with its own words, and leaves nothing behind.
+"""What must fail, fails: before the launch or as MPI starts, in its own words, and leaves nothing.
 
 Most of these end with exit code 0 and wrong results when nobody looks.
 """
@@ -31,6 +31,8 @@ from fairlead.sif import read_sif
 
 # Open MPI's launcher refuses root without them; so it would for anybody testing as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+# The least that starts MPI.
+START = ("python3", "-c", "from mpi4py import MPI")
 
 
 def stopped(done: subprocess.CompletedProcess[str], code: int, check: str, *words: str) -> None:
@@ -99,7 +101,7 @@ def test_family_other_forced_c_program_fails_the_proof() -> None:
         "/opt/app/allreduce",
         env=AS_ROOT,
     )
-    stopped(done, 122, "planned-file", "/opt/app/allreduce", "/opt/mpich/lib/libmpi.so.12")
+    stopped(done, 122, "planned-file", "/opt/mpich/lib/libmpi.so.12", "MPICH Version: 3.4.3")
     stopped(done, 122, "world-size", "every rank is alone", "Open MPI 5.0.11")
 
 
@@ -200,7 +202,7 @@ def test_alias_missing_is_refused_and_probed_anyway_fails() -> None:
 def test_glibc_newer_is_refused_and_forced_fails_the_probe() -> None:
     prefix = hosts.debian_mpich("trixie")
     module = {"LD_LIBRARY_PATH": str(prefix / "lib/x86_64-linux-gnu")}
-    command = ("run", "-n", "2", "--json", "--mpi", prefix, hosts.image(), "--", "true")
+    command = ("run", "-n", "2", "--json", "--mpi", prefix, hosts.image(), "--", *START)
     done = fairlead(*command, env=module)
     stopped(done, 121, "glibc", "GLIBC_2.38", "GLIBC_2.36", "libmpich.so.12", "MPICH 4.2.1")
     done = fairlead("run", "--force", *command[1:], env=module)
@@ -219,7 +221,7 @@ def test_glibc_newer_is_refused_and_forced_fails_the_probe() -> None:
 )
 def test_launcher_other_is_refused_and_forced_fails_the_proof(mpi, check, words) -> None:
     launcher = hosts.openmpi() / "bin/mpiexec"
-    command = ("--mpi", mpi, "--launcher", launcher, hosts.image(), "--", "true")
+    command = ("--mpi", mpi, "--launcher", launcher, hosts.image(), "--", *START)
     done = fairlead("run", "-n", "2", "--json", *command, env=AS_ROOT)
     stopped(done, 121, "launcher-family", "Open MPI 5.0.11", "rank 0 of 1", "exit code 0")
     done = fairlead("run", "-n", "2", "--json", "--force", *command, env=AS_ROOT)
@@ -237,30 +239,47 @@ def test_launcher_that_is_no_program_is_bad_usage() -> None:
 DEAF = "#!/bin/sh\ntrap '' TERM INT HUP\nwhile :; do sleep 1000; done\n"
 
 
-def test_hang_before_init_deaf_to_sigterm_is_ended(tmp_path: Path, clean) -> None:
-    deaf = tmp_path / "python3"
-    deaf.write_text(DEAF)
-    deaf.chmod(0o755)
-    done = fairlead(
-        "run",
-        "-n",
-        "2",
-        "--json",
-        "--watchdog",
-        "3",
-        "--bind",
-        f"{deaf}:/opt/python/bin/python3",
-        hosts.image(),
-        "--",
-        "true",
-        env={"TOKEN": clean()},
-        limit_s=60,
+def test_hang_of_the_engine_deaf_to_sigterm_is_ended(tmp_path: Path, clean) -> None:
+    """One rank's container does not come up: its engine hangs, as on a dead file server."""
+    wrapper = tmp_path / "apptainer"
+    hang = (
+        f'[ "$PMI_RANK" = 1 ] && {{ {DEAF.split(chr(10), 1)[1].strip().replace(chr(10), "; ")}; }}'
     )
-    stopped(done, 124, "watchdog", "within 3 s", "0 of 2 ranks started", "rank 0, 1 never started")
+    wrapper.write_text(f'#!/bin/bash\n{hang}\nexec {hosts.apptainer()} "$@"\n')
+    wrapper.chmod(0o755)
+    done = fairlead(
+        "run", "-n", "2", "--json", "--watchdog", "3", hosts.image(), "--", *START,
+        env={"TOKEN": clean(), "FAIRLEAD_APPTAINER": str(wrapper)}, limit_s=60,
+    )  # fmt: skip
+    stopped(
+        done, 124, "watchdog", "no progress for 3 s", "1 of 2 ranks started", "1 called MPI_Init",
+        "rank 1: started, but the container did not come up", "rank 0: in MPI_Init",
+    )  # fmt: skip
+
+
+def test_rank_that_does_not_come_to_init_is_named(clean) -> None:
+    """One rank waits for something else, the other waits for it in MPI_Init."""
+    code = "import os, time\nif os.environ['PMI_RANK'] == '1': time.sleep(1000)\n" + START[-1]
+    done = fairlead(
+        "run", "-n", "2", "--json", "--watchdog", "3", hosts.image(), "--", "python3", "-c", code,
+        env={"TOKEN": clean()}, limit_s=60,
+    )  # fmt: skip
+    told = ("rank 1: runs and has not called MPI_Init", "rank 0: in MPI_Init", "2 of 2 ranks")
+    stopped(done, 124, "watchdog", *told, os.uname().nodename)
+
+
+def test_program_may_take_long_before_init(clean) -> None:
+    code = "import time; time.sleep(4)\n" + START[-1]
+    done = fairlead(
+        "run", "-n", "2", "--json", "--watchdog", "2", hosts.image(), "--", "python3", "-c", code,
+        env={"TOKEN": clean()}, limit_s=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert answer(done)["proof"]["holds"]
 
 
 def test_hang_in_init_without_shared_memory_is_ended(clean) -> None:
-    command = ("--engine-arg=--contain", hosts.image(), "--", "true")
+    command = ("--engine-arg=--contain", hosts.image(), "--", *START)
     done = fairlead("run", "-n", "2", "--json", *command)
     stopped(done, 121, "namespaces", "--contain", "/dev/shm of its own")
     done = fairlead(
@@ -275,7 +294,7 @@ def test_hang_in_init_without_shared_memory_is_ended(clean) -> None:
         env={"TOKEN": clean()},
         limit_s=60,
     )
-    stopped(done, 124, "watchdog", "2 of 2 ranks started", "did not leave MPI_Init")
+    stopped(done, 124, "watchdog", "2 of 2 ranks started", "rank 0, 1: in MPI_Init")
 
 
 BUSY = """
@@ -360,7 +379,7 @@ def test_interrupted_run_leaves_nothing(job, number: signal.Signals) -> None:
     assert "Traceback" not in err
 
 
-def test_interrupted_probe_leaves_nothing(tmp_path: Path, clean) -> None:
+def test_interrupted_start_up_leaves_nothing(tmp_path: Path, clean) -> None:
     deaf = tmp_path / "python3"
     deaf.write_text(DEAF)
     deaf.chmod(0o755)
@@ -376,7 +395,7 @@ def test_interrupted_probe_leaves_nothing(tmp_path: Path, clean) -> None:
             f"{deaf}:/opt/python/bin/python3",
             hosts.image(),
             "--",
-            "true",
+            "python3",
         ],
         stderr=subprocess.PIPE,
         text=True,

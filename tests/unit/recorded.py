@@ -60,7 +60,8 @@ def planned(
     """A plan for two ranks; of mpi-base on MPICH 5.0.2 unless told otherwise."""
     asked = Request(**{"ranks": 2, **request})
     facts, mpi = facts or image(), mpi or host()
-    return plan("/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE)
+    witness = str(CACHE / "native/witness.so")
+    return plan("/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE, (), witness)
 
 
 def proved(made: Plan, **changes: Any) -> Proof:

@@ -26,7 +26,7 @@ from fairlead.checks import launcher_family
 from fairlead.facts import AbiFamily, ImageFacts
 from fairlead.findings import ExitCode, FairleadError, Severity
 from fairlead.hostmpi import GLIBC_PIECES, HostMpi
-from fairlead.layout import MOUNT
+from fairlead.layout import MOUNT, WITNESS
 from fairlead.plan import Bind, Plan, Request, choose_host, image_family, plan
 from fairlead.serial import to_json
 
@@ -90,13 +90,15 @@ def test_plan_any_stages_each_place_once(made: Plan) -> None:
 @given(made=plans())
 def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
     assert made.binds[0].target == MOUNT and made.binds[0].read_only
-    assert made.binds[1:] == made.request.binds
+    assert made.binds[1].target == WITNESS and made.binds[1].read_only
+    assert made.binds[2:] == made.request.binds
     path = made.env["LD_LIBRARY_PATH"].split(":")
     assert path[0] == f"{MOUNT}/lib"
     given_path = [p for p in made.request.library_path.split(":") if p]
     assert [p for p in path if not p.startswith(MOUNT)] == given_path
     assert path[-len(given_path) :] == given_path or not given_path
-    assert made.env.get("LD_PRELOAD", "") == made.request.preload
+    wanted = [WITNESS, *filter(None, [made.request.preload])]
+    assert made.env["LD_PRELOAD"].split(":") == wanted
 
 
 @settings(max_examples=30, deadline=None)
@@ -111,6 +113,7 @@ def test_plan_any_made_again_is_the_same(made: Plan) -> None:
         made.engine,
         made.request,
         CACHE,
+        witness=made.witness,
     )
     assert again == made
     assert to_json(again) == to_json(made)

@@ -41,7 +41,7 @@ INTEL_NET = (
 def test_transports_are_read_from_what_the_library_prints(
     said: str, netmod: str, providers: list[str]
 ) -> None:
-    found = prove._transports(said)
+    found = prove.transports(said)
     assert (found["netmod"], found["providers"]) == (netmod, providers)
     assert found["said"] == ("" if providers else said)
 

@@ -135,9 +135,8 @@ def fetch_layout(
     Raises:
         FairleadError: no room, or a blob cannot be had.
     """
-    items = {item.digest: item for item in (manifest.config, *manifest.layers)}
-    total = sum(item.size for item in items.values())
-    absent = [item for item in items.values() if not cache.blob(item.hex).is_file()]
+    total = sum(item.size for item in manifest.blobs)
+    absent = [item for item in manifest.blobs if not cache.blob(item.hex).is_file()]
     need_space(
         cache.root,
         sum(item.size for item in absent),
@@ -145,14 +144,19 @@ def fetch_layout(
         "XDG_CACHE_HOME",
     )
     with progress.stage("pull layers", total, "B") as stage:
-        for item in items.values():
+        for item in manifest.blobs:
             stage.note(item.hex[:12])
             download(client, item, cache.blob(item.hex), cache, stage.advance, progress)
         missed = sum(item.size for item in absent)
         stage.result(f"{missed / 1e6:.1f} MB, {(total - missed) / 1e6:.1f} MB were here already")
+    lay_out(manifest, folder, cache)
+
+
+def lay_out(manifest: Manifest, folder: Path, cache: Cache) -> None:
+    """Makes ``folder`` a layout of blobs that are all in the store, on the same file system."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    for item in items.values():
+    for item in manifest.blobs:
         os.link(cache.blob(item.hex), blobs / item.hex)
     own = Descriptor(manifest.media_type, manifest.digest, len(manifest.data))
     (blobs / own.hex).write_bytes(manifest.data)

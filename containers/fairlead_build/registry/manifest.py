@@ -72,6 +72,11 @@ class Manifest:
     annotations: Mapping[str, str]
 
     @property
+    def blobs(self) -> tuple[Descriptor, ...]:
+        """Configuration and layers; what comes twice, once."""
+        return tuple({item.digest: item for item in (self.config, *self.layers)}.values())
+
+    @property
     def sif(self) -> Descriptor | None:
         """The SIF, when this is one that was pushed as such."""
         return next((item for item in self.layers if item.media_type == SIF_LAYER), None)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from fairlead import launch as launching
+from fairlead import native
 from fairlead import stage as staging
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
@@ -16,7 +17,8 @@ from fairlead.findings import ExitCode, Finding, Severity
 from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
-from fairlead.session import Prepared, prepare, prove_it, refuse, still_as_verified
+from fairlead.session import Launched, Prepared, launch_proved, prepare, refuse
+from fairlead.witness import asked, unproved
 
 EPILOG = """\b
 Examples:
@@ -51,7 +53,10 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
     "--watchdog",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Longest time until every rank has reported.  [default: the site's, 30]",
+    help="Longest time without progress until MPI has started.  [default: the site's, 30]",
+)
+@click.option(
+    "--probe", is_flag=True, help="Prove by a job of its own too, before the command starts."
 )
 @click.option(
     "--force", is_flag=True, help="Go on when the checks refuse; the proof still decides."
@@ -70,6 +75,7 @@ def run(
     env: tuple[str, ...],
     workdir: str,
     watchdog: float | None,
+    probe: bool,
     force: bool,
     dry_run: bool,
     verbose: bool,
@@ -102,28 +108,30 @@ def run(
         warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
         if warnings:
             print_findings(warnings)
-    proof = prove_it(prepared, ranks, watchdog, env=variables)
-    if not quiet:
+
+    def told(proof: Proof) -> None:
+        if quiet:
+            return
         _say(show.proof_line(proof))
         if proof.findings:
             print_findings(proof.findings)
         if verbose:
             click.echo(show.proof_text(proof), err=True)
-    folder = launching.new_run_folder(cache_dir())
-    line = launching.command_line(
-        prepared.plan, command, ranks, record=folder, workdir=workdir, env=variables
-    )
-    still_as_verified(prepared)
-    result = launching.launch(line, folder, stdout=sys.stderr.fileno() if as_json else None)
-    still_as_verified(prepared)
-    finding = launching.explain_exit(result)
+
+    done = launch_proved(
+        prepared, command, ranks, told=told, probe_first=probe, limit_s=watchdog, workdir=workdir,
+        env=variables, stdout=sys.stderr.fileno() if as_json else None,
+    )  # fmt: skip
+    finding = launching.explain_exit(done.result)
+    if finding is None and done.proof is None:
+        finding = unproved(command)
     if as_json:
-        print_json("run", _json(prepared, proof, line.shell(), result, finding))
-    elif finding:
+        print_json("run", _json(prepared, done, finding))
+    elif finding and not (quiet and finding.severity is Severity.WARNING):
         print_findings([finding])
-    if finding and not result.started:
+    if done.result.code and not done.result.started:
         return ExitCode.LAUNCH_FAILED
-    return result.code
+    return done.result.code
 
 
 def _overruled(finding: Finding) -> Finding:
@@ -146,8 +154,14 @@ def _dry_run(
     as_json: bool,
 ) -> int:
     # The line must work when it is pasted, so what it binds is made now.
-    staging.ensure(prepared.plan, cache_dir())
-    line = launching.command_line(prepared.plan, command, ranks, workdir=workdir, env=variables)
+    plan, cache = prepared.plan, cache_dir()
+    staging.ensure(plan, cache)
+    if plan.witness:
+        native.ensure_witness(cache)
+    witness, _ = asked(plan, ranks, staging.planned_inode(plan, cache))
+    line = launching.command_line(
+        plan, command, ranks, workdir=workdir, env={**variables, **witness}
+    )
     if as_json:
         print_json(
             "run", {**show.prepared_json(prepared), "command_line": line.shell(), "dry_run": True}
@@ -157,15 +171,13 @@ def _dry_run(
     return ExitCode.DONE
 
 
-def _json(
-    prepared: Prepared, proof: Proof, line: str, result: launching.LaunchResult, finding: Any
-) -> dict[str, Any]:
+def _json(prepared: Prepared, done: Launched, finding: Finding | None) -> dict[str, Any]:
     return {
         **show.prepared_json(prepared),
-        "command_line": line,
-        "proof": {**to_json(proof), "holds": proof.holds},
-        "exit_code": result.code,
-        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
-        "seconds": result.seconds,
+        "command_line": done.line.shell(),
+        "proof": {**to_json(done.proof), "holds": done.proof.holds} if done.proof else None,
+        "exit_code": done.result.code,
+        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in done.result.ranks],
+        "seconds": done.result.seconds,
         "error": finding.to_json() if finding else None,
     }

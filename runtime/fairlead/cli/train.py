@@ -12,9 +12,9 @@ from click.core import ParameterSource
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
 from fairlead.findings import ExitCode, Severity, fail
-from fairlead.paths import cache_dir
+from fairlead.proof import Proof
 from fairlead.serial import to_json
-from fairlead.session import Prepared, prepare, prove_it, refuse, still_as_verified
+from fairlead.session import Prepared, prepare, refuse
 
 if TYPE_CHECKING:
     from fairlead.train.host import TrainOptions, TrainResult
@@ -137,12 +137,10 @@ def train(
     if dry_run:
         return _dry_run(prepared, settings, as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
-    with bars.stage(f"prove the launch on {ranks} ranks") as stage:
-        proof = prove_it(prepared, ranks, watchdog)
-        stage.result(f"{proof.ranks[0].version}, {proof.ranks[0].transport}")
-    launch_by_plan = runner(prepared.plan, cache_dir(), output / "ranks.log")
+    proofs: list[Proof] = []
+    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog)
     result = train_model(launch_by_plan, settings, bars)
-    still_as_verified(prepared)
+    proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"HEP-CNN in {image} on {ranks} ranks"
     report = compose(title, prepared, proof, result, _repeat(click.get_current_context(), image))
     with bars.stage("write the report"):
@@ -157,7 +155,7 @@ def train(
         }
         print_json("train", payload)
     else:
-        click.echo("\n" + _summary(result))
+        click.echo("\n" + _summary(result, proof))
         if result.findings:
             print_findings(result.findings)
         click.echo(f"\nreport: {page}\n        {document}")
@@ -219,10 +217,12 @@ def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _summary(result: TrainResult) -> str:
+def _summary(result: TrainResult, proof: Proof) -> str:
     """The figures of a training, in a table."""
     every = result.all
+    first = proof.ranks[0]
     rows = [
+        ("proved", f"{len(proof.ranks)} ranks", f"{first.version}; {first.transport}"),
         (
             "held-out AUC",
             f"{result.auc:.3f}",

@@ -1,43 +1,47 @@
-"""Launches what training asks for by a proved plan: one :data:`fairlead.train.host.Runner`."""
+"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.train.host.Runner`."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairlead import launch as launching
-from fairlead.plan import Bind, Plan
+from fairlead.plan import Bind
+from fairlead.proof import Proof
+from fairlead.session import Prepared, launch_proved
 from fairlead.train.host import Runner, RunOutcome
 
 _TAIL_BYTES = 8000
 
 
-def runner(plan: Plan, cache: Path, log: Path) -> Runner:
-    """A runner that launches every command by ``plan``.
+def runner(
+    prepared: Prepared, log: Path, told: Callable[[Proof], None], limit_s: float | None = None
+) -> Runner:
+    """A runner that launches every command by the plan.
 
     Args:
-        cache: fairlead's cache, for the runs' records.
         log: file that all output of the ranks is added to.
+        told: called with the proof of each launch that starts MPI.
+        limit_s: how long a start-up may make no progress.
     """
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
-        folder = launching.new_run_folder(cache)
         shared = [Bind(str(path.absolute()), str(path.absolute())) for path in binds]
-        line = launching.command_line(plan, command, ranks, binds=shared, record=folder)
         with log.open("ab") as stream:
             start = stream.tell()
-            stream.write(f"$ {line.shell()}\n".encode())
+            stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
-            result = launching.launch(
-                line, folder, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
-            )
+            done = launch_proved(
+                prepared, command, ranks, told=told, limit_s=limit_s, binds=shared,
+                stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
         with log.open("rb") as stream:
             stream.seek(start)
             said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-        finding = launching.explain_exit(result)
+        finding = launching.explain_exit(done.result)
         if finding:
             said += f"\n{finding.what}"
-        return RunOutcome(result.code, said)
+        return RunOutcome(done.result.code, said)
 
     return run

@@ -1,0 +1,200 @@
+"""The proof inside the launch: whatever starts MPI is seen, what is not as planned is ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from tests.system import hosts
+from tests.system.hosts import answer, fairlead
+
+from fairlead import native
+from fairlead.elf import read
+from fairlead.paths import cache_dir
+
+SIZE = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.size)"
+
+
+@pytest.fixture(scope="module")
+def image() -> Path:
+    """Debian's MPICH, and programs that start it: C, Fortran, one with a tracer, a static one."""
+    usr = hosts.debian_mpich("bookworm")
+    libraries = usr / "lib/x86_64-linux-gnu"
+    gfortran = hosts.debian_files("bookworm", "libgfortran5", "libquadmath0") / "usr/lib"
+    fortran = hosts.compiled("fortran", library=libraries / "libmpichfort.so.12")
+    tracer = hosts.KEPT / "programs" / "tracer.so"
+    mpicc = hosts.old_mpich() / "bin/mpicc"
+    subprocess.run(
+        [mpicc, "-shared", "-fPIC", "-nostdlib", "-o", tracer, hosts.PROGRAMS / "tracer.c"],
+        check=True,
+        capture_output=True,
+    )
+    return hosts.squashfs_with(
+        "witness",
+        {
+            "/usr/lib/x86_64-linux-gnu": libraries,
+            "/usr/lib": gfortran,
+            "/opt/app/fortran": fortran,
+            "/opt/app/allreduce": hosts.compiled("allreduce", library=libraries / "libmpich.so.12"),
+            "/opt/app/tracer.so": tracer,
+        },
+        without=("opt/mpich", "etc/ld.so.conf.d/fairlead-mpi.conf"),
+    )
+
+
+def test_witness_needs_no_library_and_no_version() -> None:
+    facts = read(native.ensure_witness(cache_dir()))
+    assert facts.needed == () and facts.needs == {}
+
+
+def test_proof_is_of_the_very_launch() -> None:
+    done = fairlead("run", "-n", "2", "--json", hosts.image(), "--", "python3", "-c",
+                    f"import os; {SIZE}; print('pid', os.getpid())")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    proof = answer(done)["proof"]
+    assert proof["holds"] and len(proof["ranks"]) == 2
+    assert {r["netmod"] for r in proof["ranks"]} == {"ucx"}
+    # What the MPI said of itself because we asked is not among the ranks' own words.
+    assert "====" not in done.stderr and "UCX  INFO" not in done.stderr
+    assert done.stderr.count("size 2") == 2
+
+
+@pytest.mark.parametrize(
+    ("program", "says"), [("/opt/app/fortran", "fortran 2"), ("/opt/app/allreduce", "rank 1 of 2")]
+)
+def test_proof_of_c_and_fortran_programs(program: str, says: str, image: Path) -> None:
+    done = fairlead("run", "-n", "2", "--json", "--mpi", "container", image, "--", program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    proof = answer(done)["proof"]
+    assert proof and proof["holds"], proof
+    assert says in done.stderr
+
+
+def test_tracer_that_the_user_preloads_stays_and_is_proved(image: Path) -> None:
+    preload = "LD_PRELOAD=/opt/app/tracer.so"
+    done = fairlead("run", "-n", "2", "--json", "--env", preload, image, "--", "/opt/app/allreduce")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+    assert done.stderr.count("traced") == 2
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["print('no MPI')", "import ctypes; m = ctypes.CDLL('libmpi.so.12'); m.MPI_Init(None, None); m.MPI_Finalize()"],
+)  # fmt: skip
+def test_command_that_never_calls_init_is_told_unproved_and_a_probe_can_vouch(code: str) -> None:
+    command = ("-n", "2", hosts.image(), "--", "python3", "-c", code)
+    done = fairlead("run", "--json", *command)
+    assert done.returncode == 0, done.stderr
+    said = answer(done)
+    assert said["proof"] is None and said["error"]["check"] == "unproved"
+    assert said["error"]["severity"] == "warning"
+    done = fairlead("run", "--json", "--probe", *command)
+    assert done.returncode == 0, done.stderr
+    assert answer(done)["proof"]["holds"] and answer(done)["error"] is None
+
+
+def test_program_that_a_rank_starts_is_its_own_affair() -> None:
+    code = (
+        f"{SIZE}\nimport os, subprocess, sys\n"
+        "alone = {k: v for k, v in os.environ.items() if not k.startswith(('PMI', 'HYD', 'MPI'))}\n"
+        f"subprocess.run([sys.executable, '-c', {SIZE!r}], env=alone, check=True)\n"
+    )
+    done = fairlead("run", "-n", "2", hosts.image(), "--", "python3", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(["size", "2", "size", "1"] * 2)
+
+
+def test_machine_without_a_compiler_proves_by_a_probe(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "squashfuse", "fusermount", "fusermount3", "env"):
+        for folder in ("/usr/bin", "/bin"):
+            if Path(folder, name).exists() and not (tmp_path / "bin" / name).exists():
+                (tmp_path / "bin" / name).symlink_to(Path(folder, name))
+    env = {
+        "PATH": f"{tmp_path / 'bin'}:{sysconfig.get_path('scripts')}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "CC": "",
+    }
+    image = hosts.image()
+    done = fairlead("run", "-n", "2", "--json", image, "--", "python3", "-c", SIZE, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+    done = fairlead("preflight", "--json", image, env=env)
+    (told,) = [f for f in answer(done)["findings"] if f["check"] == "witness"]
+    assert "no C compiler" in told["why"]
+
+
+def test_compiler_that_fails_is_told(tmp_path: Path) -> None:
+    env = {"CC": "false", "XDG_CACHE_HOME": str(tmp_path)}
+    done = fairlead("run", "--json", hosts.image(), "--", "true", env=env)
+    assert done.returncode == 123, done.stdout
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "witness" and "--probe" in finding["remedy"]
+
+
+def test_line_of_a_dry_run_proves_itself() -> None:
+    done = fairlead("run", "-n", "2", "--dry-run", hosts.image(), "--", "python3", "-c", SIZE)
+    good = subprocess.run(["sh", "-c", done.stdout], capture_output=True, text=True, check=False)
+    assert good.returncode == 0, good.stderr
+    assert "fairlead: proved on 2 ranks, 1 node: MPICH Version: 5.0.2" in " ".join(
+        good.stderr.split()
+    )
+    alone = done.stdout.replace(" -n 2 ", " -n 1 ")
+    bad = subprocess.run(["sh", "-c", alone], capture_output=True, text=True, check=False)
+    assert bad.returncode == 122 and "not as planned: 2 ranks" in bad.stderr
+    assert "size" not in bad.stdout
+
+
+def test_prove_in_any_container_by_any_engine_line() -> None:
+    mpiexec, engine = hosts.mpich() / "bin/mpiexec", [hosts.apptainer(), "--quiet", "exec"]
+    command = [
+        *engine,
+        "--drop-caps",
+        "CAP_SYS_RESOURCE",
+        hosts.image(),
+        "python3",
+        "-m",
+        "fairlead.prove",
+    ]
+    good = _run(mpiexec, "-n", "2", *command)
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.startswith("fairlead: proved on 2 ranks, 1 node: MPICH Version: 3.4.3")
+    bad = _run(mpiexec, "-n", "2", *command, "--accepts", "cxi")
+    assert bad.returncode == 122 and "messages go over ofi_rxd, udp" in bad.stdout
+    assert bad.stdout.count("rank ") >= 2
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    lone = _run(hosts.openmpi() / "bin/mpiexec", "-n", "2", *command, env=as_root)
+    assert lone.returncode == 122
+    assert "the launcher started 2 ranks, and MPI sees 1" in lone.stdout
+
+
+def test_static_program_that_uses_no_mpi_may_run_beyond_the_limit(tmp_path: Path) -> None:
+    """It has no loader, so it loads no witness: that must not look like an engine that hangs."""
+    source = tmp_path / "still.c"
+    source.write_text("#include <unistd.h>\nint main(void) { sleep(5); return 0; }\n")
+    subprocess.run(["cc", "-static", "-o", tmp_path / "still", source], check=True)
+    done = fairlead("run", "-n", "2", "--json", "--watchdog", "2", "--bind", tmp_path, hosts.image(),
+                    "--", tmp_path / "still")  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert answer(done)["error"]["check"] == "unproved"
+
+
+@pytest.mark.full
+def test_many_ranks_on_few_cores_still_finish() -> None:
+    done = fairlead("run", "-n", "128", "--json", "--watchdog", "120", hosts.image(), "--",
+                    "python3", "-c", SIZE, limit_s=580)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    proof = answer(done)["proof"]
+    assert proof["holds"] and len(proof["ranks"]) == 128
+    assert {r["size"] for r in proof["ranks"]} == {128}
+
+
+def _run(*words: str | Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
