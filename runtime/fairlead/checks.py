@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 
 from fairlead.cross import crossing
 from fairlead.elf import version_key
-from fairlead.facts import AbiFamily
+from fairlead.facts import AbiFamily, Elf
 from fairlead.findings import Finding, Severity, error
 from fairlead.hostmpi import RUNTIME_PIECES, needs
-from fairlead.identify import family_of_soname
+from fairlead.identify import GLIBC_PIECES, family_of_soname
 from fairlead.layout import MOUNT
 from fairlead.plan import Plan, image_family, own_mpi, programs_of
+from fairlead.remedy import Glibc, GlibcWay, host_glibc
 
 Check = Callable[[Plan], Iterator[Finding]]
 
@@ -145,7 +146,7 @@ def glibc(plan: Plan) -> Iterator[Finding]:
     if plan.host is None:
         return
     staged = {f.source for f in plan.staging.files} if plan.staging else set()
-    parts = tuple(e for e in plan.host.parts if e.path in staged)
+    parts = tuple(e for e in plan.host.parts if e.path in staged and not _is_glibc(e))
     bad = False
     for prefix, have, name in (
         ("GLIBC", plan.facts.glibc, "glibc"),
@@ -154,6 +155,10 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         if prefix == "GLIBCXX" and any(e.soname in RUNTIME_PIECES for e in parts):
             continue  # the host's newer libstdc++ comes along
         version, who = needs(parts, prefix)
+        if prefix == "GLIBC" and plan.glibc and plan.glibc.pieces:
+            yield from _other_glibc(plan, plan.glibc)
+            bad = True
+            continue
         if version and not have:
             bad = True
             yield error(
@@ -183,11 +188,48 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         )
 
 
+def _is_glibc(elf: Elf) -> bool:
+    return bool(GLIBC_PIECES.match(elf.soname))
+
+
+def _other_glibc(plan: Plan, glibc: Glibc) -> Iterator[Finding]:
+    assert plan.host is not None
+    version = host_glibc(plan.host)
+    how = "takes the place of the image's, file by file"
+    if glibc.way is GlibcWay.LOADER:
+        how = "starts the program by its own loader"
+    elif glibc.way is GlibcWay.NONE:
+        yield error(
+            f"the host's glibc {version} cannot take the place of the image's {plan.facts.glibc}",
+            where=plan.image,
+            why=f"{glibc.by} needs GLIBC_{glibc.need}, and the host's libraries need "
+            f"{', '.join(glibc.lacking)}, for which the image has no file to show it over",
+            remedy="build the image on a newer distribution (`suite` in its recipe.toml), or name a "
+            "host MPI with lower needs with `--mpi PREFIX`",
+            check="glibc",
+        )
+        return
+    yield _ok(
+        "glibc",
+        f"the host's glibc {version} {how}",
+        f"the host's libraries need GLIBC_{glibc.need}, the image has {plan.facts.glibc}",
+    )
+    if glibc.left:
+        yield Finding(
+            Severity.WARNING,
+            f"{', '.join(glibc.left)} of the image will meet a newer libc",
+            plan.image,
+            f"the host's glibc {version} has no such piece; a program that loads one may fail",
+            "if it does, build the image on a newer distribution",
+            "glibc",
+        )
+
+
 def rpath(plan: Plan) -> Iterator[Finding]:
     """DT_RPATH beats LD_LIBRARY_PATH: such a program keeps the image's MPI, with exit code 0."""
     if plan.host is None:
         return
-    held = {m.path.rpartition("/")[0] for m in plan.facts.mpis}
+    held = {m.path.rpartition("/")[0] for m in plan.facts.mpis if m.path not in plan.bound}
     bad = False
     for elf in plan.consumers:
         if held.intersection(elf.rpath_folders):
@@ -202,7 +244,12 @@ def rpath(plan: Plan) -> Iterator[Finding]:
                 check="rpath",
             )
     if not bad:
-        yield _ok("rpath", "no program of the image is tied to the image's MPI by DT_RPATH")
+        what = "no program of the image is tied to the image's MPI by DT_RPATH"
+        if plan.bound:
+            what = (
+                f"the host's MPI is shown over {', '.join(plan.bound)}, where programs look first"
+            )
+        yield _ok("rpath", what)
 
 
 def static(plan: Plan) -> Iterator[Finding]:
@@ -224,7 +271,7 @@ def python_prefix(plan: Plan) -> Iterator[Finding]:
     if plan.host is None:
         return
     for mpi in plan.facts.mpis:
-        if mpi.python_prefix:
+        if mpi.python_prefix and mpi.path not in plan.bound:
             yield error(
                 f"{mpi.title} sits inside the Python prefix {mpi.python_prefix}",
                 where=mpi.path,

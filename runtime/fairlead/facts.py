@@ -107,6 +107,7 @@ class ImageFacts:
         mpis: every MPI library in it.
         consumers: every ELF file that needs an MPI or is statically linked to one.
         glibc_floor: highest ``GLIBC_`` that any file of the image needs.
+        glibc_files: where the pieces of its glibc are, real paths by SONAME.
     """
 
     arch: str
@@ -118,3 +119,4 @@ class ImageFacts:
     consumers: tuple[Elf, ...]
     glibc_floor: str = ""
     files: int = 0
+    glibc_files: Mapping[str, str] = field(default_factory=dict)

@@ -20,16 +20,11 @@ from fairlead import elf as elf_file
 from fairlead.elf import NotElf, version_key
 from fairlead.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.findings import ExitCode, fail
-from fairlead.identify import read_mpi
+from fairlead.identify import GLIBC_PIECES, read_mpi
 from fairlead.paths import atomic_write, cache_dir, data_dir
+from fairlead.scan import resolve_in
 from fairlead.serial import from_json, to_json
 
-# Pieces of glibc. Injecting one of them by search path breaks every program that is started
-# (`undefined symbol: __tunable_is_initialized, version GLIBC_PRIVATE`): they come as a set or not.
-GLIBC_PIECES = re.compile(
-    r"(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libnss_\w+|libnsl|libutil|libanl|"
-    r"libmvec|libthread_db|libBrokenLocale)\.so(\.\d+)*$"
-)
 # The compiler's own run time: the newest of host and image wins.
 RUNTIME_PIECES = frozenset({"libstdc++.so.6", "libgcc_s.so.1"})
 # Libraries that belong to an MPI though nothing needs them by name: bindings for other languages.
@@ -75,6 +70,8 @@ class HostMpi:
         data: folders that the library reads, relative to the prefix (Intel MPI's tuning tables).
         missing: ``(library, needed by)`` for what the host's loader would not find either.
         found_by: why it was considered, for ``explain``.
+        glibc: the pieces of the C library that it runs on, its loader among them.
+        root: the folder of the host's file system; another than ``/`` for one that is mounted.
     """
 
     library: MpiLibrary
@@ -86,6 +83,8 @@ class HostMpi:
     missing: tuple[tuple[str, str], ...]
     launcher: Launcher | None
     found_by: str
+    glibc: tuple[Elf, ...] = ()
+    root: str = "/"
 
     @property
     def parts(self) -> tuple[Elf, ...]:
@@ -219,7 +218,7 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 
 
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> str:
-    parts = [f"2 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
+    parts = [f"3 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         status = path.stat()
         parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
@@ -245,7 +244,8 @@ def _describe(
     for path in sorted(folder.iterdir()):
         if _COMPANIONS.match(path.name) and path.is_file():
             companions.append(elf_file.read(path.resolve(), str(path.resolve())))
-    closure, missing = _closure(roots, environ)
+    root = _root_of(prefix)
+    closure, missing = _closure(roots, environ, root)
     return HostMpi(
         library=library,
         prefix=str(prefix),
@@ -256,14 +256,45 @@ def _describe(
         missing=tuple(missing),
         launcher=find_launcher(prefix, library.family),
         found_by=reason,
+        glibc=_glibc(library.elf, environ, root),
+        root=str(root),
     )
 
 
+def _root_of(prefix: Path) -> Path:
+    """The root folder of the system that ``prefix`` is in; another's may be mounted in a folder."""
+    for folder in prefix.resolve().parents:
+        if (folder / "etc/ld.so.conf").is_file() and (folder / "usr").is_dir():
+            return folder
+    return Path("/")
+
+
+def _glibc(by: Elf, environ: Mapping[str, str], root: Path) -> tuple[Elf, ...]:
+    """The C library that ``by`` would be given, with all that belongs to it."""
+    libc = _resolve("libc.so.6", by, environ, _system_folders(root), root)
+    if libc is None:
+        return ()
+    found = {}
+    for path in sorted(libc.parent.iterdir()):
+        real = _real(path, root)
+        if GLIBC_PIECES.match(path.name) and real is not None and real.is_file():
+            try:
+                elf = elf_file.read(real, str(real))
+            except (NotElf, OSError):
+                continue  # a linker script of the development package
+            found[elf.soname or path.name] = elf
+    return tuple(found[name] for name in sorted(found))
+
+
+def _real(path: Path, root: Path) -> Path | None:
+    return path.resolve() if root == Path("/") else resolve_in(root, path)
+
+
 def _closure(
-    roots: list[Path], environ: Mapping[str, str]
+    roots: list[Path], environ: Mapping[str, str], root: Path
 ) -> tuple[list[Elf], list[tuple[str, str]]]:
     """Everything needed behind ``roots``, breadth first, as the host's loader would find it."""
-    system = _system_folders()
+    system = _system_folders(root)
     seen: dict[str, Elf] = {}
     missing: list[tuple[str, str]] = []
     queue = list(roots)
@@ -276,7 +307,7 @@ def _closure(
         for name in facts.needed:
             if GLIBC_PIECES.match(name):
                 continue
-            real = _resolve(name, facts, environ, system)
+            real = _resolve(name, facts, environ, system, root)
             if real is None:
                 missing.append((name, facts.path))
             else:
@@ -284,7 +315,9 @@ def _closure(
     return list(seen.values()), missing
 
 
-def _resolve(name: str, by: Elf, environ: Mapping[str, str], system: list[Path]) -> Path | None:
+def _resolve(
+    name: str, by: Elf, environ: Mapping[str, str], system: list[Path], root: Path
+) -> Path | None:
     """ld.so(8)'s order: DT_RPATH (without RUNPATH), LD_LIBRARY_PATH, DT_RUNPATH, then the system."""
     origin = str(Path(by.path).parent)
     search = list(by.rpath_folders)
@@ -293,8 +326,9 @@ def _resolve(name: str, by: Elf, environ: Mapping[str, str], system: list[Path])
     for folder in [*map(Path, search), *system]:
         candidate = folder / name
         try:
-            if candidate.is_file() and elf_file.read(candidate).machine == by.machine:
-                return candidate.resolve()
+            real = _real(candidate, root)
+            if real and real.is_file() and elf_file.read(real).machine == by.machine:
+                return real
         except (NotElf, OSError):
             continue
     return None

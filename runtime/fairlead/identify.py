@@ -12,6 +12,12 @@ from pathlib import Path
 from fairlead import elf as elf_file
 from fairlead.facts import AbiFamily, Elf, MpiLibrary
 
+# Pieces of glibc. Injecting one of them by search path breaks every program that is started
+# (`undefined symbol: __tunable_is_initialized, version GLIBC_PRIVATE`): they come as a set or not.
+GLIBC_PIECES = re.compile(
+    r"(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libnss_\w+|libnsl(?!\.so\.2)|libutil|libanl|"
+    r"libmvec|libthread_db|libBrokenLocale)\.so(\.\d+)*$"
+)
 _ABI_SONAME = re.compile(r"libmpi_abi\b.*\.so")
 _MPICH_SONAME = re.compile(r"lib(mpi|mpich)(_\w+)?\.so\.12$")
 _LEVELS = (

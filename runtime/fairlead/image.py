@@ -161,7 +161,7 @@ def open_image(
     if kind == "sif":
         read_sif(path)  # a truncated file must be told even when its facts are in the cache
     status = path.stat()
-    identity = f"3 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    identity = f"4 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
     cached = (
         cache_dir(environ)
         / "facts"

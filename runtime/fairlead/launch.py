@@ -104,8 +104,9 @@ def command_line(
     """
     all_binds = [(b.source, b.target, b.read_only) for b in (*plan.binds, *binds)]
     inner = apptainer.exec_argv(
-        plan.engine, plan.image, all_binds, command, plan.request.engine_args, workdir
-    )
+        plan.engine, plan.image, all_binds, (*plan.wrapper, *command), plan.request.engine_args,
+        workdir,
+    )  # fmt: skip
     if record is not None:
         inner = ("/bin/sh", "-c", _RECORD, "fairlead-rank", str(record), *inner)
     argv = (plan.launcher.path, "-n", str(ranks), *inner)

@@ -19,7 +19,8 @@ from pathlib import PurePosixPath
 
 from fairlead.elf import version_key
 from fairlead.facts import AbiFamily, Elf, ImageFacts
-from fairlead.hostmpi import GLIBC_PIECES, RUNTIME_PIECES, HostMpi
+from fairlead.hostmpi import RUNTIME_PIECES, HostMpi
+from fairlead.identify import GLIBC_PIECES
 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
@@ -70,7 +71,15 @@ class Staging:
     folders: tuple[tuple[str, str], ...]
 
 
-def stage_layout(host: HostMpi, facts: ImageFacts, lines: list[Line]) -> Staging:
+def stage_layout(
+    host: HostMpi, facts: ImageFacts, lines: list[Line], glibc: Sequence[Elf] = ()
+) -> Staging:
+    """The staged folder of ``host``'s MPI for an image.
+
+    Args:
+        glibc: pieces of the host's C library that go along, in a folder of their own that is on no
+            search path.
+    """
     library = host.library
     folder = PurePosixPath(library.path).parent
     files = [StagedFile(library.path, f"lib/{library.soname}")]
@@ -78,11 +87,12 @@ def stage_layout(host: HostMpi, facts: ImageFacts, lines: list[Line]) -> Staging
         Line("stage", library.soname, "the host MPI itself, under its SONAME", library.path)
     )
     outside = False
+    newer = _newer_runtime(host, facts)
     for elf in (*host.companions, *host.closure):
         name = elf.soname or PurePosixPath(elf.path).name
         if GLIBC_PIECES.match(name):
             continue
-        if name in RUNTIME_PIECES and not _newer_runtime(name, elf, facts):
+        if name in RUNTIME_PIECES and not newer:
             lines.append(Line("left out", name, "the image's own is as new or newer", elf.path))
             continue
         place, away = _place(elf.path, name, folder)
@@ -100,6 +110,9 @@ def stage_layout(host: HostMpi, facts: ImageFacts, lines: list[Line]) -> Staging
                 f"opened at run time, found by {plugins.variable}",
             )
         )
+    for elf in glibc:
+        files.append(StagedFile(elf.path, f"glibc/{elf.soname}"))
+        lines.append(Line("stage", f"glibc/{elf.soname}", "the host's C library, whole", elf.path))
     files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
     aliases = _aliases(host, {f.target for f in files}, lines)
     folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
@@ -108,10 +121,10 @@ def stage_layout(host: HostMpi, facts: ImageFacts, lines: list[Line]) -> Staging
     return Staging(_key(host, files, aliases), tuple(files), aliases, folders)
 
 
-def _newer_runtime(name: str, elf: Elf, facts: ImageFacts) -> bool:
-    if name != "libstdc++.so.6":
-        return False
-    return version_key(elf.offers.get("GLIBCXX", "")) > version_key(facts.libstdcxx)
+def _newer_runtime(host: HostMpi, facts: ImageFacts) -> bool:
+    """Whether the host's libstdc++ is newer than the image's; its libgcc_s comes along then."""
+    offered = [e.offers.get("GLIBCXX", "") for e in host.closure if e.soname == "libstdc++.so.6"]
+    return any(version_key(v) > version_key(facts.libstdcxx) for v in offered)
 
 
 def _place(path: str, name: str, folder: PurePosixPath) -> tuple[str, bool]:
@@ -155,18 +168,34 @@ def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str
     return f"{slug}-{digest}"
 
 
+def search_folders(staging: Staging, *, apart: bool = False) -> tuple[str, ...]:
+    """The folders of the staged MPI that the loader must search, as the container sees them.
+
+    Args:
+        apart: the MPI will be opened by another path than its own, where ``$ORIGIN`` does not lead
+            to what is beside it; so every folder with a library in it is named.
+    """
+    inner = {str(PurePosixPath(f.target).parent) for f in staging.files}
+    wanted = {"lib"} | {place for place in inner if place == "dep"}
+    if apart:
+        modules = ("ucx", "libfabric", "prov", "openmpi", "pmix", "glibc")
+        wanted |= {p for p in inner if PurePosixPath(p).name not in modules}
+    ordered = sorted(wanted, key=lambda place: (place != "lib", place.startswith("dep"), place))
+    return tuple(f"{MOUNT}/{place}" for place in ordered)
+
+
 def search_path(
-    staging: Staging, host: HostMpi, user_path: str, env: dict[str, str], lines: list[Line]
+    folders: Sequence[str], user_path: str, env: dict[str, str], lines: list[Line]
 ) -> None:
-    folders = [f"{MOUNT}/lib"]
-    if any(f.target.startswith("dep/") for f in staging.files):
-        folders.append(f"{MOUNT}/dep")
     path = ":".join([*folders, *([user_path] if user_path else [])])
     env["LD_LIBRARY_PATH"] = path
     why = "searched before the image's own library folders and its RUNPATHs"
     if user_path:
         why += "; the user's own entries follow"
     lines.append(Line("env", f"LD_LIBRARY_PATH={path}", why))
+
+
+def module_paths(staging: Staging, host: HostMpi, env: dict[str, str], lines: list[Line]) -> None:
     placed = {f.source: f.target for f in staging.files}
     for plugins in host.plugins:
         targets = [placed[p] for p in plugins.files if p in placed]

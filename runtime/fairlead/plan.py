@@ -20,7 +20,26 @@ from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
 from fairlead.hostmpi import HostMpi, Launcher
 from fairlead.identify import family_of_soname
-from fairlead.layout import ALIASES, MOUNT, WITNESS, Line, Staging, search_path, stage_layout
+from fairlead.layout import (
+    ALIASES,
+    MOUNT,
+    WITNESS,
+    Line,
+    Staging,
+    module_paths,
+    search_folders,
+    search_path,
+    stage_layout,
+)
+from fairlead.remedy import (
+    GLIBC_FOLDER,
+    Glibc,
+    GlibcWay,
+    choose_glibc,
+    host_glibc,
+    loader_words,
+    tied_to,
+)
 from fairlead.site import Site
 
 
@@ -66,6 +85,10 @@ class Plan:
         family: of the MPI that is mapped; the image's own unless it crosses to another.
         names: the names by which the image's programs ask for their MPI.
         consumers: the image's files that use MPI and matter for this request.
+        glibc: how the host's libraries get the C library that they need; None without a swap.
+        bound: files of the image over which the host's MPI is shown, because a program would take
+            them whatever is searched first.
+        wrapper: words that stand before the command in the container.
         witness: the host's file of the library that proves the launch from within it; empty when
             a job of its own has to.
         unset: variables of the user's shell that must not reach the container.
@@ -87,6 +110,9 @@ class Plan:
     staging: Staging | None
     binds: tuple[Bind, ...]
     env: Mapping[str, str]
+    glibc: Glibc | None = None
+    bound: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()
     witness: str = ""
     unset: tuple[str, ...] = ()
     lines: tuple[Line, ...] = field(default=())
@@ -178,10 +204,14 @@ def plan(
     env: dict[str, str] = {}
     binds: list[Bind] = []
     staging: Staging | None = None
+    glibc: Glibc | None = None
+    bound: tuple[str, ...] = ()
+    wrapper: tuple[str, ...] = ()
     own = own_mpi(facts, own_family)
     if request.mpi == "host":
         assert host is not None
-        staging = stage_layout(host, facts, lines)
+        glibc = choose_glibc(host, facts, engine)
+        staging = stage_layout(host, facts, lines, glibc.pieces)
         folder = cache / "stage" / staging.key
         binds.append(Bind(str(folder), MOUNT, read_only=True))
         lines.insert(0, _replaces(own, host, own_family))
@@ -194,7 +224,18 @@ def plan(
         )
         planned = f"{MOUNT}/lib/{host.library.soname}"
         title = host.library.title
-        search_path(staging, host, request.library_path, env, lines)
+        if engine.binds_files:
+            bound = _bind_over(tied_to(facts, consumers), host, folder, binds, lines)
+        folders = search_folders(staging, apart=bool(bound))
+        if glibc.way is GlibcWay.LOADER:
+            given = tuple(filter(None, request.library_path.split(":")))
+            wrapper = loader_words(glibc, (*folders, *given), facts)
+            lines.append(_by_loader(glibc, host))
+        else:
+            search_path(folders, request.library_path, env, lines)
+        if glibc.way is GlibcWay.BIND:
+            _bind_glibc(glibc, host, facts, folder, binds, lines)
+        module_paths(staging, host, env, lines)
     else:
         if own is None:
             raise fail(
@@ -245,6 +286,9 @@ def plan(
         staging=staging,
         binds=(*binds, *request.binds),
         env=env,
+        glibc=glibc,
+        bound=bound,
+        wrapper=wrapper,
         witness=witness,
         unset=request.shell_python,
         lines=(*lines, *notes),
@@ -344,6 +388,51 @@ def _names(consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None) 
         same = own is not None and own.family is family
         asked = {own.soname} if own and same else {ALIASES[family]["main"][1]}
     return tuple(sorted(asked))
+
+
+def _bind_over(
+    tied: Sequence[MpiLibrary], host: HostMpi, folder: Path, binds: list[Bind], lines: list[Line]
+) -> tuple[str, ...]:
+    """The host's MPI over those files of the image's that would be taken in any case."""
+    source = str(folder / "lib" / host.library.soname)
+    bound = []
+    for mpi in tied:
+        if mpi.family is not host.library.family:
+            continue
+        why = "a program's DT_RPATH leads there, before any search path"
+        if mpi.python_prefix:
+            why = f"mpi4py looks into its Python prefix, {mpi.python_prefix}, first"
+        binds.append(Bind(source, mpi.path, read_only=True))
+        lines.append(Line("bind", f"{source} -> {mpi.path} (read-only)", why, mpi.path))
+        bound.append(mpi.path)
+    return tuple(bound)
+
+
+def _bind_glibc(
+    glibc: Glibc,
+    host: HostMpi,
+    facts: ImageFacts,
+    folder: Path,
+    binds: list[Bind],
+    lines: list[Line],
+) -> None:
+    why = (
+        f"the host's libraries need GLIBC_{glibc.need}, the image has {facts.glibc}: the host's glibc "
+        f"{host_glibc(host)} takes its place, whole"
+    )
+    for piece in glibc.pieces:
+        source, target = folder / GLIBC_FOLDER / piece.soname, facts.glibc_files[piece.soname]
+        binds.append(Bind(str(source), target, read_only=True))
+        lines.append(Line("bind", f"{source} -> {target} (read-only)", why, glibc.by))
+
+
+def _by_loader(glibc: Glibc, host: HostMpi) -> Line:
+    why = (
+        f"the host's libraries need GLIBC_{glibc.need}, and this engine cannot show single files: the "
+        f"loader of the host's glibc {host_glibc(host)} starts the program; what the program starts "
+        "runs on the image's"
+    )
+    return Line("start", f"{MOUNT}/{GLIBC_FOLDER}, by its own loader", why, glibc.by)
 
 
 def _preload(

@@ -150,8 +150,9 @@ def _one_mpi(proof: Proof) -> list[Finding]:
 
 def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
     for p in proof.ranks:
-        program = p.app_mpi if p.app_mpi and p.app_mpi != proof.planned_file else ""
-        if program or p.mpi_path != proof.planned_file:
+        places = (proof.planned_file, *plan.bound)  # one file, which may be shown at several places
+        program = p.app_mpi if p.app_mpi and p.app_mpi not in places else ""
+        if program or p.mpi_path not in places:
             why, remedy = _why_kept(plan, p)
             loaded = program or p.mpi_path
             what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
@@ -223,7 +224,9 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
     for p in proof.ranks:
         if not vendor:
             continue  # nothing was known of it beforehand: path and inode have to do
-        if p.mpi_path == proof.planned_file and not (word in p.version and version in p.version):
+        if p.mpi_path in (proof.planned_file, *plan.bound) and not (
+            word in p.version and version in p.version
+        ):
             return [
                 error(
                     f"rank {p.rank} reports {p.version}",

@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlead import elf as elf_file
 from fairlead.elf import NotElf, newest
 from fairlead.facts import Elf, ImageFacts, MpiLibrary
-from fairlead.identify import family_of_soname, identify, is_mpi_library
+from fairlead.identify import GLIBC_PIECES, family_of_soname, identify, is_mpi_library
 
 _SKIP = frozenset({"proc", "sys", "dev"})
 _PYTHON = re.compile(r"python(3\.\d+)$")
@@ -29,6 +29,7 @@ def scan_tree(root: Path) -> ImageFacts:
     consumers: list[Elf] = []
     tied: list[Elf] = []  # a DT_RPATH rules over the libraries of its program too
     floor: list[str] = []
+    pieces: list[tuple[str, str]] = []
     glibc = libstdcxx = arch = ""
     count = 0
     for path in _candidates(root):
@@ -39,6 +40,8 @@ def scan_tree(root: Path) -> ImageFacts:
             continue
         count += 1
         floor.append(elf.needs.get("GLIBC", ""))
+        if GLIBC_PIECES.match(elf.soname):
+            pieces.append((elf.soname, inside))
         if elf.soname == "libc.so.6":
             glibc, arch = newest([glibc, elf.offers.get("GLIBC", "")]), elf.machine
         elif elf.soname == "libstdc++.so.6":
@@ -62,7 +65,15 @@ def scan_tree(root: Path) -> ImageFacts:
         consumers=tuple(sorted(consumers, key=lambda e: e.path)),
         glibc_floor=newest(floor),
         files=count,
+        glibc_files=_glibc_files(pieces),
     )
+
+
+def _glibc_files(pieces: list[tuple[str, str]]) -> dict[str, str]:
+    """The system's own glibc: some packages bring another in a folder of theirs."""
+    libc = min((path for name, path in pieces if name == "libc.so.6"), key=len, default="")
+    folder = libc.rpartition("/")[0]
+    return {name: path for name, path in pieces if libc and path.rpartition("/")[0] == folder}
 
 
 def _candidates(root: Path) -> Iterator[Path]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fairlead.facts import Elf
-from fairlead.hostmpi import GLIBC_PIECES, RUNTIME_PIECES
-from fairlead.identify import family_of_soname
+from fairlead.hostmpi import RUNTIME_PIECES
+from fairlead.identify import GLIBC_PIECES, family_of_soname
 from fairlead.layout import MOUNT, Line
 from fairlead.plan import Plan
 from fairlead.suggest import suggest

@@ -127,14 +127,6 @@ def test_family_other_forced_by_a_shell_runs_and_says_what_it_is() -> None:
     assert "proved on 2 ranks, 1 node: Open MPI v5.0.11" in done.stderr
 
 
-def test_rpath_in_a_program_is_refused_and_forced_fails_the_proof() -> None:
-    command = (hosts.image_with_rpath(), "--", "/opt/app/tied")
-    done = fairlead("run", "-n", "2", "--json", *command)
-    stopped(done, 121, "rpath", "/opt/app/tied", "DT_RPATH /opt/mpich/lib", "patchelf")
-    done = fairlead("run", "-n", "2", "--json", "--force", *command)
-    stopped(done, 122, "planned-file", "/opt/mpich/lib/libmpi.so.12", "DT_RPATH", "MPICH 5.0.2")
-
-
 def test_variable_that_leads_to_another_mpi_fails_the_proof() -> None:
     to = "=/opt/mpich/lib/libmpi.so.12"
     command = (hosts.image(), "--", "python3", "-c", "from mpi4py import MPI")

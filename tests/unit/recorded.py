@@ -27,6 +27,7 @@ ROOT_ENGINE = Engine("apptainer", "/opt/apptainer", False, (), ())
 USER_ENGINE = Engine(
     "apptainer", "/opt/apptainer", True, ("--userns",), (("--userns", "not setuid"),)
 )
+NO_FILES = replace(ROOT_ENGINE, binds_files=False)  # as Shifter
 HYDRA = Launcher("/opt/host/bin/mpiexec.hydra", AbiFamily.MPICH, "MPICH Hydra 5.0.2")
 OPENMPI = Launcher("/opt/other/bin/mpiexec", AbiFamily.OPENMPI, "Open MPI 5.0.11")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.unit.recorded import HYDRA, OPENMPI, USER_ENGINE, host, image, planned
+from tests.unit.recorded import HYDRA, NO_FILES, OPENMPI, USER_ENGINE, host, image, planned
 
 from fairlead import checks
 from fairlead.facts import AbiFamily, Elf, MpiLibrary
@@ -43,7 +43,7 @@ def test_good_plans_pass_every_check_and_each_says_so() -> None:
 
 
 def tied() -> Plan:
-    return planned(image("rpath"))
+    return planned(image("rpath"), engine=NO_FILES)
 
 
 def other_family() -> Plan:
@@ -82,7 +82,7 @@ def static_program() -> Plan:
 
 def mpi_in_python() -> Plan:
     inside: MpiLibrary = replace(image().mpis[0], python_prefix="/opt/python")
-    return planned(replace(image(), mpis=(inside,)))
+    return planned(replace(image(), mpis=(inside,)), engine=NO_FILES)
 
 
 def no_alias() -> Plan:
@@ -176,7 +176,7 @@ def test_rpath_elsewhere_or_with_a_runpath_is_no_matter() -> None:
             replace(e, **changes) if e.path == "/opt/app/tied" else e
             for e in image("rpath").consumers
         )
-        return planned(replace(image("rpath"), consumers=consumers))
+        return planned(replace(image("rpath"), consumers=consumers), engine=NO_FILES)
 
     assert errors(with_(rpath=("/opt/other/lib",))) == {}
     assert errors(with_(runpath=("/opt/mpich/lib",))) == {}

@@ -10,13 +10,13 @@ import pytest
 from fairlead.facts import AbiFamily, Elf
 from fairlead.findings import ExitCode, FairleadError
 from fairlead.hostmpi import (
-    GLIBC_PIECES,
     discover,
     from_prefix,
     identify_launcher,
     in_prefix,
     needs,
 )
+from fairlead.identify import GLIBC_PIECES
 
 MPI = """
 const char *banner[] = {"MPICH Version", "5.6.7"};

@@ -13,6 +13,7 @@ from tests.unit.recorded import (
     HOSTS,
     HYDRA,
     IMAGES,
+    NO_FILES,
     OPENMPI,
     ROOT_ENGINE,
     SITE,
@@ -23,11 +24,14 @@ from tests.unit.recorded import (
 )
 
 from fairlead.checks import launcher_family
+from fairlead.elf import version_key
 from fairlead.facts import AbiFamily, ImageFacts
 from fairlead.findings import ExitCode, FairleadError, Severity
-from fairlead.hostmpi import GLIBC_PIECES, HostMpi
+from fairlead.hostmpi import HostMpi
+from fairlead.identify import GLIBC_PIECES, family_of_soname
 from fairlead.layout import MOUNT, WITNESS
 from fairlead.plan import Bind, Plan, Request, choose_host, image_family, plan
+from fairlead.remedy import GlibcWay
 from fairlead.serial import to_json
 
 FOLDERS = st.sampled_from(["/home/u/lib", "/scratch/lib", "/opt/tool/lib64"])
@@ -43,7 +47,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return planned(
         image(draw(st.sampled_from(IMAGES))),
         mpi,
-        engine=draw(st.sampled_from([ROOT_ENGINE, USER_ENGINE])),
+        engine=draw(st.sampled_from([ROOT_ENGINE, USER_ENGINE, NO_FILES])),
         library_path=":".join(draw(st.lists(FOLDERS, max_size=3))),
         preload=draw(st.sampled_from(["", "/opt/tool/libtrace.so"])),
         binds=draw(BINDS),
@@ -53,11 +57,55 @@ def plans(draw: st.DrawFn) -> Plan:
 
 @settings(max_examples=80, deadline=None)
 @given(made=plans())
-def test_plan_any_stages_no_piece_of_glibc(made: Plan) -> None:
-    assert made.staging and made.staging.files
+def test_plan_any_has_no_piece_of_glibc_on_a_search_path(made: Plan) -> None:
+    assert made.staging and made.staging.files and made.glibc
+    searched = made.env.get("LD_LIBRARY_PATH", "").split(":")
     for item in made.staging.files:
-        for name in (item.source, item.target):
-            assert not GLIBC_PIECES.match(PurePosixPath(name).name), item
+        if GLIBC_PIECES.match(PurePosixPath(item.target).name):
+            assert item.target.startswith("glibc/") and made.glibc.pieces, item
+            assert f"{MOUNT}/{PurePosixPath(item.target).parent}" not in searched
+    assert f"{MOUNT}/glibc" not in searched
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_brings_a_whole_glibc_or_none_and_only_when_it_is_needed(made: Plan) -> None:
+    assert made.glibc and made.host and made.staging
+    need, have = version_key(made.glibc.need), version_key(made.facts.glibc)
+    brought = {p.soname for p in made.glibc.pieces}
+    assert bool(brought) <= (need > have)
+    over = {b.target for b in made.binds} & set(made.facts.glibc_files.values())
+    if made.glibc.way is GlibcWay.BIND:
+        assert {"libc.so.6", "ld-linux-x86-64.so.2", "libm.so.6"} <= brought
+        assert over == {made.facts.glibc_files[name] for name in brought}
+        both = set(made.facts.glibc_files) & {e.soname for e in made.host.glibc}
+        assert brought == both
+    else:
+        assert not over
+    assert bool(made.wrapper) is (made.glibc.way is GlibcWay.LOADER)
+    if made.wrapper:
+        assert "LD_LIBRARY_PATH" not in made.env and f"{MOUNT}/lib" in made.wrapper[-1]
+
+
+@settings(max_examples=80, deadline=None)
+@given(made=plans())
+def test_plan_any_lets_exactly_one_mpi_be_reached(made: Plan) -> None:
+    """Every name and every place by which a program of the image asks leads to the staged file."""
+    assert made.staging and made.host
+    staged = {f.target for f in made.staging.files} | {link for link, _ in made.staging.aliases}
+    real = {link: f"lib/{target}" for link, target in made.staging.aliases}
+    if made.host.library.family is made.family:
+        for name in made.names:
+            place = f"lib/{name}"
+            assert place in staged
+            assert real.get(place, place) == f"lib/{made.host.library.soname}"
+    for place in made.bound:
+        sources = {b.source for b in made.binds if b.target == place}
+        assert sources == {f"{CACHE}/stage/{made.staging.key}/lib/{made.host.library.soname}"}
+    mpis = [
+        f for f in made.staging.files if family_of_soname(PurePosixPath(f.target).name) != "unknown"
+    ]
+    assert [f.source for f in mpis] == [made.host.library.path]
 
 
 @settings(max_examples=80, deadline=None)
@@ -83,16 +131,18 @@ def test_plan_any_stages_each_place_once(made: Plan) -> None:
     assert len(targets) == len(set(targets))
     sources = [f.source for f in made.staging.files]
     assert sources.count(made.host.library.path) == 1
-    assert all(t.startswith(("lib/", "dep/")) and ".." not in t for t in targets)
+    assert all(t.startswith(("lib/", "dep/", "glibc/")) and ".." not in t for t in targets)
 
 
 @settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
     assert made.binds[0].target == MOUNT and made.binds[0].read_only
-    assert made.binds[1].target == WITNESS and made.binds[1].read_only
-    assert made.binds[2:] == made.request.binds
-    path = made.env["LD_LIBRARY_PATH"].split(":")
+    assert [b.read_only for b in made.binds if b.target == WITNESS] == [True]
+    assert made.binds[len(made.binds) - len(made.request.binds) :] == made.request.binds
+    path = made.env.get("LD_LIBRARY_PATH", "").split(":")
+    if made.wrapper:  # by the host's loader, whose own words name the path
+        path = made.wrapper[-1].split('--library-path "')[1].split('"')[0].split(":")[:-2]
     assert path[0] == f"{MOUNT}/lib"
     given_path = [p for p in made.request.library_path.split(":") if p]
     assert [p for p in path if not p.startswith(MOUNT)] == given_path

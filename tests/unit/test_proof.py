@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.recorded import OPENMPI, host, image, planned, proved
+from tests.unit.recorded import NO_FILES, OPENMPI, host, image, planned, proved
 
 from fairlead.findings import Severity
 from fairlead.plan import Plan
@@ -86,10 +86,10 @@ def test_judge_parted_shared_memory_is_told_for_its_node() -> None:
 
 def test_judge_kept_mpi_names_rpath_prefix_or_alias() -> None:
     kept: dict[str, Any] = {"mpi_path": "/opt/mpich/lib/libmpi.so.12"}
-    tied = words(proved(planned(image("rpath")), **kept))
+    tied = words(proved(planned(image("rpath"), engine=NO_FILES), **kept))
     assert "/opt/app/tied has DT_RPATH /opt/mpich/lib" in tied["planned-file"]
     inside = replace(image().mpis[0], python_prefix="/opt/python")
-    prefix = words(proved(planned(replace(image(), mpis=(inside,))), **kept))
+    prefix = words(proved(planned(replace(image(), mpis=(inside,)), engine=NO_FILES), **kept))
     assert "in a Python prefix" in prefix["planned-file"]
     plan = planned(image("debian12-mpich"))
     assert plan.staging

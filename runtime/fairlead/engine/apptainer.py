@@ -27,6 +27,7 @@ class Engine:
         userns_per_rank: each rank gets a user namespace of its own.
         options: what `exec` needs here, before binds.
         reasons: ``(option, why)`` for ``explain``.
+        binds_files: it can show a single file of the host over one of the image.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Engine:
     userns_per_rank: bool
     options: tuple[str, ...]
     reasons: tuple[tuple[str, str], ...]
+    binds_files: bool = True
 
 
 def detect(environ: Mapping[str, str] = os.environ) -> Engine:

@@ -283,7 +283,8 @@ static int mapped(Record *to)
         snprintf(last, sizeof last, "%s %s ", words[3], words[4]);
         add(to, "mpi", value);
         count++;
-        right = !strcmp(path, plan.file) && (!plan.inode || plan.inode == strtoul(words[4], 0, 10));
+        /* The staged file may be shown at several places: its inode tells. */
+        right = plan.inode ? plan.inode == strtoul(words[4], 0, 10) : !strcmp(path, plan.file);
     }
     if (maps.fd >= 0)
         close(maps.fd);

@@ -1,0 +1,132 @@
+"""What a plain swap would not do, done by a remedy of the plan, and proved by a real run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from tests.system import hosts
+from tests.system.hosts import answer, fairlead, ranks_of
+
+from fairlead.paths import cache_dir
+from fairlead.plan import Request, plan
+from fairlead.session import Choices, launch_proved, prepare
+
+REPORT = """
+import os, subprocess
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+child = subprocess.run(["getconf", "GNU_LIBC_VERSION"], capture_output=True, text=True)
+print("rank", world.rank, os.confstr("CS_GNU_LIBC_VERSION"), "| child", child.stdout.strip(), "|",
+      world.allreduce(1), MPI.Get_library_version().split()[2], flush=True)
+"""
+
+
+@cache
+def sid() -> Path:
+    """A root folder of Debian unstable with its MPICH: a host with a newer glibc than the image."""
+    return hosts.debian_files(
+        "sid", "libc6", "libc-bin", "libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2",
+        "libnuma1", "libucc1", "libze1", "libstdc++6", "libgcc-s1", "zlib1g",
+    )  # fmt: skip
+
+
+def on_sid() -> tuple[str | Path, ...]:
+    # The launcher of that MPI would need that glibc itself.
+    return ("--mpi", sid() / "usr", "--launcher", hosts.mpich() / "bin/mpiexec")
+
+
+def test_program_tied_by_rpath_gets_the_hosts_mpi_at_the_place_where_it_looks() -> None:
+    image = hosts.image_with_rpath()
+    done = fairlead("run", "-n", "2", "--json", image, "--", "/opt/app/tied")
+    assert done.returncode == 0, done.stdout + done.stderr
+    proof = answer(done)["proof"]
+    assert {r["mpi_path"] for r in proof["ranks"]} == {"/opt/mpich/lib/libmpi.so.12"}
+    assert {r["mpi_inode"] for r in proof["ranks"]} == {proof["planned_inode"]}
+    assert {v for v, _ in ranks_of(done.stderr).values()} == {"MPICH Version: 5.0.2"}
+    for host in (hosts.intel(), hosts.mpich()):
+        done = fairlead("explain", "--mpi", host, "--app", "/opt/app/tied", image)
+        assert "DT_RPATH" in done.stdout and "/opt/mpich/lib/libmpi.so.12" in done.stdout
+
+
+def test_program_tied_by_rpath_computes_on_intel_what_it_computes_on_its_own() -> None:
+    bits = set()
+    for mpi in (hosts.intel(), "container"):
+        done = fairlead(
+            "run", "-n", "2", "--mpi", mpi, hosts.image_with_rpath(), "--", "/opt/app/tied"
+        )
+        assert done.returncode == 0, done.stderr
+        bits |= {b for _, b in ranks_of(done.stdout).values()}
+    assert len(bits) == 1
+
+
+def test_mpi_in_a_python_prefix_is_replaced_where_mpi4py_looks_first() -> None:
+    library = hosts.old_mpich() / "lib/libmpi.so.12"
+    image = hosts.squashfs_with("python-prefix", {"/opt/python/lib/libmpi.so.12": library})
+    done = fairlead("run", "-n", "2", "--json", image, "--", "python3", "-c", REPORT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    proof = answer(done)["proof"]
+    assert {r["mpi_inode"] for r in proof["ranks"]} == {proof["planned_inode"]}
+    assert done.stderr.count("2 5.0.2") == 2
+
+
+def test_host_with_a_newer_glibc_brings_it_file_by_file() -> None:
+    done = fairlead("preflight", "--json", *on_sid(), hosts.image(), "--app", "python3")
+    said = answer(done)
+    assert done.returncode == 0, said["findings"]
+    (told,) = [f for f in said["findings"] if f["check"] == "glibc"]
+    assert told["severity"] == "ok" and "file by file" in told["what"], told
+
+    done = fairlead(
+        "run", "-n", "2", "--json", *on_sid(), hosts.image(), "--", "python3", "-c", REPORT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("rank ")]
+    assert len(lines) == 2
+    for line in lines:  # the program, and what it starts
+        own, child = line.split("|")[:2]
+        assert own.split()[-1] == child.split()[-1] > "2.36", line
+
+
+def test_host_with_a_newer_glibc_runs_c_programs_of_the_image() -> None:
+    image = hosts.image_with_programs()
+    done = fairlead("run", "-n", "2", "--json", *on_sid(), image, "--", "/opt/app/allreduce")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+    own = fairlead("run", "-n", "2", "--mpi", "container", image, "--", "/opt/app/allreduce")
+    bits = {b for text in (done.stderr, own.stdout) for _, b in ranks_of(text).values()}
+    assert len(bits) == 1
+
+
+def test_engine_that_binds_no_files_starts_the_program_by_the_hosts_loader() -> None:
+    command = ("python3", "-c", REPORT)
+    choices = Choices(mpi=str(sid() / "usr"), launcher=str(hosts.mpich() / "bin/mpiexec"))
+    prepared = prepare(str(hosts.image()), choices, Request(ranks=2, command=command))
+    made = prepared.plan
+    by_loader = plan(
+        made.image, made.facts, made.host, made.launcher, made.site,
+        replace(made.engine, binds_files=False), made.request, cache_dir(), (), made.witness,
+    )  # fmt: skip
+    assert "LD_LIBRARY_PATH" not in by_loader.env, "children would be given the host's libraries"
+    said = cache_dir() / "tests" / "by-loader"
+    with said.open("w+b") as out:
+        done = launch_proved(replace(prepared, plan=by_loader), command, 2, stdout=out, stderr=out)
+    text = said.read_text()
+    assert done.result.code == 0, text
+    assert done.proof and done.proof.holds
+    for line in [line for line in text.splitlines() if line.startswith("rank ")]:
+        own, child = line.split("|")[:2]
+        assert own.split()[-1] > "2.36" and child.split()[-1] == "2.36", line
+    assert text.count("rank ") == 2
+
+
+def test_loader_without_a_remedy_is_still_refused() -> None:
+    """Where the host's own C library is not in the prefix that was named, nothing can be done."""
+    prefix = hosts.debian_mpich("trixie")
+    env = {"LD_LIBRARY_PATH": str(prefix / "lib/x86_64-linux-gnu")}
+    done = fairlead("preflight", "--json", "--mpi", prefix, hosts.image(), env=env)
+    assert done.returncode == 121
+    (told,) = [f for f in answer(done)["findings"] if f["check"] == "glibc"]
+    assert "GLIBC_2.38" in told["why"] and told["remedy"]
