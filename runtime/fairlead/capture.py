@@ -70,9 +70,7 @@ def take(
     """
     chosen, reason = sites.resolve(site, environ)
     found = {
-        mpi.library.path: mpi
-        for prefix in prefixes
-        for mpi in (hostmpi.from_prefix(prefix, environ),)
+        mpi.library.path: mpi for prefix in prefixes for mpi in hostmpi.from_prefix(prefix, environ)
     }
     for mpi in hostmpi.discover(environ):
         found.setdefault(mpi.library.path, mpi)
@@ -147,16 +145,16 @@ def read(path: Path) -> Capture:
         ) from None
 
 
-def mpi_below(capture: Capture, prefix: Path) -> HostMpi:
-    """The captured MPI that is installed in ``prefix``.
+def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:
+    """The captured MPIs that are installed in ``prefix``; at least one.
 
     Raises:
         FairleadError: exit code 2; there is none.
     """
     wanted = os.path.normpath(prefix)
-    for mpi in capture.mpis:
-        if os.path.normpath(mpi.prefix) == wanted:
-            return replace(mpi, found_by=f"named by --mpi {prefix}")
+    found = tuple(m for m in capture.mpis if os.path.normpath(m.prefix) == wanted)
+    if found:
+        return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in found)
     known = ", ".join(dict.fromkeys(mpi.prefix for mpi in capture.mpis))
     raise fail(
         f"no MPI of {prefix} was captured",

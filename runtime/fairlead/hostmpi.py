@@ -31,6 +31,11 @@ RUNTIME_PIECES = frozenset({"libstdc++.so.6", "libgcc_s.so.1"})
 _COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
 
 
+def is_binding(soname: str) -> bool:
+    """Whether a library is an MPI's interface for another language."""
+    return bool(_COMPANIONS.match(soname))
+
+
 @dataclass(frozen=True)
 class Plugins:
     """Modules that a library opens by itself, invisible to NEEDED.
@@ -72,6 +77,7 @@ class HostMpi:
         found_by: why it was considered, for ``explain``.
         glibc: the pieces of the C library that it runs on, its loader among them.
         root: the folder of the host's file system; another than ``/`` for one that is mounted.
+        shared_folder: its folder is one of the system's, where others' libraries are too.
     """
 
     library: MpiLibrary
@@ -85,6 +91,7 @@ class HostMpi:
     found_by: str
     glibc: tuple[Elf, ...] = ()
     root: str = "/"
+    shared_folder: bool = False
 
     @property
     def parts(self) -> tuple[Elf, ...]:
@@ -114,8 +121,10 @@ def discover(
 
 def from_prefix(
     prefix: Path, environ: Mapping[str, str] = os.environ, by: str = "--mpi"
-) -> HostMpi:
-    """The MPI below ``prefix``, as ``--mpi PREFIX`` or a variable names it.
+) -> tuple[HostMpi, ...]:
+    """The MPIs below ``prefix``, as ``--mpi PREFIX`` or a variable names it; at least one.
+
+    There may be two binary interfaces of one MPI: MPICH 5 has libmpi.so.12 and libmpi_abi.so.1.
 
     Raises:
         FairleadError: exit code 2 when there is none.
@@ -132,7 +141,7 @@ def from_prefix(
             check="host-mpi",
             code=ExitCode.USAGE,
         )
-    return found[0]
+    return found
 
 
 def in_prefix(
@@ -218,7 +227,7 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 
 
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> str:
-    parts = [f"3 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
+    parts = [f"4 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         status = path.stat()
         parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
@@ -258,6 +267,7 @@ def _describe(
         found_by=reason,
         glibc=_glibc(library.elf, environ, root),
         root=str(root),
+        shared_folder=folder in {f.resolve() for f in _system_folders(root)},
     )
 
 

@@ -6,7 +6,9 @@ failure (facts: glibc's ld.so(8), MPICH ABI compatibility initiative):
 * a real file is staged once, under its SONAME; other names are symlinks *in the same folder*,
   because ``$ORIGIN`` is the folder of the name that was opened;
 * ``libmpi.so`` is always among the names: mpi4py opens it first, and would map the image's;
-* no piece of glibc ever comes by search path.
+* no piece of glibc ever comes by search path;
+* nor does what the MPI needs behind it, where its copies can be told where that is: by LD_LIBRARY_PATH
+  it would be given to the image's own programs too, which may need another version.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from fairlead.elf import version_key
@@ -24,7 +26,7 @@ from fairlead.identify import GLIBC_PIECES
 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
-_STAGE_FORMAT = 1  # moves when the layout of a staged folder does
+_STAGE_FORMAT = 2  # moves when the layout of a staged folder does
 
 ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
     AbiFamily.MPICH: {
@@ -49,10 +51,15 @@ class Line:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of the host, and its place below the staged folder."""
+    """A file of the host, and its place below the staged folder.
+
+    Attributes:
+        rpath: the DT_RUNPATH that its copy gets; empty to leave what it has.
+    """
 
     source: str
     target: str
+    rpath: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,13 +79,19 @@ class Staging:
 
 
 def stage_layout(
-    host: HostMpi, facts: ImageFacts, lines: list[Line], glibc: Sequence[Elf] = ()
+    host: HostMpi,
+    facts: ImageFacts,
+    lines: list[Line],
+    glibc: Sequence[Elf] = (),
+    *,
+    isolate: bool = True,
 ) -> Staging:
     """The staged folder of ``host``'s MPI for an image.
 
     Args:
         glibc: pieces of the host's C library that go along, in a folder of their own that is on no
             search path.
+        isolate: the copies can be given a DT_RUNPATH.
     """
     library = host.library
     folder = PurePosixPath(library.path).parent
@@ -95,13 +108,19 @@ def stage_layout(
         if name in RUNTIME_PIECES and not newer:
             lines.append(Line("left out", name, "the image's own is as new or newer", elf.path))
             continue
-        place, away = _place(elf.path, name, folder)
+        apart = host.shared_folder and elf not in host.companions
+        place, away = _place(elf.path, name, folder, apart)
+        if name in RUNTIME_PIECES:
+            place, away = f"lib/{name}", False  # one for all: the newest
         outside = outside or away
         files.append(StagedFile(elf.path, place))
-        lines.append(Line("stage", place, "needed by the host MPI", elf.path))
+        why = "needed by the host MPI"
+        if elf in host.companions:
+            why = "the host MPI's interface for another language"
+        lines.append(Line("stage", place, why, elf.path))
     for plugins in host.plugins:
         for path in plugins.files:
-            place, _ = _place(path, PurePosixPath(path).name, folder)
+            place, _ = _place(path, PurePosixPath(path).name, folder, host.shared_folder)
             files.append(StagedFile(path, place))
         lines.append(
             Line(
@@ -110,9 +129,15 @@ def stage_layout(
                 f"opened at run time, found by {plugins.variable}",
             )
         )
-    for elf in glibc:
-        files.append(StagedFile(elf.path, f"glibc/{elf.soname}"))
-        lines.append(Line("stage", f"glibc/{elf.soname}", "the host's C library, whole", elf.path))
+    if isolate and outside:
+        files = [replace(f, rpath=_rpath(f, host)) for f in files]
+        why = "each copy looks there by its own DT_RUNPATH; the image's programs never do"
+        lines.append(Line("isolate", f"{MOUNT}/dep", why))
+    if glibc:
+        files += [StagedFile(elf.path, f"glibc/{elf.soname}") for elf in glibc]
+        names = ", ".join(elf.soname for elf in glibc)
+        why = "the host's C library, whole, in a folder that no search path names"
+        lines.append(Line("stage", f"glibc/: {len(glibc)} files", why, names))
     files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
     aliases = _aliases(host, {f.target for f in files}, lines)
     folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
@@ -121,16 +146,33 @@ def stage_layout(
     return Staging(_key(host, files, aliases), tuple(files), aliases, folders)
 
 
+def _rpath(file: StagedFile, host: HostMpi) -> str:
+    """Where a copy looks: among what was staged, and beside itself as before.
+
+    Folders of the host's own mean something else in the container, or nothing.
+    """
+    if PurePosixPath(file.target).name in RUNTIME_PIECES:
+        return ""
+    known = {e.path: (*e.rpath, *e.runpath) for e in host.parts}
+    own = [p for p in known.get(file.source, ()) if p.startswith(("$ORIGIN", "${ORIGIN}"))]
+    beside = ["$ORIGIN/.."] if PurePosixPath(file.target).parts[0] == "dep" else []
+    return ":".join(dict.fromkeys([*own, f"{MOUNT}/dep", *beside]))
+
+
 def _newer_runtime(host: HostMpi, facts: ImageFacts) -> bool:
     """Whether the host's libstdc++ is newer than the image's; its libgcc_s comes along then."""
     offered = [e.offers.get("GLIBCXX", "") for e in host.closure if e.soname == "libstdc++.so.6"]
     return any(version_key(v) > version_key(facts.libstdcxx) for v in offered)
 
 
-def _place(path: str, name: str, folder: PurePosixPath) -> tuple[str, bool]:
-    """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds."""
+def _place(path: str, name: str, folder: PurePosixPath, apart: bool) -> tuple[str, bool]:
+    """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds.
+
+    Args:
+        apart: that folder is the system's: what is in it need not belong to the MPI.
+    """
     parent = PurePosixPath(path).parent
-    if parent == folder or folder in parent.parents:
+    if not apart and (parent == folder or folder in parent.parents):
         inner = parent.relative_to(folder)
         return str(PurePosixPath("lib") / inner / name), False
     if "ucx" in parent.parts[-1:] or name.endswith("-fi.so"):
@@ -152,7 +194,7 @@ def _aliases(host: HostMpi, staged: set[str], lines: list[Line]) -> tuple[tuple[
         name = PurePosixPath(link).name
         why = "mpi4py opens this name first; without it the image's library would be mapped too"
         if name != "libmpi.so":
-            why = "programs linked against a distribution's MPICH ask for this name"
+            why = "some programs ask for the MPI by this name: who links, decides"
         lines.append(Line("alias", f"{name} -> {target}", why))
     return tuple(links)
 
@@ -161,7 +203,7 @@ def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str
     """Changes when a library changes (build id, versions, path) or the layout does."""
     ids = {e.path: e.build_id or f"{e.needs}{len(e.mpi_exports)}" for e in host.parts}
     text = [f"{_STAGE_FORMAT} {host.library.title}", *host.data]
-    text += [f"{f.source} {f.target} {ids.get(f.source, '')}" for f in files]
+    text += [f"{f.source} {f.target} {f.rpath} {ids.get(f.source, '')}" for f in files]
     text += [f"{link} {target}" for link, target in aliases]
     digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
     slug = re.sub(r"[^a-z0-9.]+", "-", host.library.title.lower()) or "mpi"
@@ -176,10 +218,11 @@ def search_folders(staging: Staging, *, apart: bool = False) -> tuple[str, ...]:
             to what is beside it; so every folder with a library in it is named.
     """
     inner = {str(PurePosixPath(f.target).parent) for f in staging.files}
-    wanted = {"lib"} | {place for place in inner if place == "dep"}
+    isolated = any(f.rpath for f in staging.files)
+    wanted = {"lib"} | {place for place in inner if place == "dep" and not isolated}
     if apart:
         modules = ("ucx", "libfabric", "prov", "openmpi", "pmix", "glibc")
-        wanted |= {p for p in inner if PurePosixPath(p).name not in modules}
+        wanted |= {p for p in inner if PurePosixPath(p).name not in modules and p != "dep"}
     ordered = sorted(wanted, key=lambda place: (place != "lib", place.startswith("dep"), place))
     return tuple(f"{MOUNT}/{place}" for place in ordered)
 

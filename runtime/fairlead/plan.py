@@ -18,7 +18,7 @@ from fairlead.cross import MPI4PY_MODULE, crossing
 from fairlead.engine.apptainer import Engine
 from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
-from fairlead.hostmpi import HostMpi, Launcher
+from fairlead.hostmpi import HostMpi, Launcher, is_binding
 from fairlead.identify import family_of_soname
 from fairlead.layout import (
     ALIASES,
@@ -181,6 +181,7 @@ def plan(
     cache: Path,
     notes: tuple[Line, ...] = (),
     witness: str = "",
+    isolate: bool = True,
 ) -> Plan:
     """How to run ``image`` on ``host``'s MPI, or on its own with ``request.mpi == "container"``.
 
@@ -190,6 +191,7 @@ def plan(
         cache: fairlead's cache folder, where the staged folder will be.
         notes: lines on how the host MPI was chosen.
         witness: the host's file of the library that proves a launch from within.
+        isolate: copies of the host's libraries can be given a DT_RUNPATH.
     Raises:
         FairleadError: exit code 121; there is nothing that could be planned at all. What can be
             planned but will not work is found by :func:`fairlead.checks.check`.
@@ -211,7 +213,7 @@ def plan(
     if request.mpi == "host":
         assert host is not None
         glibc = choose_glibc(host, facts, engine)
-        staging = stage_layout(host, facts, lines, glibc.pieces)
+        staging = stage_layout(host, facts, lines, glibc.pieces, isolate=isolate)
         folder = cache / "stage" / staging.key
         binds.append(Bind(str(folder), MOUNT, read_only=True))
         lines.insert(0, _replaces(own, host, own_family))
@@ -372,7 +374,12 @@ def _relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[E
             and (e.path == first or ("/" not in first and PurePosixPath(e.path).name == first))
         }
     kept: list[Elf] = []
+    homes = {PurePosixPath(mpi.path).parent for mpi in facts.mpis}
+    asked = {name for elf in facts.consumers for name in elf.needed}
     for elf in facts.consumers:
+        beside_mpi = PurePosixPath(elf.path).parent in homes and is_binding(elf.soname)
+        if beside_mpi and elf.soname not in asked:
+            continue  # Fortran's or C++'s interface, which nothing in the image uses
         is_program = bool(elf.interpreter) and not elf.soname
         if programs and is_program and elf.path not in programs:
             continue
@@ -423,7 +430,9 @@ def _bind_glibc(
     for piece in glibc.pieces:
         source, target = folder / GLIBC_FOLDER / piece.soname, facts.glibc_files[piece.soname]
         binds.append(Bind(str(source), target, read_only=True))
-        lines.append(Line("bind", f"{source} -> {target} (read-only)", why, glibc.by))
+    place = PurePosixPath(facts.glibc_files["libc.so.6"]).parent
+    what = f"{folder}/{GLIBC_FOLDER}/* -> {place}/* ({len(glibc.pieces)} files, read-only)"
+    lines.append(Line("bind", what, why, glibc.by))
 
 
 def _by_loader(glibc: Glibc, host: HostMpi) -> Line:

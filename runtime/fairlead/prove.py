@@ -209,6 +209,7 @@ def _ask() -> None:
     os.environ.setdefault("MPIR_CVAR_CH4_OFI_CAPABILITY_SETS_DEBUG", "1")  # MPICH 3.4
     os.environ.setdefault("UCX_LOG_LEVEL", "info")
     os.environ.setdefault("I_MPI_DEBUG", "5")
+    os.environ.setdefault("OMPI_MCA_ompi_display_comm", "mpi_init")  # Open MPI 5
 
 
 def _write(folder: str, name: str, value: object) -> None:
@@ -432,6 +433,10 @@ def transports(said: str) -> dict[str, Any]:
         providers.add(match)
     if match := re.search(r"libfabric provider: ([\w;-]+)", said):
         netmod, providers = "ofi", {match.group(1)}
+    if match := re.search(r"Connection summary: \((\w+)\)", said):
+        netmod = match.group(1)
+        providers = set(re.findall(r"^ +o\w+-host: +all connections are (\w+)$", said, re.M))
+        providers |= set(re.findall(r"^ +o\w+-host: .* some connections are (\w+)", said, re.M))
     if "Load tuning file" in said and "_shm" in said and not providers:
         netmod, providers = "shm", {"shm"}
     return {

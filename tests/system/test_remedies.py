@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from tests.system import hosts
@@ -23,18 +22,9 @@ print("rank", world.rank, os.confstr("CS_GNU_LIBC_VERSION"), "| child", child.st
 """
 
 
-@cache
-def sid() -> Path:
-    """A root folder of Debian unstable with its MPICH: a host with a newer glibc than the image."""
-    return hosts.debian_files(
-        "sid", "libc6", "libc-bin", "libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2",
-        "libnuma1", "libucc1", "libze1", "libstdc++6", "libgcc-s1", "zlib1g",
-    )  # fmt: skip
-
-
 def on_sid() -> tuple[str | Path, ...]:
     # The launcher of that MPI would need that glibc itself.
-    return ("--mpi", sid() / "usr", "--launcher", hosts.mpich() / "bin/mpiexec")
+    return ("--mpi", hosts.sid() / "usr", "--launcher", hosts.mpich() / "bin/mpiexec")
 
 
 def test_program_tied_by_rpath_gets_the_hosts_mpi_at_the_place_where_it_looks() -> None:
@@ -90,6 +80,37 @@ def test_host_with_a_newer_glibc_brings_it_file_by_file() -> None:
         assert own.split()[-1] == child.split()[-1] > "2.36", line
 
 
+LOADED = """
+import ctypes, os
+from mpi4py import MPI
+for name in ("libz.so.1", "libudev.so.1", "libnuma.so.1"):  # as a program of the image would
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        print("refused", name)
+paths = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line and "/" in line}
+print("rank", MPI.COMM_WORLD.rank, *sorted(paths), flush=True)
+"""
+
+
+def test_libraries_behind_the_hosts_mpi_are_not_given_to_the_images_programs() -> None:
+    """They are found by those that need them, and by no search path of the container."""
+    command = ("--", "python3", "-c", LOADED)
+    done = fairlead("run", "-n", "2", *on_sid(), hosts.image(), *command)
+    assert done.returncode == 0, done.stderr
+    (first, second) = [line.split() for line in done.stdout.splitlines() if "rank" in line]
+    for paths in (first, second):
+        behind = {Path(p).name for p in paths if p.startswith("/opt/fairlead/mpi/dep/")}
+        assert {"libucp.so.0", "libhwloc.so.15"} <= behind, behind
+        # Needed by both: each has its own, unless the MPI had brought it before.
+        (zlib,) = [p for p in paths if "/libz.so" in p]
+        assert zlib.startswith("/usr/lib/"), zlib
+    # In the host's closure and not in the image: nobody but the MPI finds it.
+    assert "refused libnuma.so.1" in done.stdout
+    said = answer(fairlead("explain", "--json", *on_sid(), hosts.image()))
+    assert any(line["kind"] == "isolate" for line in said["lines"])
+
+
 def test_host_with_a_newer_glibc_runs_c_programs_of_the_image() -> None:
     image = hosts.image_with_programs()
     done = fairlead("run", "-n", "2", "--json", *on_sid(), image, "--", "/opt/app/allreduce")
@@ -102,7 +123,7 @@ def test_host_with_a_newer_glibc_runs_c_programs_of_the_image() -> None:
 
 def test_engine_that_binds_no_files_starts_the_program_by_the_hosts_loader() -> None:
     command = ("python3", "-c", REPORT)
-    choices = Choices(mpi=str(sid() / "usr"), launcher=str(hosts.mpich() / "bin/mpiexec"))
+    choices = Choices(mpi=str(hosts.sid() / "usr"), launcher=str(hosts.mpich() / "bin/mpiexec"))
     prepared = prepare(str(hosts.image()), choices, Request(ranks=2, command=command))
     made = prepared.plan
     by_loader = plan(

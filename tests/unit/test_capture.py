@@ -95,7 +95,8 @@ def test_capture_with_something_else_in_it_is_refused_or_read(
 def test_mpi_is_chosen_among_those_that_were_captured() -> None:
     given = taken()
     assert (
-        capture.mpi_below(given, Path(given.mpis[-1].prefix + "/")).prefix == given.mpis[-1].prefix
+        capture.mpi_below(given, Path(given.mpis[-1].prefix + "/"))[0].prefix
+        == given.mpis[-1].prefix
     )
     with pytest.raises(FairleadError, match="no MPI of /opt/none was captured") as caught:
         capture.mpi_below(given, Path("/opt/none"))

@@ -191,7 +191,7 @@ def test_newer_libstdcxx_of_the_host_comes_along() -> None:
     )
     plan = planned(mpi=replace(host(), closure=(needy, *closure[1:], newer)))
     assert errors(plan) == {}
-    assert plan.staging and "dep/libstdc++.so.6" in [f.target for f in plan.staging.files]
+    assert plan.staging and "lib/libstdc++.so.6" in [f.target for f in plan.staging.files]
 
 
 def test_container_mode_checks_only_what_matters_there() -> None:

@@ -21,10 +21,12 @@ _TITLES = {
     "keep": "Keeps",
     "stage": "Staged from the host",
     "alias": "Aliases",
+    "isolate": "Kept apart",
     "bind": "Binds",
     "env": "Variables in the container",
     "unset": "Not passed on",
     "engine": "Engine options",
+    "start": "How a program starts",
     "launch": "Launcher",
     "left out": "Left out",
 }

