@@ -15,7 +15,7 @@ from fairlead.findings import Finding, Severity, error
 from fairlead.hostmpi import RUNTIME_PIECES, needs
 from fairlead.identify import GLIBC_PIECES, family_of_soname
 from fairlead.layout import MOUNT
-from fairlead.plan import Plan, image_family, own_mpi, programs_of
+from fairlead.plan import Plan, gpu_transport, image_family, own_mpi, programs_of
 from fairlead.remedy import Glibc, GlibcWay, host_glibc
 
 Check = Callable[[Plan], Iterator[Finding]]
@@ -40,7 +40,10 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
     if plan.host is None:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
-    wanted, offered = image_family(plan.facts), plan.host.library.family
+    wanted, offered = (
+        image_family(plan.facts, programs_of(plan.request)),
+        plan.host.library.family,
+    )
     if wanted is not offered and plan.family is offered:
         yield _ok(
             "abi-family",
@@ -99,7 +102,7 @@ def _speaks(plan: Plan) -> AbiFamily:
 
     The ABI of the MPI-5 standard says nothing of launchers, so there it is the vendor's.
     """
-    family = image_family(plan.facts)
+    family = image_family(plan.facts, programs_of(plan.request))
     library = plan.host.library if plan.host else own_mpi(plan.facts, family)
     if library is None or library.family is not AbiFamily.MPI5:
         return library.family if library else family
@@ -376,6 +379,25 @@ def user_libraries(plan: Plan) -> Iterator[Finding]:
             )
 
 
+def gpu(plan: Plan) -> Iterator[Finding]:
+    """GPU support that is asked for needs its transport library, or MPI_Init ends the program."""
+    if not plan.request.gpu or plan.host is None:
+        return
+    found = gpu_transport(plan.host, plan.request)
+    if found is None and plan.host.library.vendor == "Cray MPICH":
+        yield error(
+            f"{plan.host.library.title} has no GPU transport library here",
+            where=plan.host.library.path,
+            why="MPICH_GPU_SUPPORT_ENABLED=1 is set, and no libmpi_gtl_cuda or libmpi_gtl_hsa was found "
+            "beside it or in gtl/lib above it: MPI_Init would say `GTL library is not linked`",
+            remedy="load the site's module for its accelerators (craype-accel-…), or unset "
+            "MPICH_GPU_SUPPORT_ENABLED",
+            check="gpu-transport",
+        )
+    elif found is not None:
+        yield _ok("gpu-transport", "the GPU transport library is preloaded", found.path)
+
+
 def architecture(plan: Plan) -> Iterator[Finding]:
     """Both sides are for the same processor."""
     if plan.host and plan.facts.arch and plan.host.library.elf.machine != plan.facts.arch:
@@ -390,6 +412,7 @@ def architecture(plan: Plan) -> Iterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     architecture,
+    gpu,
     abi_family,
     launcher_family,
     symbols,

@@ -7,6 +7,7 @@ resolved as the host's loader would), what it opens later by itself (plugins), a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -78,6 +79,8 @@ class HostMpi:
         glibc: the pieces of the C library that it runs on, its loader among them.
         root: the folder of the host's file system; another than ``/`` for one that is mounted.
         shared_folder: its folder is one of the system's, where others' libraries are too.
+        gpu_transport: libraries that carry messages from GPU to GPU; Cray MPICH wants one preloaded
+            when MPICH_GPU_SUPPORT_ENABLED=1. The GPU's own libraries behind them are not in it.
     """
 
     library: MpiLibrary
@@ -92,6 +95,7 @@ class HostMpi:
     glibc: tuple[Elf, ...] = ()
     root: str = "/"
     shared_folder: bool = False
+    gpu_transport: tuple[Elf, ...] = ()
 
     @property
     def parts(self) -> tuple[Elf, ...]:
@@ -157,15 +161,15 @@ def in_prefix(
         return ()
     cached = cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ)}.json"
     try:
-        known = from_json(_Cached, json.loads(cached.read_text())).mpis
-        if all(_still_true(mpi) for mpi in known):
-            return tuple(replace(mpi, found_by=reason) for mpi in known)
+        known = from_json(_Cached, json.loads(cached.read_text()))
+        if known.files == _files_of(known.mpis) and not any(m.missing for m in known.mpis):
+            return tuple(replace(mpi, found_by=reason) for mpi in known.mpis)
     except (OSError, ValueError):
         pass
     fresh = tuple(_describe(m, prefix, reason, environ) for m in _identified(libraries))
     try:
         with atomic_write(cached, "w") as stream:
-            json.dump(to_json(_Cached(fresh)), stream)
+            json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
     except OSError:
         pass  # a full or read-only cache costs time, not the answer
     return fresh
@@ -174,6 +178,18 @@ def in_prefix(
 @dataclass(frozen=True)
 class _Cached:
     mpis: tuple[HostMpi, ...]
+    files: Mapping[str, str]
+
+
+def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
+    """Which files the facts were read from; an update may replace one, or lead a link elsewhere."""
+    found = {}
+    for mpi in mpis:
+        paths = [e.path for e in (*mpi.parts, *mpi.glibc, *mpi.gpu_transport)]
+        for path in (*paths, *([mpi.launcher.path] if mpi.launcher else [])):
+            status = Path(path).stat()
+            found[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    return found
 
 
 def _prefixes(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, str]]:
@@ -227,18 +243,11 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 
 
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> str:
-    parts = [f"4 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
+    parts = [f"6 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         status = path.stat()
         parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
-
-
-def _still_true(known: HostMpi) -> bool:
-    if known.missing:
-        return False  # it may have been installed since
-    paths = [e.path for e in known.parts] + ([known.launcher.path] if known.launcher else [])
-    return all(Path(p).exists() for p in paths)
 
 
 def _describe(
@@ -268,7 +277,21 @@ def _describe(
         glibc=_glibc(library.elf, environ, root),
         root=str(root),
         shared_folder=folder in {f.resolve() for f in _system_folders(root)},
+        gpu_transport=tuple(_gpu_transport(folder)),
     )
+
+
+def _gpu_transport(folder: Path) -> Iterator[Elf]:
+    """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa``: beside the MPI, or in Cray's ``gtl/lib`` above it."""
+    places = [folder, *(above / "gtl/lib" for above in list(folder.parents)[:5])]
+    seen = set()
+    for place in places:
+        for path in sorted(place.glob("libmpi_gtl_*.so*")) if place.is_dir() else ():
+            real = path.resolve()
+            if real not in seen and real.is_file():
+                seen.add(real)
+                with contextlib.suppress(NotElf, OSError):
+                    yield elf_file.read(real, str(real))
 
 
 def _root_of(prefix: Path) -> Path:

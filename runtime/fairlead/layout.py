@@ -85,6 +85,7 @@ def stage_layout(
     glibc: Sequence[Elf] = (),
     *,
     isolate: bool = True,
+    extra: Sequence[Elf] = (),
 ) -> Staging:
     """The staged folder of ``host``'s MPI for an image.
 
@@ -92,6 +93,7 @@ def stage_layout(
         glibc: pieces of the host's C library that go along, in a folder of their own that is on no
             search path.
         isolate: the copies can be given a DT_RUNPATH.
+        extra: libraries that go beside the MPI under their own file names.
     """
     library = host.library
     folder = PurePosixPath(library.path).parent
@@ -118,6 +120,10 @@ def stage_layout(
         if elf in host.companions:
             why = "the host MPI's interface for another language"
         lines.append(Line("stage", place, why, elf.path))
+    for elf in extra:
+        name = PurePosixPath(elf.path).name
+        files.append(StagedFile(elf.path, f"lib/{name}"))
+        lines.append(Line("stage", name, "carries messages from GPU to GPU", elf.path))
     for plugins in host.plugins:
         for path in plugins.files:
             place, _ = _place(path, PurePosixPath(path).name, folder, host.shared_folder)
@@ -230,7 +236,13 @@ def search_folders(staging: Staging, *, apart: bool = False) -> tuple[str, ...]:
 def search_path(
     folders: Sequence[str], user_path: str, env: dict[str, str], lines: list[Line]
 ) -> None:
-    path = ":".join([*folders, *([user_path] if user_path else [])])
+    """Sets the search path.
+
+    Args:
+        folders: of the host's MPI, then the user's and the image's.
+        user_path: the user's alone, to tell of them.
+    """
+    path = ":".join(folders)
     env["LD_LIBRARY_PATH"] = path
     why = "searched before the image's own library folders and its RUNPATHs"
     if user_path:

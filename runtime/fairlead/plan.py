@@ -60,6 +60,8 @@ class Request:
         mpi: ``host``, ``container``.
         apps: programs of the image that will run; empty means any of them may.
         library_path, preload: the user's own values for the container.
+        image_library_path, image_preload: those that the image itself sets.
+        gpu: messages are to go from GPU to GPU: MPICH_GPU_SUPPORT_ENABLED=1.
         engine_args: the user's own options for the engine.
         shell_python: variables of the user's shell that steer a Python, e.g. ``PYTHONPATH``.
     """
@@ -71,6 +73,9 @@ class Request:
     binds: tuple[Bind, ...] = ()
     library_path: str = ""
     preload: str = ""
+    image_library_path: str = ""
+    image_preload: str = ""
+    gpu: bool = False
     engine_args: tuple[str, ...] = ()
     shell_python: tuple[str, ...] = ()
 
@@ -125,7 +130,7 @@ def choose_host(
 
     Where there is none of that family, the first of another to which what runs can cross.
     """
-    wanted = image_family(facts)
+    wanted = image_family(facts, programs_of(request))
     near = [h for h in hosts if h.library.family is wanted and h.launcher is not None]
     chosen: HostMpi | None = None
     left: list[Line] = []
@@ -149,12 +154,18 @@ def choose_host(
     return chosen, tuple(left)
 
 
-def image_family(facts: ImageFacts) -> AbiFamily:
+def image_family(facts: ImageFacts, programs: Sequence[str] = ()) -> AbiFamily:
     """The family of the image's own MPI, or what most of its consumers ask for when it has none.
 
-    Where its MPI offers several, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the one that
+    A program that will run and is compiled for a family decides, since an image may have several
+    MPIs. Where its MPI offers several, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the one that
     most consumers ask for; the programs that come with an MPI do not count.
     """
+    for elf in facts.consumers:
+        names = (elf.path, PurePosixPath(elf.path).name)
+        asked = [f for n in elf.needed if (f := family_of_soname(n)) is not AbiFamily.UNKNOWN]
+        if elf.interpreter and asked and any(name in programs for name in names):
+            return asked[0]
     with_mpi = {PurePosixPath(m.path).parents[1] / "bin" for m in facts.mpis}
     wanted = [
         f
@@ -209,11 +220,15 @@ def plan(
     glibc: Glibc | None = None
     bound: tuple[str, ...] = ()
     wrapper: tuple[str, ...] = ()
+    gpu: Elf | None = None
     own = own_mpi(facts, own_family)
     if request.mpi == "host":
         assert host is not None
         glibc = choose_glibc(host, facts, engine)
-        staging = stage_layout(host, facts, lines, glibc.pieces, isolate=isolate)
+        gpu = gpu_transport(host, request) if request.gpu else None
+        staging = stage_layout(
+            host, facts, lines, glibc.pieces, isolate=isolate, extra=(gpu,) if gpu else ()
+        )
         folder = cache / "stage" / staging.key
         binds.append(Bind(str(folder), MOUNT, read_only=True))
         lines.insert(0, _replaces(own, host, own_family))
@@ -230,11 +245,11 @@ def plan(
             bound = _bind_over(tied_to(facts, consumers), host, folder, binds, lines)
         folders = search_folders(staging, apart=bool(bound))
         if glibc.way is GlibcWay.LOADER:
-            given = tuple(filter(None, request.library_path.split(":")))
-            wrapper = loader_words(glibc, (*folders, *given), facts)
+            wrapper = loader_words(glibc, (*folders, *_behind(request)), facts)
             lines.append(_by_loader(glibc, host))
         else:
-            search_path(folders, request.library_path, env, lines)
+            search_path((*folders, *_behind(request)), request.library_path, env, lines)
+            _images_own("LD_LIBRARY_PATH", request.image_library_path, lines)
         if glibc.way is GlibcWay.BIND:
             _bind_glibc(glibc, host, facts, folder, binds, lines)
         module_paths(staging, host, env, lines)
@@ -253,10 +268,11 @@ def plan(
             Line("keep", f"{own.title} of the image", "--mpi container asks for it", own.path)
         )
         if request.library_path:
-            env["LD_LIBRARY_PATH"] = request.library_path
-            lines.append(Line("env", f"LD_LIBRARY_PATH={request.library_path}", "the user's own"))
+            env["LD_LIBRARY_PATH"] = path = ":".join(_behind(request))
+            lines.append(Line("env", f"LD_LIBRARY_PATH={path}", "the user's own"))
+            _images_own("LD_LIBRARY_PATH", request.image_library_path, lines)
     _namespaces(engine, host if request.mpi == "host" else None, own, env, lines)
-    _preload(witness, request, env, binds, lines)
+    _preload(witness, gpu, request, env, binds, lines)
     for name in request.shell_python:
         why = "set in this shell for its own Python; the image's would follow it (--env sets it there)"
         lines.append(Line("unset", name, why))
@@ -310,7 +326,7 @@ def replaceable(
     Raises:
         FairleadError: exit code 121; the image uses no MPI, or this host has none for it.
     """
-    family = image_family(facts)
+    family = image_family(facts, programs_of(request))
     if family is AbiFamily.UNKNOWN:
         raise fail(
             "nothing in the image uses MPI",
@@ -397,6 +413,20 @@ def _names(consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None) 
     return tuple(sorted(asked))
 
 
+def _behind(request: Request) -> tuple[str, ...]:
+    """What is searched behind the host's MPI: the user's folders, then the image's own."""
+    given = [p for p in request.library_path.split(":") if p]
+    own = [p for p in request.image_library_path.split(":") if p and p not in given]
+    return (*given, *own)
+
+
+def _images_own(name: str, value: str, lines: list[Line]) -> None:
+    if value:
+        lines.append(
+            Line("behind", f"{name}={value}", "the image sets it; the engine's takes its place")
+        )
+
+
 def _bind_over(
     tied: Sequence[MpiLibrary], host: HostMpi, folder: Path, binds: list[Bind], lines: list[Line]
 ) -> tuple[str, ...]:
@@ -444,12 +474,32 @@ def _by_loader(glibc: Glibc, host: HostMpi) -> Line:
     return Line("start", f"{MOUNT}/{GLIBC_FOLDER}, by its own loader", why, glibc.by)
 
 
+def gpu_transport(host: HostMpi, request: Request) -> Elf | None:
+    """The host's library for messages from GPU to GPU, of the kind whose GPUs the engine shows."""
+    kind = (
+        "hsa"
+        if "--rocm" in request.engine_args
+        else "cuda"
+        if "--nv" in request.engine_args
+        else ""
+    )
+    found = [e for e in host.gpu_transport if f"_gtl_{kind}" in PurePosixPath(e.path).name]
+    return found[0] if found else None
+
+
 def _preload(
-    witness: str, request: Request, env: dict[str, str], binds: list[Bind], lines: list[Line]
+    witness: str,
+    transport: Elf | None,
+    request: Request,
+    env: dict[str, str],
+    binds: list[Bind],
+    lines: list[Line],
 ) -> None:
     """The witness stands before what the user preloads, so that a tracer's MPI_Init is seen too."""
-    preload = ":".join(filter(None, (WITNESS if witness else "", request.preload)))
-    if not preload:
+    gpu = f"{MOUNT}/lib/{PurePosixPath(transport.path).name}" if transport else ""
+    parts = (WITNESS if witness else "", gpu, request.preload, request.image_preload)
+    preload = ":".join(filter(None, parts))
+    if not preload or preload == request.image_preload:
         return
     env["LD_PRELOAD"] = preload
     why = "the user's own, kept"
@@ -458,7 +508,12 @@ def _preload(
         why = "sees the program's own MPI_Init and proves what it came to"
         lines.append(Line("bind", f"{witness} -> {WITNESS} (read-only)", why))
         why += "; the user's own follows" if request.preload else ""
+    if transport:
+        why += (
+            "; the GPU transport library, which the MPI looks for when MPICH_GPU_SUPPORT_ENABLED=1"
+        )
     lines.append(Line("env", f"LD_PRELOAD={preload}", why))
+    _images_own("LD_PRELOAD", request.image_preload, lines)
 
 
 def _namespaces(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `typing` itself would cost every rank 5 ms
 
 _MPI_FILE = re.compile(r"/lib(mpi|mpich)(_\w+)?\.so[\d.]*$")
 _BINDINGS = re.compile(
-    r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*)\.so"
+    r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*|mpi_gtl_\w+)\.so"
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
 _FAILED = 122

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -92,10 +92,11 @@ def prepare(
         verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
     engine = capture.engine_of(there) if there else apptainer.detect(environ)
+    request = _with_images_own(request, image)
     host, notes = _host(choices, image, environ, there, request)
     # What cannot be planned at all is told before a launcher is looked for in vain.
     planning.replaceable(image.path, image.facts, host, engine, request, notes)
-    launcher = _launcher(choices, host, image, environ, there)
+    launcher = _launcher(choices, host, image, request, environ, there)
     cache = cache_dir(environ)
     witness = native.witness_path(cache)
     able = there is not None or witness.is_file() or native.compiler(environ)
@@ -110,6 +111,19 @@ def prepare(
         signature.unchanged(verified)
         findings = (*findings, *filter(None, [signature.exposed(verified)]))
     return Prepared(image, result, findings, reason, verified)
+
+
+def _with_images_own(request: Request, image: Image) -> Request:
+    """The search path and preloads that the image itself sets stay, behind the user's.
+
+    What the engine is told for the container would take their place.
+    """
+    own = image.env
+    return replace(
+        request,
+        image_library_path=own.get("LD_LIBRARY_PATH", ""),
+        image_preload=own.get("LD_PRELOAD", ""),
+    )
 
 
 def _signatures_wanted(environ: Mapping[str, str]) -> bool:
@@ -163,7 +177,7 @@ def _host(
     if choices.mpi not in ("host", "container"):
         prefix = Path(choices.mpi)
         named = capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ)
-        family = planning.image_family(image.facts)
+        family = planning.image_family(image.facts, planning.programs_of(request))
         own = next((m for m in named if m.library.family is family), None)
         # What nobody would choose is refused by the checks, which say why.
         return own or planning.choose_host(image.facts, named, request)[0] or named[0], ()
@@ -174,6 +188,7 @@ def _launcher(
     choices: Choices,
     host: HostMpi | None,
     image: Image,
+    request: Request,
     environ: Mapping[str, str],
     there: Capture | None,
 ) -> Launcher:
@@ -203,7 +218,7 @@ def _launcher(
         return identify_launcher(path.absolute())
     if host and host.launcher:
         return host.launcher
-    wanted = planning.image_family(image.facts)
+    wanted = planning.image_family(image.facts, planning.programs_of(request))
     for other in there.mpis if there else discover(environ):
         if other.launcher and other.launcher.family is wanted:
             return other.launcher

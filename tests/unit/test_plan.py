@@ -51,6 +51,8 @@ def plans(draw: st.DrawFn) -> Plan:
         engine=draw(st.sampled_from([ROOT_ENGINE, USER_ENGINE, NO_FILES])),
         library_path=":".join(draw(st.lists(FOLDERS, max_size=3))),
         preload=draw(st.sampled_from(["", "/opt/tool/libtrace.so"])),
+        image_library_path=draw(st.sampled_from(["", "/opt/image/lib:/scratch/lib"])),
+        image_preload=draw(st.sampled_from(["", "/opt/image/libnice.so"])),
         binds=draw(BINDS),
         ranks=draw(st.integers(1, 10_000)),
     )
@@ -146,9 +148,11 @@ def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
         path = made.wrapper[-1].split('--library-path "')[1].split('"')[0].split(":")[:-2]
     assert path[0] == f"{MOUNT}/lib"
     given_path = [p for p in made.request.library_path.split(":") if p]
-    assert [p for p in path if not p.startswith(MOUNT)] == given_path
-    assert path[-len(given_path) :] == given_path or not given_path
-    wanted = [WITNESS, *filter(None, [made.request.preload])]
+    image_path = [p for p in made.request.image_library_path.split(":") if p]
+    behind = [p for p in path if not p.startswith(MOUNT)]
+    assert behind[: len(given_path)] == given_path
+    assert set(behind) == {*given_path, *image_path}
+    wanted = [WITNESS, *filter(None, [made.request.preload, made.request.image_preload])]
     assert made.env["LD_PRELOAD"].split(":") == wanted
 
 

@@ -61,6 +61,7 @@ def test_transports_are_read_from_what_the_library_prints(
         ("/x/libmpi_usempif08.so.40", False),
         ("/x/libmpi_cxx.so.40", False),
         ("/x/libmpiwrap.so", False),
+        ("/x/libmpi_gtl_cuda.so.0", False),
         ("/x/mpi4py/MPI.so", False),
     ],
 )

@@ -14,6 +14,7 @@ import click
 from fairlead.plan import Bind, Request
 from fairlead.session import Choices
 
+_GPU = "MPICH_GPU_SUPPORT_ENABLED"
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 
@@ -54,6 +55,7 @@ class Planning:
             library_path=kept("LD_LIBRARY_PATH"),
             preload=kept("LD_PRELOAD"),
             engine_args=self.engine_args,
+            gpu=(variables or {}).get(_GPU, environ.get(_GPU, "")) == "1",
             shell_python=tuple(
                 sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
             ),

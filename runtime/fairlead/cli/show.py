@@ -24,6 +24,7 @@ _TITLES = {
     "isolate": "Kept apart",
     "bind": "Binds",
     "env": "Variables in the container",
+    "behind": "The image's own, kept behind them",
     "unset": "Not passed on",
     "engine": "Engine options",
     "start": "How a program starts",

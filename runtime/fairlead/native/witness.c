@@ -243,10 +243,11 @@ static int get_line(Lines *from, char *to, size_t room)
     return 1;
 }
 
-/* libmpi.so*, libmpich.so*, libmpi_gnu_123.so*, libmpi_abi.so*; no Fortran or C++ binding. */
+/* libmpi.so*, libmpich.so*, libmpi_gnu_123.so*, libmpi_abi.so*; no Fortran or C++ binding, no GPU
+ * transport. */
 static int is_mpi(const char *path)
 {
-    static const char *const others[] = {"_cxx", "_mpifh", "_usempi", 0};
+    static const char *const others[] = {"_cxx", "_mpifh", "_usempi", "_gtl_", 0};
     const char *name = strrchr(path, '/');
     if (!name || strncmp(name, "/libmpi", 7) || !strstr(name, ".so"))
         return 0;
