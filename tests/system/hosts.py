@@ -123,6 +123,17 @@ def debian_files(suite: str, *packages: str) -> Path:
     return folder
 
 
+@cache
+def debian_openmpi() -> Path:
+    """A root folder with Debian 12's Open MPI: its components are files that it opens by itself."""
+    return debian_files(
+        "bookworm", "libopenmpi3", "libc6", "libc-bin", "libpmix2", "libevent-core-2.1-7",
+        "libevent-pthreads-2.1-7", "libhwloc15", "libucx0", "libfabric1", "libibverbs1", "libefa1",
+        "libpsm2-2", "libpsm-infinipath1", "librdmacm1", "libnl-3-200", "libnl-route-3-200",
+        "libnuma1", "libudev1", "zlib1g", "libmunge2", "libltdl7", "libcap2",
+    )  # fmt: skip
+
+
 def debian_mpich(suite: str) -> Path:
     """The prefix of a Debian's MPICH library and what is behind it."""
     names = ("libmpich12", "libhwloc15", "libucx0", "libudev1", "libcap2", "libnuma1")

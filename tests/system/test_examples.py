@@ -52,6 +52,11 @@ def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
     assert "allreduce over 2 ranks: 3, as expected" in output
 
 
+def test_prove_of_a_line_that_anybody_may_start(base_image: None) -> None:
+    (command,) = _commands("prove.sh")
+    assert "fairlead: proved on 2 ranks, 1 node: MPICH Version: 5.0.2" in _run(command)
+
+
 def test_image_by_way_of_a_registry_runs_under_its_digest(base_image: None) -> None:
     (command,) = _commands("registry.sh")
     with registry() as shore:

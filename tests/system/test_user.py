@@ -167,6 +167,23 @@ def test_user_run_same_bits_on_every_mpi(user: User) -> None:
     assert len(bits) == 1
 
 
+def test_user_run_on_a_host_with_a_newer_glibc_shows_files_over_the_images(user: User) -> None:
+    """The remedy needs no privilege: bind mounts in each rank's own user namespace."""
+    root = user.shared / "sid"
+    shutil.copytree(hosts.sid(), root, symlinks=True)
+    launcher = user.shared / "mpich/bin/mpiexec"
+    words = ("run", "-n", "2", "--json", "--mpi", root / "usr", "--launcher", launcher, user.image)
+    done = user.fairlead(*words, "--", "/opt/app/allreduce")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = answer(done)
+    assert said["proof"]["holds"]
+    assert any("glibc/libc.so.6" in bind["source"] for bind in said["binds"])
+    own = user.fairlead(
+        "run", "-n", "2", "-q", "--mpi", "container", user.image, "--", "/opt/app/allreduce"
+    )
+    assert len({b for t in (done.stderr, own.stdout) for _, b in hosts.ranks_of(t).values()}) == 1
+
+
 def test_user_aborted_job_leaves_no_process(user: User) -> None:
     """Each rank's Apptainer has a helper that serves the image; an abort cuts it off from us."""
     for pid in processes_of(user.uid):
