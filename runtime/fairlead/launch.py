@@ -158,7 +158,8 @@ def launch(
     Args:
         folder: where ``record`` of :func:`command_line` points.
         limit_s: wall-clock limit; None for a program that may run for days.
-        after_death_s: how long the others may go on once a rank was killed by a signal.
+        after_death_s: how long the others may go on once a rank was killed by a signal, or failed
+            without MPI_Finalize.
         watch: called again and again while it runs; what it raises ends the launch.
         abrupt: kill the launcher at once then; Hydra would make many words about it. Open MPI's has
             to clear up its session folder.
@@ -229,14 +230,15 @@ def _wait(
         now = time.monotonic()
         if now - looked > 0.2:
             looked = now
-            dead = [r for r in exits(folder) if r.code > 128]
+            ended = exits(folder)
+            dead = [r for r in ended if r.code > 128 or (r.code and _within_mpi(folder, r.rank))]
             died_at = (died_at or now) if dead else None
             if died_at and now - died_at > after_death_s:
                 raise fail(
-                    f"rank {dead[0].rank} was killed and the others did not end",
+                    f"rank {dead[0].rank} died and the others did not end",
                     where=f"rank {dead[0].rank}, {signal_name(dead[0].code)}",
                     why=f"they were still running {after_death_s:g} s later, waiting for it; all were killed",
-                    remedy="look at that rank's output above; memory is the usual reason: `dmesg | tail`",
+                    remedy="look at that rank's output above; what kills is mostly lack of memory: `dmesg | tail`",
                     check="rank-died",
                     code=ExitCode.WATCHDOG,
                 )
@@ -253,6 +255,18 @@ def _wait(
                 check="watchdog",
                 code=ExitCode.WATCHDOG,
             )
+
+
+def _within_mpi(folder: Path, rank: str) -> bool:
+    """Whether a rank that has ended had called MPI_Init and not MPI_Finalize: the others wait then.
+
+    Between nodes MPICH's launcher does not end them. Until MPI_Finalize the witness's note of the
+    MPI_Init has text.
+    """
+    try:
+        return bool((folder / f"started.{rank}").read_bytes())
+    except OSError:
+        return False
 
 
 def exits(folder: Path) -> tuple[RankExit, ...]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error
+from fairlead.launch import exits, signal_name
 from fairlead.plan import Bind, Plan
 from fairlead.processes import runs_in_container
 from fairlead.proof import Proof, RankProof, judge
@@ -153,12 +154,16 @@ def _stuck(
     inside: set[str],
 ) -> Finding:
     everyone = set(map(str, range(ranks)))
+    ended = {end.rank: signal_name(end.code) for end in exits(folder)}
     parts = []
+    for rank, how in list(ended.items())[:4]:
+        where = "in" if rank in inside else "before"
+        parts.append(f"rank {rank}: {how} {where} MPI_Init{_hosts(folder, {rank})}")
     for names, what in (
         (everyone - launched - alive, "never started by the launcher"),
-        (launched - alive, "started, but the container did not come up"),
-        (alive - inside, "runs and has not called MPI_Init"),
-        (inside, "in MPI_Init"),
+        (launched - alive - ended.keys(), "started, but the container did not come up"),
+        (alive - inside - ended.keys(), "runs and has not called MPI_Init"),
+        (inside - ended.keys(), "in MPI_Init"),
     ):
         if names & everyone:
             parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
@@ -191,8 +196,11 @@ def _hosts(folder: Path, names: set[str]) -> str:
 
 def last_words(folder: Path) -> str:
     """What an MPI printed while it started, on ranks that never left MPI_Init."""
-    texts = [path.read_text(errors="replace").strip() for path in sorted(folder.glob("said.*"))]
-    lines = [text.splitlines()[-1] for text in texts if text]
+    lines = []
+    for path in sorted(folder.glob("said.*")):
+        # A line of `=` ends many an account.
+        said = [line for line in path.read_text(errors="replace").splitlines() if line.strip(" =")]
+        lines += said[-1:]
     return "; ".join(dict.fromkeys(lines))[-_SAID:]
 
 

@@ -101,6 +101,26 @@ def test_launch_rank_killed_and_the_others_waiting_are_ended(run) -> None:
     assert finding.check == "rank-died" and "rank 1, killed by SIGSEGV" in finding.where
 
 
+@pytest.mark.parametrize("within", [True, False])
+def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
+    run, tmp_path: Path, within: bool
+) -> None:
+    def note() -> None:
+        # As the witness does: of MPI_Init with text, of MPI_Finalize without.
+        for folder in (tmp_path / "runs").iterdir():
+            (folder / "started.1").write_text("node 1\n" if within else "")
+
+    script = f"[ $PMI_RANK = 1 ] && exit 3; sleep {600 if within else 2}"
+    if not within:
+        assert run(script, after_death_s=0.5, watch=note).code == 3
+        return
+    with pytest.raises(FairleadError) as caught:
+        run(script, after_death_s=0.5, watch=note)
+    assert caught.value.code is ExitCode.WATCHDOG
+    [finding] = caught.value.findings
+    assert finding.check == "rank-died" and finding.where == "rank 1, exit code 3"
+
+
 def test_launch_that_hangs_is_ended_by_the_watchdog(run, tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
         run(f"trap '' TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600", limit_s=1)

@@ -17,7 +17,6 @@ RECORD = """\
 rank={rank}
 size={size}
 host=node{rank}
-pid=17
 version=MPICH Version:      5.0.2
 mpi=00:1b 77 {path}
 ring=1
@@ -67,7 +66,7 @@ def test_records_are_read_with_what_the_mpi_said(tmp_path: Path) -> None:
     assert first.version == "MPICH Version: 5.0.2" and first.ring_ok
     assert (second.netmod, second.providers) == ("ucx", ("cma", "sysv"))
     assert (first.netmod, first.providers) == ("ofi", ("tcp",))
-    assert second.namespaces["shm"] == "0:27"
+    assert second.namespaces["shm"] == "0:27" and second.namespaces["pid"] == "pid:[2]"
 
 
 def test_startup_tells_a_proof_that_holds_once(start: Start, tmp_path: Path) -> None:
@@ -142,6 +141,26 @@ def test_startup_without_progress_names_who_is_missing(
     assert caught.value.code is ExitCode.WATCHDOG and finding.check == "watchdog"
     for word in words:
         assert word in finding.why
+
+
+def test_startup_without_progress_names_who_has_ended_and_the_last_words(
+    start: Start, tmp_path: Path
+) -> None:
+    startup, _, clock = start(planned(), 5.0)
+    for name, text in (
+        ("exit.0", ""), ("exit.1", "4\n"), ("alive.0", "node7 12\n"), ("alive.1", "node8 12\n"),
+        ("started.0", "node7 12\n"), ("said.0", "no such device\n======\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    startup.look()
+    clock.now += 6
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    assert caught.value.findings[0].why.splitlines() == [
+        "rank 1: exit code 4 before MPI_Init (on node8)",
+        "rank 0: in MPI_Init (on node7)",
+        "last words: no such device",
+    ]
 
 
 def test_startup_of_programs_that_work_before_init_may_take_long(

@@ -166,7 +166,10 @@ typedef struct {
     int (*sendrecv)(const void *, int, handle, int, int, void *, int, handle, int, int, handle, void *);
     int (*gather)(const void *, int, handle, void *, int, handle, int, handle);
     int (*bcast)(void *, int, handle, int, handle);
-    handle world, byte;
+    int (*keyval)(int (*)(handle, int, void *, void *, void *, int *), int (*)(handle, int, void *, void *),
+                  int *, void *);
+    int (*set_attr)(handle, int, void *);
+    handle world, self, byte;
 } Mpi;
 
 static int bind_mpi(Mpi *mpi, void *caller)
@@ -179,20 +182,27 @@ static int bind_mpi(Mpi *mpi, void *caller)
     mpi->sendrecv = next("PMPI_Sendrecv", caller);
     mpi->gather = next("PMPI_Gather", caller);
     mpi->bcast = next("PMPI_Bcast", caller);
-    if (!mpi->rank || !mpi->size || !mpi->version || !mpi->sendrecv || !mpi->gather || !mpi->bcast)
+    mpi->keyval = next("PMPI_Comm_create_keyval", caller);
+    mpi->set_attr = next("PMPI_Comm_set_attr", caller);
+    if (!mpi->rank || !mpi->size || !mpi->version || !mpi->sendrecv || !mpi->gather || !mpi->bcast ||
+        !mpi->keyval || !mpi->set_attr)
         return 0;
     if (!dladdr((void *)mpi->rank, &who) || !who.file || !(object = dlopen(who.file, NOLOAD)))
         return 0;
     if ((world = dlsym(object, "ompi_mpi_comm_world"))) {
         /* A program may hold the objects themselves (a copy relocation): then the library uses those. */
         void *byte = dlsym(0, "ompi_mpi_byte"), *copy = dlsym(0, "ompi_mpi_comm_world");
+        void *self = dlsym(0, "ompi_mpi_comm_self");
         mpi->world = copy ? copy : world;
+        mpi->self = self ? self : dlsym(object, "ompi_mpi_comm_self");
         mpi->byte = byte ? byte : dlsym(object, "ompi_mpi_byte");
     } else if (strstr(who.file, "libmpi_abi")) {
         mpi->world = (handle)0x101L;
+        mpi->self = (handle)0x102L;
         mpi->byte = (handle)0x207L;
     } else {
         mpi->world = (handle)0x44000000L;
+        mpi->self = (handle)0x44000001L;
         mpi->byte = (handle)0x4c00010dL;
     }
     return 1;
@@ -360,17 +370,28 @@ static void surroundings(Record *to)
     }
 }
 
-/* UCX tells what it uses in a log of its own; ours, if the launcher of this run has asked for it. */
-static void ucx_log(Record *to)
+/* UCX tells what it uses in a log of its own; ours, if the launcher of this run has asked for it. Most
+ * MPIs have it when they are loaded, and nobody could remove it from another node once the rank hangs. */
+static int ucx_fd = -1;
+
+static void take_ucx_log(void)
 {
-    char path[600], line[700];
+    char path[600];
     const char *pattern = variable("UCX_LOG_FILE"), *mark;
-    Lines log = {0};
-    if (!pattern || strncmp(pattern, "/dev/shm/fairlead-", 18) || !(mark = strstr(pattern, "%p")))
+    if (ucx_fd >= 0 || !pattern || strncmp(pattern, "/dev/shm/fairlead-", 18) || !(mark = strstr(pattern, "%p")))
         return;
     snprintf(path, sizeof path, "%.*s%d", (int)(mark - pattern), pattern, getpid());
-    if ((log.fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
+    if ((ucx_fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0)
+        unlink(path); /* it goes on writing there, and nobody sees it */
+}
+
+static void ucx_log(Record *to)
+{
+    char line[700];
+    take_ucx_log();
+    if (ucx_fd < 0)
         return;
+    Lines log = {.fd = ucx_fd};
     while (get_line(&log, line, sizeof line)) { /* … ucp_context_0 intra-node cfg#1 tag(…) … */
         char *what = strstr(line, " cfg#");
         if (!what)
@@ -380,8 +401,7 @@ static void ucx_log(Record *to)
         what[strlen(what) < 240 ? strlen(what) : 240] = 0;
         add(to, "ucx", what);
     }
-    close(log.fd);
-    unlink(path); /* it goes on writing there, and nobody sees it */
+    close(ucx_fd);
 }
 
 static int ring(const Mpi *mpi, int rank, int size)
@@ -398,6 +418,29 @@ static int ring(const Mpi *mpi, int rank, int size)
     ok = !memcmp(data, got, RING);
     free(data);
     return ok;
+}
+
+/* A rank that ends before MPI_Finalize leaves the others waiting, and not every launcher ends them: until
+ * then `started` has text. Attributes of MPI_COMM_SELF are deleted there, before anything else is done. */
+static int not_copied(handle from, int key, void *extra, void *value, void *to, int *copied)
+{
+    (void)from, (void)key, (void)extra, (void)value, (void)to;
+    *copied = 0;
+    return 0;
+}
+
+static int finalizes(handle self, int key, void *value, void *extra)
+{
+    (void)self, (void)key, (void)value, (void)extra;
+    note("started", "", 0, 0);
+    return 0;
+}
+
+static void tell_when_finalized(const Mpi *mpi)
+{
+    int key;
+    if (plan.folder[0] && !mpi->keyval(not_copied, finalizes, &key, 0))
+        mpi->set_attr(mpi->self, key, 0);
 }
 
 /* Stops this rank. Whoever launched it reads the records and ends the launch, in silence; it has a
@@ -467,8 +510,10 @@ static void prove(void *caller)
     int rank = -1, size = -1, length = 0, right;
     char *all = 0;
     Mpi mpi;
-    if (!bind_mpi(&mpi, caller))
+    if (!bind_mpi(&mpi, caller)) {
+        note("started", "", 0, 0);
         return;
+    }
     mpi.rank(mpi.world, &rank);
     mpi.size(mpi.world, &size);
     mpi.version(text, &length);
@@ -482,7 +527,6 @@ static void prove(void *caller)
     add_number(&mine, "rank", rank);
     add_number(&mine, "size", size);
     add(&mine, "host", host);
-    add_number(&mine, "pid", getpid());
     add(&mine, "version", text);
     right = mapped(&mine) && size == plan.ranks;
     add_number(&mine, "ring", ring(&mpi, rank, size));
@@ -508,6 +552,7 @@ static void prove(void *caller)
     mpi.bcast(&holds, 1, mpi.byte, 0, mpi.world);
     if (!holds)
         stop();
+    tell_when_finalized(&mpi);
 }
 
 /* --- around the program's own MPI_Init ---------------------------------------------------------- */
@@ -565,6 +610,7 @@ static void begin(void)
         over = 1; /* its own affair */
         return;
     }
+    take_ucx_log();
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
             return; /* the user wants to see it */
