@@ -1,0 +1,275 @@
+"""Jobs on two hosts that share nothing but the disk and a network: each message crosses the cable."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system import hosts, netns
+from tests.system.hosts import answer
+from tests.system.netns import Host, launcher, two_hosts
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+
+MANY = 8 << 20
+SEND = f"""
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+other, got = 1 - world.rank, bytearray({MANY})
+world.Sendrecv(bytes([7 + world.rank]) * {MANY}, other, 0, got, other, 0)
+assert got == bytes([7 + other]) * {MANY}
+print(f"rank {{world.rank}} on {{MPI.Get_processor_name()}}\\n", end="")
+"""
+TOGETHER = "from mpi4py import MPI; import os, signal; rank = MPI.COMM_WORLD.Get_rank(); MPI.COMM_WORLD.Barrier()"
+SITE = """
+[site]
+name = "elsewhere"
+summary = "A cluster whose messages must not go over its management network."
+source = "this test"
+status = "guess"
+
+[detect]
+
+[engine]
+kinds = ["apptainer"]
+
+[launcher]
+kinds = ["mpiexec"]
+
+[fabric]
+kind = "ethernet"
+accepts = ["self", "cma", "posix", "sysv", "shm", "cxi"]
+"""
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as pair:
+        yield pair
+
+
+@pytest.fixture
+def pair(network: tuple[Host, Host]) -> Iterator[tuple[Host, Host]]:
+    """The two hosts; afterwards no process and no mount is new on either.
+
+    fairlead leaves nothing in any /dev/shm, and clears up after the MPI on its own host. What MPICH
+    leaves elsewhere when its ranks are killed, some 1 MB, stays there: nobody is left to remove it.
+    """
+    before = [(host.mounts(), host.memory()) for host in network]
+    yield network
+    late = time.monotonic() + 10  # what the other host has lost the launcher of ends by itself
+    while any(host.processes() for host in network) and time.monotonic() < late:
+        time.sleep(0.05)
+    for host, (mounts, memory) in zip(network, before, strict=True):
+        assert host.processes() == []
+        assert host.mounts() == mounts
+        new = host.memory() - memory
+        if host.name == "node2":
+            new = {name for name in new if not name.startswith("mpich_shm_")}
+        assert not new
+
+
+def mpiexec(prefix: Path) -> Path:
+    return prefix / "bin/mpiexec.hydra"
+
+
+def proved(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What the two ranks of a ``--json`` call saw, which has to be two hosts."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    proof = answer(done)["proof"]
+    assert proof["holds"] and proof["findings"] == []
+    ranks: list[dict[str, Any]] = proof["ranks"]
+    assert [(r["rank"], r["size"], r["host"]) for r in ranks] == [(0, 2, "node1"), (1, 2, "node2")]
+    for space in ("net", "pid", "ipc", "shm"):
+        assert len({r["namespaces"][space] for r in ranks}) == 2, space
+    assert all(r["ring_ok"] and r["mpi_count"] == 1 for r in ranks)
+    return ranks
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, check: str) -> str:
+    """All words of the one finding that ended a ``--json`` call."""
+    said = answer(done)
+    assert done.returncode == code == said["exit_code"], done.stdout + done.stderr
+    (finding,) = said["findings"]
+    assert finding["check"] == check, finding
+    return " ".join(finding.values())
+
+
+@pytest.mark.parametrize(
+    ("mpi", "variables", "title", "transport"),
+    [
+        ("mpich", (), "MPICH Version: 5.0.2", "ucx: cma, self, tcp"),
+        ("mpich", ("MPIR_CVAR_CH4_NETMOD=ofi", "FI_PROVIDER=tcp"), "MPICH Version: 5.0.2", "ofi: tcp"),
+        ("intel", (), "Intel(R) MPI Library 2021.18.1", "ofi: tcp"),
+        ("container", ("FI_PROVIDER=tcp",), "MPICH Version: 3.4.3", "ofi: tcp"),
+    ],
+)  # fmt: skip
+def test_ranks_on_two_hosts_are_proved_and_their_bytes_cross(
+    mpi: str, variables: tuple[str, ...], title: str, transport: str, pair: tuple[Host, Host]
+) -> None:
+    one, two = pair
+    prefix, rsh = hosts.mpich(), netns.MPICH_RSH
+    if mpi == "intel":
+        prefix, rsh = hosts.intel(), netns.INTEL_RSH
+    before = one.sent(), two.sent()
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(prefix), rsh),
+        "--mpi", "container" if mpi == "container" else prefix,
+        *(word for variable in variables for word in ("--env", variable)),
+        hosts.image(), "--", "python3", "-c", SEND,
+    )  # fmt: skip
+    ranks = proved(done)
+    said = answer(done)
+    for rank in ranks:
+        assert rank["version"].startswith(title), rank
+        assert rank["mpi_path"] == said["mpi"]["file"]
+        assert rank["mpi_inode"] == said["proof"]["planned_inode"] or mpi == "container"
+    # Rank 0 tells for all, where an MPI tells it once only.
+    assert f"{ranks[0]['netmod']}: {', '.join(ranks[0]['providers'])}" == transport
+    assert {"rank 0 on node1", "rank 1 on node2"} <= set(done.stderr.splitlines())
+    assert sorted((r["rank"], r["exit_code"]) for r in said["ranks"]) == [("0", 0), ("1", 0)]
+    assert one.sent() - before[0] > MANY and two.sent() - before[1] > MANY
+
+
+def test_ranks_on_one_host_send_nothing_through_the_cable(pair: tuple[Host, Host]) -> None:
+    """Else the test before would prove nothing."""
+    one, two = pair
+    together = launcher(one, mpiexec(hosts.mpich()), hosts="node1:2")
+    before = one.sent(), two.sent()
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--launcher", together, hosts.image(), "--", "python3", "-c", SEND
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {r["host"] for r in answer(done)["proof"]["ranks"]} == {"node1"}
+    assert one.sent() - before[0] < 10_000 and two.sent() - before[1] < 10_000
+
+
+def test_messages_of_every_kind_arrive_whole_on_the_other_host(pair: tuple[Host, Host]) -> None:
+    one, _ = pair
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        hosts.image_with_programs(), "--", "/opt/app/exchange",
+    )  # fmt: skip
+    proved(done)
+    assert {"rank 0: 0 wrong", "rank 1: 0 wrong"} <= set(done.stderr.splitlines())
+
+
+def test_transport_between_hosts_that_the_site_does_not_accept_is_refused(
+    pair: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, _ = pair
+    profile = tmp_path / "fairlead/sites/elsewhere.toml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(SITE)
+    for where, code in (("node1:1,node2:1", 122), ("node1:2", 0)):
+        done = one.fairlead(
+            "run", "-n", "2", "--json", "--site", "elsewhere",
+            "--launcher", launcher(one, mpiexec(hosts.mpich()), hosts=where),
+            hosts.image(), "--", "python3", "-c", TOGETHER,
+            env={"XDG_CONFIG_HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        if code:
+            text = refused(done, 122, "transport")
+            assert "messages go over tcp" in text and "site elsewhere accepts" in text
+
+
+def test_host_that_never_answers_is_named(pair: tuple[Host, Host]) -> None:
+    one, _ = pair
+    silent = 'case "$*" in *node2*) exec sleep 1000 ;; esac'
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--watchdog", "5",
+        "--launcher", launcher(one, mpiexec(hosts.mpich()), before=silent),
+        hosts.image(), "--", "python3", "-c", TOGETHER,
+    )  # fmt: skip
+    text = refused(done, 124, "watchdog")
+    assert "rank 1: never started by the launcher" in text
+    assert "rank 0: in MPI_Init (on node1)" in text
+
+
+def test_rank_that_ends_before_mpi_starts_is_named_and_who_waits_for_it(
+    pair: tuple[Host, Host],
+) -> None:
+    one, _ = pair
+    early = f"import os, sys\nif os.environ['PMI_RANK'] == '0': sys.exit(4)\n{TOGETHER}"
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--watchdog", "3",
+        "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        hosts.image(), "--", "python3", "-c", early,
+    )  # fmt: skip
+    text = refused(done, 124, "watchdog")
+    assert "rank 0: exit code 4 before MPI_Init (on node1)" in text
+    assert "rank 1: in MPI_Init (on node2)" in text
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), signal.SIGSEGV)", 139)]
+)
+def test_code_of_a_rank_on_the_other_host_is_the_runs(
+    end: str, code: int, pair: tuple[Host, Host]
+) -> None:
+    one, _ = pair
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        hosts.image(), "--", "python3", "-c", f"{TOGETHER}\nif rank: {end}",
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    said = answer(done)
+    assert said["exit_code"] == code and said["error"]["where"] == "rank 1"
+
+
+@pytest.mark.full
+def test_rank_that_fails_within_mpi_does_not_leave_the_other_host_waiting(
+    pair: tuple[Host, Host],
+) -> None:
+    """Between hosts MPICH's launcher ends the others only after a signal."""
+    one, _ = pair
+    fails = f"{TOGETHER}\nif rank: os._exit(3)\nMPI.COMM_WORLD.Barrier()"
+    done = one.fairlead(
+        "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        hosts.image(), "--", "python3", "-c", fails,
+    )  # fmt: skip
+    assert "rank 1, exit code 3" in refused(done, 124, "rank-died")
+
+
+def test_killed_run_leaves_no_rank_on_the_other_host(pair: tuple[Host, Host]) -> None:
+    one, two = pair
+    rounds = f"{TOGETHER}; print('up', flush=True)\nwhile True: MPI.COMM_WORLD.Barrier()"
+    words = one.words(
+        sys.executable, "-m", "fairlead", "run", "-n", "2", "--quiet",
+        "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        hosts.image(), "--", "python3", "-c", rounds,
+    )  # fmt: skip
+    run = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        assert run.stdout and [run.stdout.readline() for _ in "12"] == ["up\n"] * 2
+        assert any("Barrier" in words for words in two.processes())
+        (fairlead,) = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        os.kill(int(fairlead), signal.SIGKILL)
+    finally:
+        run.communicate()  # `pair` looks what is left
+        # This once nobody could clear up after the MPI on the run's own host either.
+        for path in Path(f"/proc/{one.init}/root/dev/shm").glob("mpich_shm_*"):
+            path.unlink()
+
+
+def test_nothing_is_left_of_the_hosts_themselves() -> None:
+    before = Path("/proc/self/mounts").read_text()
+    with two_hosts() as (one, two):
+        spaces = one.spaces() | two.spaces()
+        assert len(spaces) == 10
+        assert Path("/proc/self/mounts").read_text() == before
+        folder = one.folder
+    assert not folder.exists()
+    for space in Path("/proc").glob("[0-9]*/ns/*"):
+        try:
+            assert str(space.readlink()) not in spaces
+        except OSError:
+            continue  # a process that has ended, or none that we could have started
