@@ -9,6 +9,7 @@ from benchmarks.measure import keep, machine
 
 ALL = {
     "help": overhead.measure_help,
+    "preflight": overhead.measure_preflight,
     "run-noop": overhead.measure_noop,
     "run-tensorflow": overhead.measure_tensorflow,
     "proof": proof.measure,

@@ -41,6 +41,18 @@ def measure_help() -> Result:
     return Result("help", "fairlead --help, wall time", "nothing", (row,))
 
 
+def measure_preflight() -> Result:
+    """``fairlead preflight`` of the largest image of the demo: seconds, against nothing."""
+    words = (*_FAIRLEAD, "preflight", "tensorflow", "--app", "python3")
+    shell = dict(os.environ)
+    _time(words, shell)
+    times = [_time(words, shell) for _ in range(10)]
+    row = compare(
+        "fairlead preflight tensorflow", times, [0.0] * len(times), 1.0, kind="difference"
+    )
+    return Result("preflight", "fairlead preflight tensorflow, wall time, warm", "nothing", (row,))
+
+
 def _against_bare(
     name: str, image: str, command: tuple[str, ...], rounds: int, bar: float, kind: str
 ) -> Result:

@@ -329,7 +329,8 @@ def launch_proved(
     """Stages what the plan stages, launches the command, and proves the launch from within it.
 
     Args:
-        told: called with a proof that holds, as soon as MPI has started on every rank.
+        told: called with the proof as soon as MPI has started on every rank, also with one that does
+            not hold.
         probe_first: also prove by a job of its own, before.
         limit_s: how long the start-up may make no progress; the site's own by default.
         env: variables for the container.

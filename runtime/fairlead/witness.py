@@ -77,7 +77,7 @@ class Startup:
         """
         Args:
             limit_s: how long nothing may happen before MPI has started on every rank.
-            told: called once, with a proof that holds.
+            told: called once, with the proof, before anything is raised of it.
         """
         self.proof: Proof | None = None
         self._plan, self._ranks, self._inode, self._folder = plan, ranks, inode, folder
@@ -119,10 +119,10 @@ class Startup:
             self._clock() - self._begun,
         )  # fmt: skip
         self.proof = replace(proof, findings=judge(plan, proof))
+        self._told(self.proof)
         if not self.proof.holds:
             errors = [f for f in self.proof.findings if f.severity is Severity.ERROR]
             raise FairleadError(errors, ExitCode.PROOF_FAILED)
-        self._told(self.proof)
 
     def _watch(self) -> None:
         started = {kind: _names(self._folder, kind) for kind in ("exit", "alive", "started")}
@@ -249,7 +249,7 @@ def unproved(command: tuple[str, ...]) -> Finding:
     """The warning on a launch that ended well, and of which nothing was proved."""
     return Finding(
         Severity.WARNING,
-        "unproved: the command never called MPI_Init",
+        "nothing is proved: the command never called MPI_Init",
         " ".join(command)[:_SAID],
         "it uses no MPI, or starts it in a way that is not seen (MPI_Session_init, or by its address)",
         "to prove the same set-up by a job of its own, add --probe",

@@ -65,16 +65,23 @@ def traces(token: str) -> list[str]:
 def clean(tmp_path: Path) -> Iterator[Callable[[], str]]:
     """Gives a token for a run's variables; afterwards no process holds it and no mount is new."""
     token = f"fairlead-test-{tmp_path.name}-{os.getpid()}"
-    before = mounts()
+    before, loops = mounts(), loop_devices()
     yield lambda: token
     assert traces(token) == []
     assert mounts() - before == set()
+    assert loop_devices() - loops == set()
 
 
 def mounts() -> set[str]:
     """Mounted folders; those of other programs' own work apart."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return {line.split()[1] for line in lines if "fairlead" in line or "apptainer" in line}
+
+
+def loop_devices() -> set[str]:
+    """Loop devices that have a file behind them, and the file."""
+    found = Path("/sys/block").glob("loop*/loop/backing_file")
+    return {f"{path.parts[3]} {path.read_text().strip()}" for path in found}
 
 
 # --- the wrong library -----------------------------------------------------------------------

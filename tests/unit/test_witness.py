@@ -88,7 +88,8 @@ def test_startup_of_another_file_ends_the_launch(start: Start, tmp_path: Path) -
     (tmp_path / "proof.0").write_bytes(record(plan, 0) + other)
     with pytest.raises(FairleadError) as caught:
         startup.look()
-    assert caught.value.code is ExitCode.PROOF_FAILED and not told
+    assert caught.value.code is ExitCode.PROOF_FAILED
+    assert [proof.holds for proof in told] == [False], "the table is shown"
     assert [f.check for f in caught.value.findings] == ["planned-file"]
 
 

@@ -110,8 +110,10 @@ def run(
             print_findings(warnings)
 
     def told(proof: Proof) -> None:
-        if quiet:
-            return
+        if not proof.holds and not as_json:
+            click.echo(show.proof_text(proof), err=True)
+        if quiet or not proof.holds:
+            return  # what is wrong comes as an error
         _say(show.proof_line(proof))
         if proof.findings:
             print_findings(proof.findings)

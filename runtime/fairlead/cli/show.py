@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,11 +12,12 @@ from fairlead.cli.screen import finding_lines, table
 from fairlead.findings import Finding, Severity
 from fairlead.layout import Line
 from fairlead.plan import Plan
-from fairlead.proof import Proof
+from fairlead.proof import Proof, RankProof
 from fairlead.serial import to_json
 from fairlead.session import Prepared
 from fairlead.signature import Verified
 
+_MANY = 32  # ranks that a screen has room for
 _TITLES = {
     "replace": "Replaces",
     "keep": "Keeps",
@@ -68,11 +70,21 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def proof_text(proof: Proof) -> str:
-    """The proof, one row a rank."""
-    rows = [
-        (str(p.rank), str(p.size), p.host, p.mpi_path, str(p.mpi_inode), p.version, p.transport)
-        for p in proof.ranks
-    ]
+    """The proof, one row a rank; of many, a row for those in a row that are alike."""
+    rows = []
+    many = len(proof.ranks) > _MANY
+
+    def seen(p: RankProof) -> tuple[str, ...]:
+        return (p.mpi_path, str(p.mpi_inode), p.version, p.transport)
+
+    def alike(p: RankProof) -> tuple[object, ...]:
+        return (p.size, p.host, *seen(p)) if many else (p.rank, p.host)
+
+    for _, group in itertools.groupby(proof.ranks, alike):
+        ranks = list(group)
+        first, last = ranks[0], ranks[-1]
+        label = str(first.rank) if len(ranks) == 1 else f"{first.rank}-{last.rank}"
+        rows.append((label, str(first.size), first.host, *seen(first)))
     return table(rows, ("rank", "of", "host", "MPI mapped", "inode", "it says", "transport"))
 
 
