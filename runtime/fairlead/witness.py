@@ -142,7 +142,8 @@ class Startup:
 
 
 def _names(folder: Path, kind: str) -> set[str]:
-    return {path.name.partition(".")[2] for path in folder.glob(f"{kind}.*")}
+    found = (path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial")
+    return {path.name.partition(".")[2] for path in found}
 
 
 def _stuck(

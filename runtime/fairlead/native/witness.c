@@ -71,11 +71,17 @@ static const char *field(const char *from, char *to, size_t room)
     return end ? end + 1 : from + strlen(from);
 }
 
+static void host_name(char *to, size_t room)
+{
+    to[0] = to[room - 1] = 0;
+    gethostname(to, room - 1);
+}
+
 /* Reads FAIRLEAD_PROOF; 0 when there is nothing to prove here. */
 static int asked(void)
 {
     static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
-                                        "PALS_RANKID", 0};
+                                        "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", 0};
     const char *text = variable("FAIRLEAD_PROOF"), *rank = 0;
     char word[32];
     if (!text || !strchr(text, '|'))
@@ -90,15 +96,11 @@ static int asked(void)
         rank = variable(names[i]);
     if (rank)
         snprintf(plan.me, sizeof plan.me, "%.40s", rank);
-    else
-        snprintf(plan.me, sizeof plan.me, "%d", getpid());
+    else {
+        host_name(word, sizeof word);
+        snprintf(plan.me, sizeof plan.me, "%s-%d", word, getpid());
+    }
     return 1;
-}
-
-static void host_name(char *to, size_t room)
-{
-    to[0] = to[room - 1] = 0;
-    gethostname(to, room - 1);
 }
 
 /* A small file of the records, whole or not at all; -1 when it is there already. */
@@ -528,8 +530,8 @@ static void prove(void *caller)
     add_number(&mine, "size", size);
     add(&mine, "host", host);
     add(&mine, "version", text);
-    right = mapped(&mine) && size == plan.ranks;
     add_number(&mine, "ring", ring(&mpi, rank, size));
+    right = mapped(&mine) && size == plan.ranks;
     surroundings(&mine);
     ucx_log(&mine);
     mine.text[RECORD - 1] = right;
@@ -606,10 +608,11 @@ static void begin(void)
         return;
     host_name(host, sizeof host);
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
-    if (below_a_rank() || (plan.folder[0] && note("started", line, strlen(line), 1))) {
+    if (below_a_rank()) {
         over = 1; /* its own affair */
         return;
     }
+    note("started", line, strlen(line), 0);
     take_ucx_log();
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
@@ -624,7 +627,12 @@ static void begin(void)
         setenv(asking[i][0], asking[i][1], 1);
     fflush(0);
     words.saved = dup(1);
-    dup2(words.sink, 1);
+    if (words.saved >= 0) {
+        dup2(words.sink, 1);
+        return;
+    }
+    close(words.sink); /* it has no standard output */
+    words.sink = -1;
 }
 
 static void end(int failed, void *caller)
