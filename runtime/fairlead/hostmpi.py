@@ -194,6 +194,9 @@ def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
         for path in (*paths, *([mpi.launcher.path] if mpi.launcher else [])):
             status = Path(path).stat()
             found[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        # A new module, or a library that comes to lie before another.
+        folders = {p.folder for p in mpi.plugins} | {str(Path(e.path).parent) for e in mpi.parts}
+        found |= {folder: str(Path(folder).stat().st_mtime_ns) for folder in folders}
     return found
 
 

@@ -32,6 +32,8 @@ _RECORD = (
     'f=$1/exit.$r; shift; : >"$f"; "$@"; c=$?; '
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
+# A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
+_STALE = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _POLL_S = 0.1
 _KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
 _SIGN_OF_LIFE_S = 60.0
@@ -54,7 +56,8 @@ class CommandLine:
 
     def environment(self, shell: Mapping[str, str]) -> dict[str, str]:
         """The environment it runs in, when ``shell`` is the caller's."""
-        kept = {name: value for name, value in shell.items() if name not in self.unset}
+        gone = {*self.unset, *_STALE}
+        kept = {name: value for name, value in shell.items() if name not in gone}
         return {**kept, **self.environ}
 
 
@@ -229,9 +232,12 @@ def _wait(
         watch()
         now = time.monotonic()
         if now - looked > 0.2:
-            looked = now
             ended = exits(folder)
-            dead = [r for r in ended if r.code > 128 or (r.code and _within_mpi(folder, r.rank))]
+            # Of ten thousand ranks, a look takes a while: it must not cost a core.
+            looked = now + 50 * (time.monotonic() - now)
+            dead = [
+                r for r in ended if 128 < r.code < 160 or (r.code and _within_mpi(folder, r.rank))
+            ]
             died_at = (died_at or now) if dead else None
             if died_at and now - died_at > after_death_s:
                 raise fail(
@@ -273,9 +279,11 @@ def exits(folder: Path) -> tuple[RankExit, ...]:
     """The ranks that have ended so far, the first to end first."""
     found = []
     for path in folder.glob("exit.*"):
-        text = path.read_text().strip()
-        if re.fullmatch(r"\d+", text):
-            found.append(RankExit(path.name.partition(".")[2], int(text), path.stat().st_mtime_ns))
+        with suppress(OSError):  # a file server that is slow for a moment ends no job
+            text = path.read_text().strip()
+            if re.fullmatch(r"\d+", text):
+                order = path.stat().st_mtime_ns
+                found.append(RankExit(path.name.partition(".")[2], int(text), order))
     return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
 
 

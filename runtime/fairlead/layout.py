@@ -14,6 +14,7 @@ failure (facts: glibc's ld.so(8), MPICH ABI compatibility initiative):
 from __future__ import annotations
 
 import hashlib
+import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from fairlead.identify import GLIBC_PIECES, family_of_soname
 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
-_STAGE_FORMAT = 2  # moves when the layout of a staged folder does
+_STAGE_FORMAT = 3  # moves when the layout of a staged folder does
 
 ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
     AbiFamily.MPICH: {
@@ -54,7 +55,7 @@ class StagedFile:
     """A file of the host, and its place below the staged folder.
 
     Attributes:
-        rpath: the DT_RUNPATH that its copy gets; empty to leave what it has.
+        rpath: the DT_RPATH that its copy gets; empty to leave what it has.
     """
 
     source: str
@@ -92,7 +93,7 @@ def stage_layout(
     Args:
         glibc: pieces of the host's C library that go along, in a folder of their own that is on no
             search path.
-        isolate: the copies can be given a DT_RUNPATH.
+        isolate: the copies can be given a DT_RPATH.
         extra: libraries that go beside the MPI under their own file names.
     """
     library = host.library
@@ -155,7 +156,7 @@ def stage_layout(
         )
     if isolate and outside:
         files = [replace(f, rpath=_rpath(f, host)) for f in files]
-        why = "each copy looks there by its own DT_RUNPATH; the image's programs never do"
+        why = "each copy looks there by its own DT_RPATH; the image's programs never do"
         lines.append(Line("isolate", f"{MOUNT}/dep", why))
     if glibc:
         files += [StagedFile(elf.path, f"glibc/{elf.soname}") for elf in glibc]
@@ -178,10 +179,15 @@ def _rpath(file: StagedFile, host: HostMpi) -> str:
     """
     if PurePosixPath(file.target).name in RUNTIME_PIECES:
         return ""
-    known = {e.path: (*e.rpath, *e.runpath) for e in host.parts}
-    own = [p for p in known.get(file.source, ()) if p.startswith(("$ORIGIN", "${ORIGIN}"))]
-    beside = ["$ORIGIN/.."] if PurePosixPath(file.target).parts[0] == "dep" else []
-    return ":".join(dict.fromkeys([*own, f"{MOUNT}/dep", *beside]))
+    known = {e.path: (*e.rpath, *e.runpath) for e in (*host.parts, *host.optional)}
+    # Not $ORIGIN itself: the file may be shown at another place, and the loader goes by that one.
+    place = f"{MOUNT}/{PurePosixPath(file.target).parent}"
+    own = [
+        posixpath.normpath(p.replace("${ORIGIN}", place).replace("$ORIGIN", place))
+        for p in known.get(file.source, ())
+        if p.startswith(("$ORIGIN", "${ORIGIN}"))
+    ]
+    return ":".join(dict.fromkeys([*own, f"{MOUNT}/dep"]))
 
 
 def _newer_runtime(host: HostMpi, facts: ImageFacts) -> frozenset[str]:
@@ -254,8 +260,9 @@ def search_folders(staging: Staging, *, apart: bool = False) -> tuple[str, ...]:
     """The folders of the staged MPI that the loader must search, as the container sees them.
 
     Args:
-        apart: the MPI will be opened by another path than its own, where ``$ORIGIN`` does not lead
-            to what is beside it; so every folder with a library in it is named.
+        apart: every folder with a library in it is named: the MPI will be opened by another path than
+            its own, where ``$ORIGIN`` does not lead to what is beside it; or folders of the user or the
+            image follow, which come before a DT_RUNPATH.
     """
     inner = {str(PurePosixPath(f.target).parent) for f in staging.files}
     isolated = any(f.rpath for f in staging.files)

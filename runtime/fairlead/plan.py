@@ -202,7 +202,7 @@ def plan(
         cache: fairlead's cache folder, where the staged folder will be.
         notes: lines on how the host MPI was chosen.
         witness: the host's file of the library that proves a launch from within.
-        isolate: copies of the host's libraries can be given a DT_RUNPATH.
+        isolate: copies of the host's libraries can be given a DT_RPATH.
     Raises:
         FairleadError: exit code 121; there is nothing that could be planned at all. What can be
             planned but will not work is found by :func:`fairlead.checks.check`.
@@ -243,7 +243,7 @@ def plan(
         title = host.library.title
         if engine.binds_files:
             bound = _bind_over(tied_to(facts, consumers), host, folder, binds, lines)
-        folders = search_folders(staging, apart=bool(bound))
+        folders = search_folders(staging, apart=bool(bound or _behind(request)))
         if glibc.way is GlibcWay.LOADER:
             wrapper = loader_words(glibc, (*folders, *_behind(request)), facts)
             lines.append(_by_loader(glibc, host))

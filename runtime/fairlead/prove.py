@@ -28,16 +28,16 @@ if TYPE_CHECKING:  # `typing` itself would cost every rank 5 ms
     from collections.abc import Callable
     from typing import Any
 
-_MPI_FILE = re.compile(r"/lib(mpi|mpich)(_\w+)?\.so[\d.]*$")
+_MPI_FILE = re.compile(r"/lib(mpi|mpich)([-_]\w+)?\.so[\d.]*$")
 _BINDINGS = re.compile(
-    r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*|mpi_gtl_\w+)\.so"
+    r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*|mpi_gtl_\w+|mpi_ilp64|mpi_java|mpi_shm_heap\w*)\.so"
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
 _FAILED = 122
 # Where launchers write how many ranks they have started.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
 _NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpi.so")
-_USAGE = "usage: python3 -m fairlead.prove [--accepts TRANSPORT,...] [--json]"
+_USAGE = "usage: python3 -m fairlead.prove [--accepts TRANSPORT,...] [--alone] [--json]"
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
 # Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
 _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
     if len(words) == 1 and words[0].endswith(".json") and words[0] != "--json":
         return report(words[0])
     accepts: set[str] = set()
-    as_json = False
+    as_json = lone = False
     left = list(words)
     while left:
         word = left.pop(0)
@@ -58,23 +58,26 @@ def main(words: list[str]) -> int:
             accepts = set(left.pop(0).split(","))
         elif word == "--json":
             as_json = True
+        elif word == "--alone":
+            lone = True
         else:
             print(_USAGE, file=sys.stdout if word in ("-h", "--help") else sys.stderr)
             return 0 if word in ("-h", "--help") else 2
-    return alone(accepts, as_json)
+    return unplanned(accepts, as_json, lone)
 
 
-def alone(accepts: set[str], as_json: bool) -> int:
+def unplanned(accepts: set[str], as_json: bool, lone: bool) -> int:
     """Proves without anybody who has planned: what must hold of every launch.
 
     Args:
         accepts: transports that may carry messages; any when empty.
+        lone: one rank is what is meant, and no launcher has started it.
     Returns:
         0, or 122 on every rank when something does not hold.
     """
     mine = _surroundings()
     promised = next((int(os.environ[v]) for v in _SIZE_VARIABLES if v in os.environ), 0)
-    mine["promised"] = promised
+    mine["promised"] = promised or int(lone)
     _ask()
     try:
         library = _load({"via": "mpi4py", "names": ()})
@@ -119,6 +122,11 @@ def _wrong(ranks: list[Any], accepts: set[str]) -> list[str]:
     size, promised = ranks[0]["size"], ranks[0]["promised"]
     if promised and size != promised:
         found.append(f"the launcher started {promised} ranks, and MPI sees {size}")
+    if not promised and size == 1:
+        found.append(
+            "no variable of a launcher reached this rank, so nobody knows how many there should be (pass "
+            "them into the container; or say --alone)"
+        )
     for rank in ranks:
         if len(rank["mapped"]) != 1:
             found.append(f"rank {rank['rank']} maps {len(rank['mapped'])} MPI libraries")

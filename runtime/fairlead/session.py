@@ -351,7 +351,9 @@ def launch_proved(
     still_as_verified(prepared)
     folder = launch.new_run_folder(cache)
     inode = staging.planned_inode(plan, cache)
-    variables, more = witness.asked(plan, ranks, inode, folder)
+    logs = ("UCX_LOG_LEVEL", "UCX_LOG_FILE")
+    quiet = not any(name in (env or {}) or name in environ for name in logs)
+    variables, more = witness.asked(plan, ranks, inode, folder, ucx=quiet)
     line = launch.command_line(
         plan, command, ranks, (*more, *binds), record=folder, workdir=workdir,
         env={**(env or {}), **variables},
@@ -367,6 +369,15 @@ def launch_proved(
     finally:
         witness.clear(folder)
     still_as_verified(prepared)
+    if result.launcher_code == 0 and len(result.ranks) < result.started:
+        raise fail(
+            "the ranks could not write down how they ended",
+            where=str(folder),
+            why=f"{result.started} were started, {len(result.ranks)} records have a text: there is no room",
+            remedy="free some space, or set XDG_CACHE_HOME to a folder with room; the command has run",
+            check="run-folder",
+            code=ExitCode.LAUNCH_FAILED,
+        )
     if result.code and not (startup.proof or proof):
         prove_it(prepared, ranks, limit_s, environ, env)  # raises what it finds
     return Launched(line, result, startup.proof or proof)

@@ -7,7 +7,9 @@ before each use, so a folder that somebody emptied or damaged is made anew.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 from fairlead.findings import ExitCode, fail
@@ -16,6 +18,7 @@ from fairlead.patchelf import set_rpath
 from fairlead.paths import atomic_folder, locked
 from fairlead.plan import Plan
 
+_KEPT_S = 30 * 86400.0  # longer than any job runs
 _SIZES = "patched.json"  # sizes of the copies that differ from their sources
 
 
@@ -36,11 +39,23 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     try:
         with locked(cache / "locks" / f"stage-{folder.name}.lock"):
             if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
+                _set_aside(folder)
                 with atomic_folder(folder) as tree:
                     _fill(tree, plan.staging)
     except OSError as exc:
         raise _failed(folder, exc) from None
     return folder
+
+
+def _set_aside(folder: Path) -> None:
+    """Moves what is no longer right out of the way: jobs that are running have it mounted."""
+    for old in folder.parent.glob(".*.old"):
+        if time.time() - old.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        aside = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.old")
+        folder.rename(aside)
+        os.utime(aside)
 
 
 def planned_inode(plan: Plan, cache: Path) -> int:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.launch import exits, signal_name
 from fairlead.plan import Bind, Plan
 from fairlead.processes import runs_in_container
@@ -22,17 +22,25 @@ from fairlead.prove import transports
 
 RUN_MOUNT = "/opt/fairlead/run"  # the run's folder, in the container
 _SAID = 280  # characters
+_RECORD = 2048  # bytes a rank, as in witness.c
+_SKEW = 10  # times the limit, for ranks that come to MPI_Init one by one
 _STRAGGLERS_S = 1.0  # ranks that are each alone report one after another
 
 
 def asked(
-    plan: Plan, ranks: int, inode: int, folder: Path | None = None
+    plan: Plan,
+    ranks: int,
+    inode: int,
+    folder: Path | None = None,
+    *,
+    ucx: bool = True,
 ) -> tuple[dict[str, str], tuple[Bind, ...]]:
     """The variables and binds by which the witness learns what must come true.
 
     Args:
         inode: of the planned file; 0 when any will do.
         folder: where its records go; without one, rank 0 prints a line.
+        ucx: UCX may be made to tell what it uses; not where the user has set how it logs.
     """
     if not plan.witness:
         return {}, ()
@@ -41,7 +49,8 @@ def asked(
     if folder is None:
         return told, ()
     # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file.
-    told |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
+    if ucx:
+        told |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
     return told, (Bind(str(folder), RUN_MOUNT),)
 
 
@@ -81,7 +90,8 @@ class Startup:
         """
         self.proof: Proof | None = None
         self._plan, self._ranks, self._inode, self._folder = plan, ranks, inode, folder
-        self._limit_s, self._told, self._clock = limit_s, told, clock
+        # MPI_Init itself takes longer the more ranks there are.
+        self._limit_s, self._told, self._clock = limit_s + ranks / 100, told, clock
         self._begun = self._moved = clock()
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._first: float | None = None
@@ -119,6 +129,8 @@ class Startup:
             self._clock() - self._begun,
         )  # fmt: skip
         self.proof = replace(proof, findings=judge(plan, proof))
+        if self.proof.holds:
+            (self._folder / "proved").touch()  # a later program of a rank is not judged
         self._told(self.proof)
         if not self.proof.holds:
             errors = [f for f in self.proof.findings if f.severity is Severity.ERROR]
@@ -132,17 +144,24 @@ class Startup:
         if seen != self._seen:
             self._seen, self._moved = seen, now
         # What a program does between its start and MPI_Init is its own affair, and may take long.
-        waits = len(alive) < self._ranks or inside
-        if waits and now - self._moved > self._limit_s:
+        ended = {end.rank for end in exits(self._folder)}
+        limit = self._limit_s
+        if len(alive) >= self._ranks and len(inside | ended) < self._ranks:
+            # Somebody still works while others wait in MPI_Init: that may be so, but not for ever.
+            limit *= _SKEW
+        if (len(alive) < self._ranks or inside) and now - self._moved > limit:
             if not inside and len(launched) >= self._ranks and not alive and runs_in_container():
                 self._moved = now  # programs without a loader, which loads no witness either
                 return
-            finding = _stuck(self._folder, self._ranks, self._limit_s, launched, alive, inside)
+            finding = _stuck(self._folder, self._ranks, limit, launched, alive, inside)
             raise FairleadError(finding, ExitCode.WATCHDOG)
 
 
 def _names(folder: Path, kind: str) -> set[str]:
-    found = (path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial")
+    found = [path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial"]
+    if kind == "started":  # without text: it is through with MPI, or has none that can be asked
+        with suppress(OSError):
+            found = [path for path in found if path.stat().st_size]
     return {path.name.partition(".")[2] for path in found}
 
 
@@ -172,7 +191,7 @@ def _stuck(
     if words:
         parts.append(f"last words: {words}")
     return error(
-        f"the start-up made no progress for {limit_s:g} s; everything was killed",
+        f"the start-up made no progress for {limit_s:.0f} s; everything was killed",
         where=f"{len(alive)} of {ranks} ranks started, {len(inside)} called MPI_Init",
         why="\n".join(parts) or "no rank did anything",
         remedy="fairlead doctor; more time: --watchdog SECONDS",
@@ -208,7 +227,17 @@ def last_words(folder: Path) -> str:
 def read_records(path: Path, folder: Path) -> list[RankProof]:
     """The ranks of one world, as the witness wrote them down."""
     found = []
-    for part in path.read_bytes().split(b"\0"):
+    data = path.read_bytes()
+    if not data or len(data) % _RECORD:
+        raise fail(
+            "the proof could not be written down",
+            where=str(path),
+            why=f"it has {len(data)} bytes, which are no whole records: the file system is full",
+            remedy="free some space, or set XDG_CACHE_HOME to a folder with room",
+            check="run-folder",
+            code=ExitCode.LAUNCH_FAILED,
+        )
+    for part in data.split(b"\0"):
         if part.strip():
             found.append(_rank(part.decode("utf-8", "replace"), folder, path))
     return found
@@ -220,8 +249,10 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         key, _, value = line.partition("=")
         values.setdefault(key, []).append(value)
     mapped = [value.split(" ", 2) for value in values.get("mpi", ())]
+    called = [value.split(" ", 2) for value in values.get("called", ())]
+    mapped = [*called, *(m for m in mapped if m[:2] not in [c[:2] for c in called])]
     number = int(values["rank"][0])
-    said = folder / f"said.{path.suffix[1:]}" if number == 0 else folder / f"said.{number}"
+    said = folder / f"said.{path.name.partition('.')[2] if number == 0 else number}"
     words = said.read_text(errors="replace") if said.is_file() else ""
     ucx = "\n".join(f"ucp_context {line}" for line in values.get("ucx", ()))
     carried = transports(f"{words}\n{ucx}")

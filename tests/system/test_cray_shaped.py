@@ -85,7 +85,7 @@ def test_library_of_the_abi_folder_runs_with_what_stands_behind_it(cray: Cray) -
     lines = [line.split() for line in done.stderr.splitlines() if line.startswith("rank ")]
     assert sorted(line[1:3] for line in lines) == [["0", "2"], ["1", "2"]]
     for line in lines:
-        # Found by the staged library's own DT_RUNPATH: no search path names the folder.
+        # Found by the staged library's own DT_RPATH: no search path names the folder.
         assert "/opt/fairlead/mpi/dep/libcxi.so.1" in line
         assert "/opt/fairlead/mpi/dep/libxpmem.so.0" in line
         assert sum("libmpi.so.12" in path for path in line) == 1

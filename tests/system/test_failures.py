@@ -161,7 +161,9 @@ def test_variable_of_env_is_literal_and_a_search_path_stays_behind_ours() -> Non
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == value
-    assert second.startswith("/opt/fairlead/mpi/lib:/x")
+    folders = second.split(":")
+    ours = [folder for folder in folders if folder.startswith("/opt/fairlead/mpi")]
+    assert folders[: len(ours)] == ours and folders[len(ours)] == "/x"
 
 
 def test_rpath_program_that_does_not_run_does_not_matter() -> None:
@@ -260,7 +262,7 @@ def test_rank_that_does_not_come_to_init_is_named(clean) -> None:
     """One rank waits for something else, the other waits for it in MPI_Init."""
     code = "import os, time\nif os.environ['PMI_RANK'] == '1': time.sleep(1000)\n" + START[-1]
     done = fairlead(
-        "run", "-n", "2", "--json", "--watchdog", "3", hosts.image(), "--", "python3", "-c", code,
+        "run", "-n", "2", "--json", "--watchdog", "1", hosts.image(), "--", "python3", "-c", code,
         env={"TOKEN": clean()}, limit_s=60,
     )  # fmt: skip
     told = ("rank 1: runs and has not called MPI_Init", "rank 0: in MPI_Init", "2 of 2 ranks")

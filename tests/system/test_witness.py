@@ -170,6 +170,65 @@ def test_prove_in_any_container_by_any_engine_line() -> None:
     lone = _run(hosts.openmpi() / "bin/mpiexec", "-n", "2", *command, env=as_root)
     assert lone.returncode == 122
     assert "the launcher started 2 ranks, and MPI sees 1" in lone.stdout
+    # An engine that passes no variables on: every rank is alone, and nothing says how many there are.
+    bare = [engine[0], "--quiet", "exec", "--cleanenv", *command[3:]]
+    scrubbed = _run(mpiexec, "-n", "2", *bare)
+    assert scrubbed.returncode == 122 and "no variable of a launcher" in scrubbed.stdout
+    assert _run(*bare, "--alone").returncode == 0
+
+
+def test_program_of_one_rank_after_the_launch_was_proved_is_its_own_affair() -> None:
+    alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"
+    script = f'python3 -c "{SIZE}" && {alone} python3 -c "{SIZE}"'
+    done = fairlead("run", "-n", "2", hosts.image(), "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(["size", "2", "size", "1"] * 2)
+
+
+def test_what_ucx_warns_of_reaches_the_user() -> None:
+    transports = "UCX_TLS=self,sysv,cma,tcp,bogus"
+    done = fairlead(
+        "run", "-n", "2", "--json", "--env", transports, hosts.image(), "--", "python3", "-c", SIZE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["ranks"][0]["netmod"] == "ucx"
+    assert "bogus" in done.stderr and "UCX  WARN" in done.stderr
+    assert "UCX  INFO" not in done.stderr
+
+
+def test_init_by_a_tail_call_of_a_private_library_is_proved(tmp_path: Path) -> None:
+    """Then the return address tells nothing of who called."""
+    source = tmp_path / "start.c"
+    source.write_text("int MPI_Init(int *, char ***); int start(void) { return MPI_Init(0, 0); }\n")
+    library = tmp_path / "libstart.so"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-Wl,--no-as-needed",
+                    hosts.old_mpich() / "lib/libmpi.so.12", "-Wl,--allow-shlib-undefined"], check=True)  # fmt: skip
+    code = f"import ctypes; l = ctypes.CDLL({str(library)!r}); print('init', l.start())"
+    done = fairlead(
+        "run", "-n", "2", "--json", "--bind", tmp_path, hosts.image(), "--", "python3", "-c", code
+    )
+    assert answer(done)["proof"]["holds"], done.stdout + done.stderr
+    assert done.stderr.count("init 0") == 2
+
+
+def test_library_of_a_full_file_system_is_told(tmp_path: Path) -> None:
+    """A proof that cannot be written down is no proof, and no traceback."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    image = hosts.image()
+    fill = (
+        f"mount -t tmpfs -o size=200m,nr_inodes=400 none '{cache}'; export XDG_CACHE_HOME='{cache}'; "
+        f"fairlead preflight '{image}' >/dev/null 2>&1; "
+        f"fairlead run -n 2 '{image}' -- true >/dev/null 2>&1; "
+        f"dd if=/dev/zero of='{cache}/ballast' bs=4k 2>/dev/null; "
+        f"fairlead run -n 2 --watchdog 5 --json '{image}' -- python3 -c \"{SIZE}\""
+    )
+    argv = ["unshare", "--mount", "sh", "-c", fill]
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False,
+                          env={**os.environ, "PATH": path})  # fmt: skip
+    assert done.returncode not in (0, 1), done.stdout
+    assert "Traceback" not in done.stderr and answer(done)["findings"], done.stderr
 
 
 def test_static_program_that_uses_no_mpi_may_run_beyond_the_limit(tmp_path: Path) -> None:

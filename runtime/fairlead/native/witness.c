@@ -122,7 +122,10 @@ static int note(const char *what, const char *text, size_t size, int once)
         text += n;
         size -= n;
     }
-    close(fd);
+    if (close(fd) || size > 0) {
+        unlink(partial);
+        return -1;
+    }
     return once ? 0 : rename(partial, path);
 }
 
@@ -136,6 +139,49 @@ __attribute__((constructor)) static void arrive(void)
     note("alive", line, strlen(line), 1);
 }
 
+/* The lines of a file of /proc, one by one: 1, and 0 at the end. */
+typedef struct { int fd, have, at; char data[4096]; } Lines;
+
+static int get_line(Lines *from, char *to, size_t room)
+{
+    size_t n = 0;
+    for (;;) {
+        if (from->at == from->have) {
+            long got = read(from->fd, from->data, sizeof from->data);
+            if (got <= 0) {
+                to[n] = 0;
+                return n > 0;
+            }
+            from->have = got;
+            from->at = 0;
+        }
+        char c = from->data[from->at++];
+        if (c == '\n')
+            break;
+        if (n + 1 < room)
+            to[n++] = c;
+    }
+    to[n] = 0;
+    return 1;
+}
+
+/* libmpi.so*, libmpich.so*, libmpi_gnu_123.so*, libmpi_abi.so*; no Fortran or C++ binding, no GPU
+ * transport. */
+static int is_mpi(const char *path)
+{
+    static const char *const others[] = {"_cxx", "_mpifh", "_usempi", "_gtl_", "_ilp64", "_java", "_shm_heap", 0};
+    const char *name = strrchr(path, '/');
+    if (!name || strncmp(name, "/libmpi", 7) || !strstr(name, ".so"))
+        return 0;
+    name += 7;
+    if (!strncmp(name, "ch", 2))
+        name += 2;
+    for (int i = 0; others[i]; i++)
+        if (!strncmp(name, others[i], strlen(others[i])))
+            return 0;
+    return *name == '.' || *name == '_' || *name == '-'; /* auditwheel: libmpi-1f9dc2a4.so.12 */
+}
+
 /* What the program would have been given had this library not been there. */
 static void *next(const char *name, void *caller)
 {
@@ -146,6 +192,18 @@ static void *next(const char *name, void *caller)
         void *object = dlopen(who.file, NOLOAD);
         if (object)
             found = dlsym(object, name);
+    }
+    if (!found && dlopen && dlsym) { /* a tail call hides the caller: any MPI that is mapped */
+        char line[1400];
+        Lines maps = {.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
+        while (!found && maps.fd >= 0 && get_line(&maps, line, sizeof line)) {
+            char *path = strchr(line, '/');
+            void *object = path && is_mpi(path) ? dlopen(path, NOLOAD) : 0;
+            if (object)
+                found = dlsym(object, name);
+        }
+        if (maps.fd >= 0)
+            close(maps.fd);
     }
     return found;
 }
@@ -219,7 +277,7 @@ static void add(Record *to, const char *key, const char *value)
     if (n > 0 && (size_t)n < room)
         to->used += n;
     else
-        to->text[to->used] = 0;
+        memset(to->text + to->used, 0, room); /* no rest behind the NUL: the reader splits there */
 }
 
 static void add_number(Record *to, const char *key, unsigned long value)
@@ -229,59 +287,20 @@ static void add_number(Record *to, const char *key, unsigned long value)
     add(to, key, word);
 }
 
-/* The lines of a file of /proc, one by one: 1, and 0 at the end. */
-typedef struct { int fd, have, at; char data[4096]; } Lines;
-
-static int get_line(Lines *from, char *to, size_t room)
-{
-    size_t n = 0;
-    for (;;) {
-        if (from->at == from->have) {
-            long got = read(from->fd, from->data, sizeof from->data);
-            if (got <= 0) {
-                to[n] = 0;
-                return n > 0;
-            }
-            from->have = got;
-            from->at = 0;
-        }
-        char c = from->data[from->at++];
-        if (c == '\n')
-            break;
-        if (n + 1 < room)
-            to[n++] = c;
-    }
-    to[n] = 0;
-    return 1;
-}
-
-/* libmpi.so*, libmpich.so*, libmpi_gnu_123.so*, libmpi_abi.so*; no Fortran or C++ binding, no GPU
- * transport. */
-static int is_mpi(const char *path)
-{
-    static const char *const others[] = {"_cxx", "_mpifh", "_usempi", "_gtl_", 0};
-    const char *name = strrchr(path, '/');
-    if (!name || strncmp(name, "/libmpi", 7) || !strstr(name, ".so"))
-        return 0;
-    name += 7;
-    if (!strncmp(name, "ch", 2))
-        name += 2;
-    for (int i = 0; others[i]; i++)
-        if (!strncmp(name, others[i], strlen(others[i])))
-            return 0;
-    return *name == '.' || *name == '_';
-}
-
-/* Writes the mapped MPIs into the record; returns whether the planned one is there alone. */
-static int mapped(Record *to)
+/* Writes the mapped MPIs into the record, and which of them is called; returns whether that is the
+ * planned one, alone. */
+static int mapped(Record *to, unsigned long called)
 {
     char line[1400], last[64] = "", value[1300];
-    int count = 0, right = 0;
+    int count = 0, right = 0, ours;
     Lines maps = {.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
     while (maps.fd >= 0 && get_line(&maps, line, sizeof line)) {
         char *path = strchr(line, '/'), *words[5], *at = line;
         int n = 0;
-        if (!path || !is_mpi(path))
+        char *dash;
+        unsigned long from = strtoul(line, &dash, 16), until = *dash == '-' ? strtoul(dash + 1, 0, 16) : 0;
+        ours = called >= from && called < until;
+        if (!path || !(ours || is_mpi(path)))
             continue;
         for (; n < 5 && *at; n++) { /* range, permissions, offset, device, inode */
             words[n] = at;
@@ -293,13 +312,18 @@ static int mapped(Record *to)
         if (n < 5)
             continue;
         snprintf(value, sizeof value, "%s %s %s", words[3], words[4], path);
+        if (ours) {
+            add(to, "called", value);
+            /* The staged file may be shown at several places: its inode tells. */
+            right = plan.inode ? plan.inode == strtoul(words[4], 0, 10) : !strcmp(path, plan.file);
+        }
+        if (!is_mpi(path))
+            continue;
         if (!strncmp(value, last, strlen(last)) && last[0])
             continue; /* another part of the same file: they lie side by side */
         snprintf(last, sizeof last, "%s %s ", words[3], words[4]);
         add(to, "mpi", value);
         count++;
-        /* The staged file may be shown at several places: its inode tells. */
-        right = plan.inode ? plan.inode == strtoul(words[4], 0, 10) : !strcmp(path, plan.file);
     }
     if (maps.fd >= 0)
         close(maps.fd);
@@ -387,6 +411,27 @@ static void take_ucx_log(void)
         unlink(path); /* it goes on writing there, and nobody sees it */
 }
 
+/* From now on UCX speaks to the user again, and says no more than it does by itself: its level is the
+ * first member of its global options (ucs/config/global_opts.h). */
+static void hand_back_ucx(void)
+{
+    enum { WARN = 2, INFO = 4 };
+    void *ucs = dlopen("libucs.so.0", NOLOAD);
+    int *level = ucs ? dlsym(ucs, "ucs_global_opts") : 0;
+    if (!level)
+        level = dlsym(0, "ucs_global_opts");
+    if (!level || *level != INFO)
+        return; /* nobody knows how to make it quiet: it stays apart */
+    *level = WARN;
+    for (int fd = 3; fd < 1024; fd++) {
+        char name[64], at[64];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        long n = readlink(name, at, sizeof at - 1);
+        if (n > 18 && !strncmp(at, "/dev/shm/fairlead-", 18))
+            dup2(2, fd);
+    }
+}
+
 static void ucx_log(Record *to)
 {
     char line[700];
@@ -396,6 +441,10 @@ static void ucx_log(Record *to)
     Lines log = {.fd = ucx_fd};
     while (get_line(&log, line, sizeof line)) { /* … ucp_context_0 intra-node cfg#1 tag(…) … */
         char *what = strstr(line, " cfg#");
+        if (strstr(line, "UCX  WARN") || strstr(line, "UCX  ERROR")) {
+            write(2, line, strlen(line));
+            write(2, "\n", 1);
+        }
         if (!what)
             continue;
         while (what > line && what[-1] != ' ')
@@ -404,6 +453,9 @@ static void ucx_log(Record *to)
         add(to, "ucx", what);
     }
     close(ucx_fd);
+    hand_back_ucx();
+    unsetenv("UCX_LOG_LEVEL");
+    unsetenv("UCX_LOG_FILE");
 }
 
 static int ring(const Mpi *mpi, int rank, int size)
@@ -453,6 +505,17 @@ static void stop(void)
     for (int i = 0; plan.folder[0] && i < PATIENCE_S * 10; i++)
         usleep(100000);
     _exit(FAILED);
+}
+
+/* Whether this launch's proof has held already: then this is a later program of a rank, its own affair. */
+static int proved_before(void)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/proved", plan.folder);
+    int fd = plan.folder[0] ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
 }
 
 static const char *value_of(const char *record, const char *key, char *to, size_t room)
@@ -531,7 +594,7 @@ static void prove(void *caller)
     add(&mine, "host", host);
     add(&mine, "version", text);
     add_number(&mine, "ring", ring(&mpi, rank, size));
-    right = mapped(&mine) && size == plan.ranks;
+    right = mapped(&mine, (unsigned long)mpi.rank) && size == plan.ranks;
     surroundings(&mine);
     ucx_log(&mine);
     mine.text[RECORD - 1] = right;
@@ -545,14 +608,12 @@ static void prove(void *caller)
             holds &= record[RECORD - 1];
             record[RECORD - 1] = 0;
         }
-        if (plan.folder[0])
-            note("proof", all, (size_t)RECORD * size, 0);
-        else
+        if (!plan.folder[0] || note("proof", all, (size_t)RECORD * size, 0))
             say(all, size, holds);
         free(all);
     }
     mpi.bcast(&holds, 1, mpi.byte, 0, mpi.world);
-    if (!holds)
+    if (!holds && !proved_before())
         stop();
     tell_when_finalized(&mpi);
 }
@@ -588,6 +649,10 @@ static void replay(void)
     }
     first = first ? first : text;
     last = last ? last : text;
+    while (last > text && *last == '\n')
+        last++; /* the empty line that ends Open MPI's */
+    while (last > text && *last == '\n')
+        last++; /* an account ends with empty lines */
     write(words.saved, text, first - text);
     write(words.saved, last, strlen(last));
     free(text);
