@@ -573,6 +573,7 @@ static void prove(void *caller)
     static Record mine;
     char text[8300], host[80];
     int rank = -1, size = -1, length = 0, right;
+    text[0] = 0;
     char *all = 0;
     Mpi mpi;
     if (!bind_mpi(&mpi, caller)) {
@@ -649,8 +650,6 @@ static void replay(void)
     }
     first = first ? first : text;
     last = last ? last : text;
-    while (last > text && *last == '\n')
-        last++; /* the empty line that ends Open MPI's */
     while (last > text && *last == '\n')
         last++; /* an account ends with empty lines */
     write(words.saved, text, first - text);

@@ -1,0 +1,33 @@
+"""What a run takes over from the image itself."""
+
+from __future__ import annotations
+
+from tests.unit.recorded import image, planned
+
+from fairlead.image import Image
+from fairlead.plan import Request
+from fairlead.session import _with_images_own
+
+
+def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:
+    env = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib64", "LD_PRELOAD": "/opt/own.so", "A": "b"}
+    found = Image("x", "/x.sif", "sif", 1, "", False, image(), {"env": env})
+    asked = _with_images_own(Request(ranks=2, library_path="/home/u/lib"), found)
+    made = planned(
+        library_path=asked.library_path,
+        image_library_path=asked.image_library_path,
+        image_preload=asked.image_preload,
+    )
+    path = made.env["LD_LIBRARY_PATH"].split(":")
+    assert path[0] == "/opt/fairlead/mpi/lib"
+    assert path[-2:] == ["/home/u/lib", "/usr/local/nvidia/lib64"]
+    # They come before a DT_RUNPATH: the host's own libraries must be named first.
+    assert "/opt/fairlead/mpi/lib/mpich" in path
+    assert made.env["LD_PRELOAD"].endswith(":/opt/own.so")
+    told = {line.what for line in made.lines if line.kind == "behind"}
+    assert told == {"LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "LD_PRELOAD=/opt/own.so"}
+
+
+def test_image_that_sets_nothing_changes_nothing() -> None:
+    found = Image("x", "/x.sif", "sif", 1, "", False, image())
+    assert _with_images_own(Request(), found) == Request()
