@@ -19,7 +19,8 @@ from tests.system.hosts import answer, fairlead
 MAPPED = """
 from mpi4py import MPI
 paths = {line.split()[-1] for line in open("/proc/self/maps") if "/opt/fairlead/mpi" in line}
-print("rank", MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, *sorted(paths), flush=True)
+world = MPI.COMM_WORLD
+print(" ".join(["rank", str(world.rank), str(world.size), *sorted(paths)]) + "\\n", end="", flush=True)
 """
 
 

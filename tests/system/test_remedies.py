@@ -17,8 +17,8 @@ import os, subprocess
 from mpi4py import MPI
 world = MPI.COMM_WORLD
 child = subprocess.run(["getconf", "GNU_LIBC_VERSION"], capture_output=True, text=True)
-print("rank", world.rank, os.confstr("CS_GNU_LIBC_VERSION"), "| child", child.stdout.strip(), "|",
-      world.allreduce(1), MPI.Get_library_version().split()[2], flush=True)
+own, version = os.confstr("CS_GNU_LIBC_VERSION"), MPI.Get_library_version().split()[2]
+print(f"rank {world.rank} {own} | child {child.stdout.strip()} | {world.allreduce(1)} {version}\\n", end="", flush=True)
 """
 
 
@@ -89,7 +89,7 @@ for name in ("libz.so.1", "libudev.so.1", "libnuma.so.1"):  # as a program of th
     except OSError:
         print("refused", name)
 paths = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line and "/" in line}
-print("rank", MPI.COMM_WORLD.rank, *sorted(paths), flush=True)
+print(" ".join(["rank", str(MPI.COMM_WORLD.rank), *sorted(paths)]) + "\\n", end="", flush=True)
 """
 
 

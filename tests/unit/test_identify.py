@@ -12,6 +12,7 @@ from fairlead.facts import AbiFamily, Elf
 from fairlead.identify import family_of_soname, identify, is_mpi_library, read_mpi
 
 KNOWN = {
+    "debian-sid-mpich-5.0.2": (AbiFamily.MPICH, "MPICH", "5.0.2", "5.0", "libmpich.so.12"),
     "debian13-mpich-4.2.1": (AbiFamily.MPICH, "MPICH", "4.2.1", "4.0", "libmpich.so.12"),
     "impi-2021.18.1": (AbiFamily.MPICH, "Intel MPI", "2021.18.1", "5.0", "libmpi.so.12"),
     "mpich-5.0.2": (AbiFamily.MPICH, "MPICH", "5.0.2", "5.0", "libmpi.so.12"),
