@@ -154,7 +154,9 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        file = Path(exc.filename) if isinstance(exc.filename, str) else None
+        # A link that cannot be made is told by what it was to lead to, and by its own path.
+        names = [Path(n) for n in (exc.filename, exc.filename2) if isinstance(n, str)]
+        file = next((n for n in names if n.is_relative_to(cache.root)), names[0] if names else None)
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_space("build the image", file.parent if file else cache.root) from None
         if exc.errno in (errno.EROFS, errno.EACCES) and file and file.is_relative_to(cache.root):

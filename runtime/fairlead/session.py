@@ -249,6 +249,17 @@ def _versions(image: Image) -> tuple[Finding, ...]:
     return ()
 
 
+def _has_room(folder: Path) -> bool:
+    """Whether a record of a rank can be written there."""
+    probe = folder / "room"
+    try:
+        probe.write_bytes(bytes(4096))
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
 def _no_witness(plan: Plan) -> tuple[Finding, ...]:
     if plan.witness:
         return ()
@@ -369,11 +380,11 @@ def launch_proved(
     finally:
         witness.clear(folder)
     still_as_verified(prepared)
-    if result.launcher_code == 0 and len(result.ranks) < result.started:
+    if len(result.ranks) < result.started and not _has_room(folder):
         raise fail(
             "the ranks could not write down how they ended",
             where=str(folder),
-            why=f"{result.started} were started, {len(result.ranks)} records have a text: there is no room",
+            why=f"{result.started} were started and {len(result.ranks)} wrote: there is no room left",
             remedy="free some space, or set XDG_CACHE_HOME to a folder with room; the command has run",
             check="run-folder",
             code=ExitCode.LAUNCH_FAILED,

@@ -199,14 +199,17 @@ def test_what_ucx_warns_of_reaches_the_user() -> None:
 def test_init_by_a_tail_call_of_a_private_library_is_proved(tmp_path: Path) -> None:
     """Then the return address tells nothing of who called."""
     source = tmp_path / "start.c"
-    source.write_text("int MPI_Init(int *, char ***); int start(void) { return MPI_Init(0, 0); }\n")
+    source.write_text(
+        "int MPI_Init(int *, char ***); int MPI_Finalize(void); int start(void) { return MPI_Init(0, 0); }\n"
+    )
     library = tmp_path / "libstart.so"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-Wl,--no-as-needed",
                     hosts.old_mpich() / "lib/libmpi.so.12", "-Wl,--allow-shlib-undefined"], check=True)  # fmt: skip
-    code = f"import ctypes; l = ctypes.CDLL({str(library)!r}); print('init', l.start())"
+    code = f"import ctypes; l = ctypes.CDLL({str(library)!r}); print('init', l.start()); l.MPI_Finalize()"
     done = fairlead(
         "run", "-n", "2", "--json", "--bind", tmp_path, hosts.image(), "--", "python3", "-c", code
     )
+    assert done.returncode == 0, done.stdout + done.stderr
     assert answer(done)["proof"]["holds"], done.stdout + done.stderr
     assert done.stderr.count("init 0") == 2
 
