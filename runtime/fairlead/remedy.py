@@ -55,9 +55,8 @@ def choose_glibc(host: HostMpi, facts: ImageFacts, engine: Engine) -> Glibc:
     need, by = needs(tuple(parts))
     if not need or not facts.glibc or version_key(need) <= version_key(facts.glibc):
         return Glibc(GlibcWay.IMAGE, need, by)
-    offered = next((e for e in host.glibc if e.soname == "libc.so.6"), None)
     has_loader = any(e.soname.startswith("ld-linux") for e in host.glibc)
-    enough = offered and version_key(offered.offers.get("GLIBC", "")) >= version_key(need)
+    enough = version_key(host_glibc(host)) >= version_key(need)
     if not enough or not has_loader or "libc.so.6" not in facts.glibc_files:
         return Glibc(GlibcWay.NONE, need, by)
     if not engine.binds_files:

@@ -144,8 +144,10 @@ class Startup:
         if seen != self._seen:
             self._seen, self._moved = seen, now
         # What a program does between its start and MPI_Init is its own affair, and may take long.
-        ended = {end.rank for end in exits(self._folder)}
         limit = self._limit_s
+        if now - self._moved <= limit:
+            return  # the records of ten thousand ranks are read only when something is late
+        ended = {end.rank for end in exits(self._folder)}
         if len(alive) >= self._ranks and len(inside | ended) < self._ranks:
             # Somebody still works while others wait in MPI_Init: that may be so, but not for ever.
             limit *= _SKEW

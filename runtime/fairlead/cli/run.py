@@ -84,7 +84,7 @@ def run(
     image: str,
     command: tuple[str, ...],
 ) -> int:
-    """Launch COMMAND in IMAGE on the host's MPI, and prove first that it really is that MPI.
+    """Launch COMMAND in IMAGE on the host's MPI, and prove on every rank that it is.
 
     IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Everything after
     `--` is the command. With --json the ranks' output goes to stderr, and stdout is the object.
