@@ -256,7 +256,7 @@ def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str
     return f"{slug}-{digest}"
 
 
-def search_folders(staging: Staging, *, apart: bool = False) -> tuple[str, ...]:
+def search_folders(staging: Staging, host: HostMpi, *, apart: bool = False) -> tuple[str, ...]:
     """The folders of the staged MPI that the loader must search, as the container sees them.
 
     Args:
@@ -264,12 +264,12 @@ def search_folders(staging: Staging, *, apart: bool = False) -> tuple[str, ...]:
             its own, where ``$ORIGIN`` does not lead to what is beside it; or folders of the user or the
             image follow, which come before a DT_RUNPATH.
     """
-    inner = {str(PurePosixPath(f.target).parent) for f in staging.files}
+    modules = {path for plugins in host.plugins for path in plugins.files}
+    inner = {str(PurePosixPath(f.target).parent) for f in staging.files if f.source not in modules}
     isolated = any(f.rpath for f in staging.files)
     wanted = {"lib"} | {place for place in inner if place == "dep" and not isolated}
     if apart:
-        modules = ("ucx", "libfabric", "prov", "openmpi", "pmix", "glibc")
-        wanted |= {p for p in inner if PurePosixPath(p).name not in modules and p != "dep"}
+        wanted |= inner - {"dep", "glibc"}
     ordered = sorted(wanted, key=lambda place: (place != "lib", place.startswith("dep"), place))
     return tuple(f"{MOUNT}/{place}" for place in ordered)
 

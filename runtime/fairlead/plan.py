@@ -243,7 +243,7 @@ def plan(
         title = host.library.title
         if engine.binds_files:
             bound = _bind_over(tied_to(facts, consumers), host, folder, binds, lines)
-        folders = search_folders(staging, apart=bool(bound or _behind(request)))
+        folders = search_folders(staging, host, apart=bool(bound or _behind(request)))
         if glibc.way is GlibcWay.LOADER:
             wrapper = loader_words(glibc, (*folders, *_behind(request)), facts)
             lines.append(_by_loader(glibc, host))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.unit.recorded import image, planned
+import pytest
+from tests.unit.recorded import host, image, planned
 
 from fairlead.image import Image
 from fairlead.plan import Request
@@ -26,6 +27,16 @@ def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:
     assert made.env["LD_PRELOAD"].endswith(":/opt/own.so")
     told = {line.what for line in made.lines if line.kind == "behind"}
     assert told == {"LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "LD_PRELOAD=/opt/own.so"}
+
+
+@pytest.mark.parametrize(
+    ("name", "inner"), [("mpich-5.0.2", "mpich"), ("openmpi-5.0.11", "openmpi")]
+)
+def test_folders_behind_the_hosts_mpi_come_before_a_users(name: str, inner: str) -> None:
+    """Whatever they are called; those that hold modules only are no folders of libraries."""
+    path = planned(mpi=host(name), library_path="/home/u/lib").env["LD_LIBRARY_PATH"].split(":")
+    assert path.index(f"/opt/fairlead/mpi/lib/{inner}") < path.index("/home/u/lib")
+    assert not any(folder.endswith(("/ucx", "/libfabric", "/glibc")) for folder in path)
 
 
 def test_image_that_sets_nothing_changes_nothing() -> None:
