@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -153,6 +154,12 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
     """What the system refuses in the cache, by its name: full, not to be written to, gone."""
     try:
         yield
+    except FairleadError as exc:
+        # A tool says in its own words that a file has gone; where all have, that is why.
+        if exc.findings[0].check == "tool-failed" and not cache.root.is_dir():
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(cache.root))
+            raise cache.removed(gone) from exc
+        raise
     except OSError as exc:
         # A link that cannot be made is told by what it was to lead to, and by its own path.
         names = [Path(n) for n in (exc.filename, exc.filename2) if isinstance(n, str)]

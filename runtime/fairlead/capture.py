@@ -2,7 +2,8 @@
 
 ``fairlead site capture`` writes it there; ``fairlead preflight IMAGE --site FILE.json`` and
 ``fairlead explain`` read it anywhere. It holds names, versions, symbols and paths of the machine's
-MPIs and of all that they need, its site profile and how its engine behaves; no program or library.
+MPIs and of all that they need, its site profile, how its engine behaves, and what detection saw of it; no
+program or library.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from pathlib import Path
 
 from fairlead import __version__, hostmpi
 from fairlead import site as sites
-from fairlead.engine import apptainer
-from fairlead.engine.apptainer import Engine
+from fairlead.detect.model import SiteFacts
+from fairlead.engine import registry as engines
+from fairlead.engine.model import Engine
 from fairlead.findings import ExitCode, FairleadError, fail
 from fairlead.hostmpi import HostMpi
 from fairlead.paths import atomic_write
 from fairlead.serial import from_json, to_json
-from fairlead.site import Evidence, Site
+from fairlead.site import Site
+from fairlead.site.here import NOTHING, Here, look
 
-SCHEMA, VERSION = "fairlead/site-capture", 1
+# 2: all facts of detection in the place of its few lines of evidence.
+SCHEMA, VERSION = "fairlead/site-capture", 2
 SUFFIX = ".json"
 _MOST_BYTES = 64 << 20
 
@@ -42,6 +46,8 @@ class Capture:
         reason: why it is ``site``.
         engine: None when it has none.
         mpis: the preferred first, as :func:`fairlead.hostmpi.discover` orders them.
+        here: what of the profile's paths is there.
+        facts: what detection saw of it.
     """
 
     node: str
@@ -51,7 +57,8 @@ class Capture:
     reason: str
     engine: Engine | None
     mpis: tuple[HostMpi, ...]
-    evidence: tuple[Evidence, ...]
+    facts: SiteFacts
+    here: Here = NOTHING
 
 
 def take(
@@ -60,7 +67,7 @@ def take(
     environ: Mapping[str, str] = os.environ,
     now: Callable[[], float] = time.time,
 ) -> Capture:
-    """Looks at this machine; nothing is started but launchers, for their ``--version``.
+    """Looks at this machine; tools are started for what they say of it, each in a time box.
 
     Args:
         site: name of the profile; None to detect it.
@@ -68,14 +75,18 @@ def take(
     Raises:
         FairleadError: exit code 2; no profile fits, or a prefix holds no MPI.
     """
+    from fairlead.detect.gather import here as facts_here  # not wanted by whoever reads captures
+
     chosen, reason = sites.resolve(site, environ)
     found = {
-        mpi.library.path: mpi for prefix in prefixes for mpi in hostmpi.from_prefix(prefix, environ)
+        mpi.library.path: mpi
+        for prefix in prefixes
+        for mpi in hostmpi.from_prefix(prefix, environ, site=chosen)
     }
-    for mpi in hostmpi.discover(environ):
+    for mpi in hostmpi.discover(environ, site=chosen):
         found.setdefault(mpi.library.path, mpi)
     try:
-        engine = apptainer.detect(environ)
+        engine = engines.choose(None, chosen.engine.kinds, environ)
     except FairleadError:
         engine = None  # whoever plans with the capture is told
     return Capture(
@@ -86,7 +97,8 @@ def take(
         reason=reason,
         engine=engine,
         mpis=tuple(found.values()),
-        evidence=sites.detect(environ).evidence,
+        facts=facts_here(environ),
+        here=look(chosen, environ),
     )
 
 

@@ -6,6 +6,7 @@ alias, an RPATH all end with exit code 0 and the wrong MPI, or every rank alone.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 
 from fairlead.cross import crossing
@@ -14,8 +15,9 @@ from fairlead.facts import AbiFamily, Elf
 from fairlead.findings import Finding, Severity, error
 from fairlead.hostmpi import needs
 from fairlead.identify import GLIBC_PIECES, family_of_soname
+from fairlead.launcher.choose import connects, pmi_said
 from fairlead.layout import MOUNT
-from fairlead.plan import Plan, gpu_transport, image_family, own_mpi, programs_of
+from fairlead.plan import Plan, gpu_transport, image_family, own_mpi, programs_of, speaks
 from fairlead.remedy import Glibc, GlibcWay, host_glibc
 
 Check = Callable[[Plan], Iterator[Finding]]
@@ -70,8 +72,41 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         )
 
 
+def pmi(plan: Plan) -> Iterator[Finding]:
+    """Under srun, ranks find each other only by a way that both Slurm and their MPI know."""
+    launcher, asked = plan.launcher, plan.request.shape.extra
+    if launcher.kind != "srun" or plan.request.ranks < 2:
+        return
+    mapped = _speaks(plan)
+    said = pmi_said((*launcher.options, *asked)) or launcher.pmi
+    if not said and plan.site.launcher.pmi[:1] == ("cray",) and mapped is AbiFamily.MPICH:
+        yield _ok("pmi", "Slurm's default is Cray's own here; the proof will show", launcher.path)
+    elif not said:
+        yield error(
+            f"this Slurm offers no way for ranks of {plan.planned_title or mapped} to find each other",
+            where=f"{launcher.path} --mpi=list",
+            why=f"MPIs of the {mapped} family need "
+            + ("pmix" if mapped is AbiFamily.OPENMPI else "pmi2")
+            + "; without it each would run alone as rank 0 of 1, with exit code 0",
+            remedy="start them by the MPI's own launcher, which Slurm lets pass: --launcher mpiexec",
+            check="pmi",
+        )
+    elif said == "none" or connects(said, mapped) not in (mapped, AbiFamily.UNKNOWN):
+        yield error(
+            f"--mpi={said} does not connect the ranks of {plan.planned_title or mapped}",
+            where=shlex.join((launcher.path, *launcher.options, *asked)),
+            why="each would run alone as rank 0 of 1, with exit code 0",
+            remedy="leave out --mpi: fairlead takes what the mapped MPI speaks and Slurm offers",
+            check="pmi",
+        )
+    else:
+        yield _ok("pmi", f"srun --mpi={said} connects MPIs of the {mapped} family", launcher.path)
+
+
 def launcher_family(plan: Plan) -> Iterator[Finding]:
     """A launcher of another family starts every rank alone, and nobody says so."""
+    if plan.launcher.kind == "srun":
+        return  # Slurm starts any; `pmi` is what matters
     mapped = _speaks(plan)
     offered = plan.launcher.family
     if offered is not mapped and offered is not AbiFamily.UNKNOWN:
@@ -99,15 +134,9 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
 
 
 def _speaks(plan: Plan) -> AbiFamily:
-    """The family whose launchers the mapped MPI can be started by.
-
-    The ABI of the MPI-5 standard says nothing of launchers, so there it is the vendor's.
-    """
+    """The family whose launchers the mapped MPI can be started by."""
     family = image_family(plan.facts, programs_of(plan.request))
-    library = plan.host.library if plan.host else own_mpi(plan.facts, family)
-    if library is None or library.family is not AbiFamily.MPI5:
-        return library.family if library else family
-    return AbiFamily.OPENMPI if library.vendor == "Open MPI" else AbiFamily.MPICH
+    return speaks(plan.host.library if plan.host else own_mpi(plan.facts, family), family)
 
 
 def symbols(plan: Plan) -> Iterator[Finding]:
@@ -331,18 +360,26 @@ def closure(plan: Plan) -> Iterator[Finding]:
 
 def namespaces(plan: Plan) -> Iterator[Finding]:
     """Ranks of one node must share memory; options that part them make a hang or an abort."""
+    private = "a namespace of its own for each rank: the MPI cannot reach its neighbours"
     parting = {
-        "--contain": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
-        "-c": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
-        "--containall": "a /dev/shm, PID and IPC namespace of its own for each rank",
-        "-C": "a /dev/shm, PID and IPC namespace of its own for each rank",
-        "--pid": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-        "-p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-        "--ipc": "an IPC namespace for each rank: System V shared memory is not shared",
-        "-i": "an IPC namespace for each rank: System V shared memory is not shared",
-        "--cleanenv": "the launcher's variables do not reach the ranks: each would run alone",
-        "-e": "the launcher's variables do not reach the ranks: each would run alone",
-    }
+        "podman": {
+            **dict.fromkeys(("--ipc=private", "--ipc=none", "--ipc=shareable"), private),
+            **dict.fromkeys(("--pid=private", "--uts=private", "--network=none"), private),
+            "--unsetenv-all": "the launcher's variables do not reach the ranks: each would run alone",
+        },
+        "apptainer": {
+            "--contain": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
+            "-c": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
+            "--containall": "a /dev/shm, PID and IPC namespace of its own for each rank",
+            "-C": "a /dev/shm, PID and IPC namespace of its own for each rank",
+            "--pid": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
+            "-p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
+            "--ipc": "an IPC namespace for each rank: System V shared memory is not shared",
+            "-i": "an IPC namespace for each rank: System V shared memory is not shared",
+            "--cleanenv": "the launcher's variables do not reach the ranks: each would run alone",
+            "-e": "the launcher's variables do not reach the ranks: each would run alone",
+        },
+    }.get(plan.engine.kind, {})
     bad = [o for o in plan.request.engine_args if o in parting]
     for option in bad if plan.request.ranks > 1 else ():
         yield error(
@@ -419,6 +456,7 @@ CHECKS: tuple[Check, ...] = (
     gpu,
     abi_family,
     launcher_family,
+    pmi,
     symbols,
     glibc,
     rpath,

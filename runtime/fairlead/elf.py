@@ -11,6 +11,8 @@ import errno
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,15 +61,23 @@ def read(path: Path, shown_as: str = "") -> Elf:
         NotElf: it is no ELF file, is truncated, or contradicts itself.
         OSError: it cannot be read.
     """
+    status = path.stat()
+    facts = _read(str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return replace(facts, path=shown_as) if shown_as else facts
+
+
+@lru_cache(maxsize=1024)  # glibc is behind every library, and is asked for as often
+def _read(name: str, *identity: int) -> Elf:
     from elftools.elf.elffile import ELFFile  # 20 ms, and facts are mostly cached
 
+    path = Path(name)
     with path.open("rb") as stream:
         if stream.read(4) != b"\x7fELF":
             raise NotElf(f"{path} is not an ELF file")
         stream.seek(0)
         try:
             elf = ELFFile(stream)
-            return _facts(elf, shown_as or str(path))
+            return _facts(elf, name)
         except Exception as exc:
             # pyelftools trusts what it reads: damage shows as an error of any kind, among them
             # a seek to an impossible place. Only a failing disk is something else.

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +21,13 @@ from fairlead.elf import NotElf, version_key
 from fairlead.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.findings import ExitCode, fail
 from fairlead.identify import GLIBC_PIECES, read_mpi
+from fairlead.launcher.choose import identify
+from fairlead.launcher.model import Launcher
+from fairlead.ldso import Loader, system_folders
 from fairlead.paths import atomic_write, cache_dir, data_dir
-from fairlead.scan import resolve_in
 from fairlead.serial import from_json, to_json
+from fairlead.site.here import matches
+from fairlead.site.model import Site
 
 # The compilers' own run time: one for the whole process, and the newest of host and image wins.
 RUNTIME_PIECES = frozenset(
@@ -55,16 +58,36 @@ class Plugins:
 
 
 @dataclass(frozen=True)
-class Launcher:
-    """A program that starts ranks.
+class Places:
+    """Where the loader would not look by itself, and the MPI's libraries are all the same.
 
     Attributes:
-        family: the MPIs whose processes it can connect; another family's each run alone.
+        folders: searched last.
+        files: libraries that are opened by name.
+        gpu: libraries for messages from GPU to GPU.
     """
 
-    path: str
-    family: AbiFamily
-    title: str
+    folders: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
+    gpu: tuple[Path, ...] = ()
+
+
+NOWHERE_ELSE = Places()
+
+
+def places_of(site: Site | None, environ: Mapping[str, str], root: Path = Path("/")) -> Places:
+    """What a profile says of its MPI's dependencies, as far as it is on this machine."""
+    if site is None:
+        return NOWHERE_ELSE
+
+    def real(*patterns: str) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(p.resolve() for p in matches(patterns, environ, root)))
+
+    return Places(
+        tuple(matches(site.dependencies.folders, environ, root)),
+        real(*site.dependencies.files),
+        real(site.gpu.transport) if site.gpu.transport else (),
+    )
 
 
 @dataclass(frozen=True)
@@ -108,27 +131,37 @@ class HostMpi:
 
 
 def discover(
-    environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    site: Site | None = None,
+    patience_s: float = 10.0,
 ) -> tuple[HostMpi, ...]:
     """Every MPI found on this host, the preferred first.
 
-    Order: ``$FAIRLEAD_MPI``; those that ``fairlead doctor --fix`` installed; the prefix of each
-    ``mpiexec`` on PATH; the system's own. One library is listed once.
+    Order: ``$FAIRLEAD_MPI``; where the site's profile says that its MPI is; those that ``fairlead
+    doctor --fix`` installed; the prefix of each ``mpiexec`` on PATH; the system's own. One library is
+    listed once.
 
+    Args:
+        patience_s: how long a launcher may take to say its version.
     Raises:
         FairleadError: exit code 2 when ``$FAIRLEAD_MPI`` names none: another would be a surprise.
     """
     found: dict[str, HostMpi] = {}
     if named := environ.get("FAIRLEAD_MPI"):
-        from_prefix(Path(named), environ, by="FAIRLEAD_MPI")
-    for prefix, reason in _prefixes(environ, root):
-        for mpi in in_prefix(prefix, reason, environ):
+        from_prefix(Path(named), environ, "FAIRLEAD_MPI", site)
+    places = places_of(site, environ, root)
+    for prefix, reason in _prefixes(environ, root, site):
+        for mpi in in_prefix(prefix, reason, environ, places, patience_s):
             found.setdefault(mpi.library.path, mpi)
     return tuple(found.values())
 
 
 def from_prefix(
-    prefix: Path, environ: Mapping[str, str] = os.environ, by: str = "--mpi"
+    prefix: Path,
+    environ: Mapping[str, str] = os.environ,
+    by: str = "--mpi",
+    site: Site | None = None,
 ) -> tuple[HostMpi, ...]:
     """The MPIs below ``prefix``, as ``--mpi PREFIX`` or a variable names it; at least one.
 
@@ -137,7 +170,9 @@ def from_prefix(
     Raises:
         FairleadError: exit code 2 when there is none.
     """
-    found = in_prefix(prefix.absolute(), f"named by {by} {prefix}", environ)
+    found = in_prefix(
+        prefix.absolute(), f"named by {by} {prefix}", environ, places_of(site, environ)
+    )
     if not found:
         raise fail(
             f"no MPI library below {prefix}",
@@ -153,7 +188,11 @@ def from_prefix(
 
 
 def in_prefix(
-    prefix: Path, reason: str, environ: Mapping[str, str] = os.environ
+    prefix: Path,
+    reason: str,
+    environ: Mapping[str, str] = os.environ,
+    places: Places = NOWHERE_ELSE,
+    patience_s: float = 10.0,
 ) -> tuple[HostMpi, ...]:
     """The MPIs of one installation prefix, MPICH ABI and Open MPI before MPI-5 ABI.
 
@@ -163,14 +202,20 @@ def in_prefix(
     libraries = _library_files(prefix)
     if not libraries:
         return ()
-    cached = cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ)}.json"
+    cached = (
+        cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ, places)}.json"
+    )
     try:
         known = from_json(_Cached, json.loads(cached.read_text()))
         if known.files == _files_of(known.mpis) and not any(m.missing for m in known.mpis):
             return tuple(replace(mpi, found_by=reason) for mpi in known.mpis)
     except (OSError, ValueError):
         pass
-    fresh = tuple(_describe(m, prefix, reason, environ) for m in _identified(libraries))
+    fresh = tuple(
+        _describe(m, prefix, reason, environ, places, patience_s) for m in _identified(libraries)
+    )
+    if any(m.launcher and m.launcher.family is AbiFamily.UNKNOWN for m in fresh):
+        return fresh  # it may only have been slow
     try:
         with atomic_write(cached, "w") as stream:
             json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
@@ -200,9 +245,14 @@ def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
     return found
 
 
-def _prefixes(environ: Mapping[str, str], root: Path) -> Iterator[tuple[Path, str]]:
+def _prefixes(
+    environ: Mapping[str, str], root: Path, site: Site | None
+) -> Iterator[tuple[Path, str]]:
     if value := environ.get("FAIRLEAD_MPI"):
         yield Path(value), "named by $FAIRLEAD_MPI"
+    if site is not None:
+        for place in matches(site.mpi.search, environ, root):
+            yield place, f"where the profile {site.name} looks for its MPI"
     installed = data_dir(environ) / "mpi"
     if installed.is_dir():
         for prefix in sorted(installed.iterdir(), key=_default_first):
@@ -250,16 +300,21 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
     return sorted(by_soname.values(), key=lambda m: (last.get(m.family, 0), m.path))
 
 
-def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str]) -> str:
-    parts = [f"7 {prefix} {environ.get('LD_LIBRARY_PATH', '')}"]
+def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str], places: Places) -> str:
+    parts = [f"9 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         status = path.stat()
         parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:20]
 
 
 def _describe(
-    library: MpiLibrary, prefix: Path, reason: str, environ: Mapping[str, str]
+    library: MpiLibrary,
+    prefix: Path,
+    reason: str,
+    environ: Mapping[str, str],
+    places: Places,
+    patience_s: float,
 ) -> HostMpi:
     roots = [Path(library.path)]
     folder = roots[0].parent
@@ -271,8 +326,10 @@ def _describe(
         if _COMPANIONS.match(path.name) and path.is_file():
             companions.append(elf_file.read(path.resolve(), str(path.resolve())))
     root = _root_of(prefix)
-    closure, missing = _closure(roots, environ, root)
-    plugins, optional = _opened(library, closure, environ, root)
+    loader = Loader(environ.get("LD_LIBRARY_PATH", ""), root, places.folders)
+    roots += [path for path in places.files if path not in roots]
+    closure, missing = loader.closure(roots)
+    plugins, optional = _opened(library, closure, loader)
     return HostMpi(
         library=library,
         prefix=str(prefix),
@@ -282,26 +339,24 @@ def _describe(
         optional=optional,
         data=tuple(d for d in ("opt/mpi/etc",) if (prefix / d).is_dir()),
         missing=tuple(missing),
-        launcher=find_launcher(prefix, library.family),
+        launcher=find_launcher(prefix, library.family, patience_s),
         found_by=reason,
-        glibc=_glibc(library.elf, environ, root),
+        glibc=_glibc(library.elf, loader),
         root=str(root),
-        shared_folder=folder in {f.resolve() for f in _system_folders(root)},
-        gpu_transport=tuple(_gpu_transport(folder)),
+        shared_folder=folder in {f.resolve() for f in system_folders(root)},
+        gpu_transport=tuple(_gpu_transport(folder, places)),
     )
 
 
-def _gpu_transport(folder: Path) -> Iterator[Elf]:
-    """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa``: beside the MPI, or in Cray's ``gtl/lib`` above it."""
-    places = [folder, *(above / "gtl/lib" for above in list(folder.parents)[:5])]
-    seen = set()
-    for place in places:
-        for path in sorted(place.glob("libmpi_gtl_*.so*")) if place.is_dir() else ():
-            real = path.resolve()
-            if real not in seen and real.is_file():
-                seen.add(real)
-                with contextlib.suppress(NotElf, OSError):
-                    yield elf_file.read(real, str(real))
+def _gpu_transport(folder: Path, places: Places) -> Iterator[Elf]:
+    """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa``: where the profile says, beside the MPI, or in Cray's
+    ``gtl/lib`` above it."""
+    usual = [folder, *(above / "gtl/lib" for above in list(folder.parents)[:5])]
+    found = [path for place in usual for path in sorted(place.glob("libmpi_gtl_*.so*"))]
+    for real in dict.fromkeys(path.resolve() for path in (*places.gpu, *found)):
+        if real.is_file():
+            with contextlib.suppress(NotElf, OSError):
+                yield elf_file.read(real, str(real))
 
 
 def _root_of(prefix: Path) -> Path:
@@ -312,15 +367,17 @@ def _root_of(prefix: Path) -> Path:
     return Path("/")
 
 
-def _glibc(by: Elf, environ: Mapping[str, str], root: Path) -> tuple[Elf, ...]:
+def _glibc(by: Elf, loader: Loader) -> tuple[Elf, ...]:
     """The C library that ``by`` would be given, with all that belongs to it."""
-    libc = _resolve("libc.so.6", by, environ, _system_folders(root), root)
+    libc = loader.find("libc.so.6", by)
     if libc is None:
         return ()
     found = {}
     for path in sorted(libc.parent.iterdir()):
-        real = _real(path, root)
-        if GLIBC_PIECES.match(path.name) and real is not None and real.is_file():
+        if not GLIBC_PIECES.match(path.name):
+            continue  # a system's library folder has thousands of others
+        real = loader.real(path)
+        if real is not None and real.is_file():
             try:
                 elf = elf_file.read(real, str(real))
             except (NotElf, OSError):
@@ -329,87 +386,8 @@ def _glibc(by: Elf, environ: Mapping[str, str], root: Path) -> tuple[Elf, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def _real(path: Path, root: Path) -> Path | None:
-    return (
-        resolve_in(root, path)
-        if root != Path("/") and path.is_relative_to(root)
-        else path.resolve()
-    )
-
-
-def _within(folder: str, root: Path) -> str:
-    """A folder that a library names, where the system that it belongs to is mounted."""
-    there = root == Path("/") or Path(folder).is_relative_to(root)
-    return folder if there else str(root / folder.lstrip("/"))
-
-
-def _closure(
-    roots: list[Path], environ: Mapping[str, str], root: Path
-) -> tuple[list[Elf], list[tuple[str, str]]]:
-    """Everything needed behind ``roots``, breadth first, as the host's loader would find it."""
-    system = _system_folders(root)
-    seen: dict[str, Elf] = {}
-    missing: list[tuple[str, str]] = []
-    queue = list(roots)
-    while queue:
-        path = queue.pop(0)
-        if str(path) in seen:
-            continue
-        facts = elf_file.read(path, str(path))
-        seen[str(path)] = facts
-        for name in facts.needed:
-            if GLIBC_PIECES.match(name):
-                continue
-            real = _resolve(name, facts, environ, system, root)
-            if real is None:
-                missing.append((name, facts.path))
-            else:
-                queue.append(real)
-    return list(seen.values()), missing
-
-
-def _resolve(
-    name: str, by: Elf, environ: Mapping[str, str], system: list[Path], root: Path
-) -> Path | None:
-    """ld.so(8)'s order: DT_RPATH (without RUNPATH), LD_LIBRARY_PATH, DT_RUNPATH, then the system."""
-    origin = str(Path(by.path).parent)
-    runpath = [p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for p in by.runpath]
-    search = [_within(p, root) for p in by.rpath_folders]
-    search += [p for p in environ.get("LD_LIBRARY_PATH", "").split(":") if p]
-    search += [_within(p, root) for p in runpath]
-    for folder in [*map(Path, search), *system]:
-        candidate = folder / name
-        try:
-            real = _real(candidate, root)
-            if real and real.is_file() and elf_file.read(real).machine == by.machine:
-                return real
-        except (NotElf, OSError):
-            continue
-    return None
-
-
-def _system_folders(root: Path = Path("/")) -> list[Path]:
-    """What ``/etc/ld.so.conf`` names, then the loader's built-in folders."""
-    folders: list[Path] = []
-
-    def read(conf: Path) -> None:
-        for line in conf.read_text(errors="replace").splitlines() if conf.is_file() else ():
-            words = line.split("#")[0].split()
-            if len(words) == 2 and words[0] == "include":
-                for extra in sorted(root.glob(str(Path("etc", words[1])).lstrip("/"))):
-                    read(extra)
-            elif words:
-                folders.append(root / words[0].lstrip("/"))
-
-    read(root / "etc/ld.so.conf")
-    # Debian's loader has its own folders built in, whatever the file says.
-    folders += [f for p in ("lib", "usr/lib") for f in sorted((root / p).glob("*-linux-gnu"))]
-    folders += [root / p for p in ("lib", "usr/lib", "lib64", "usr/lib64")]
-    return [f for f in dict.fromkeys(folders) if f.is_dir()]
-
-
 def _opened(
-    library: MpiLibrary, closure: list[Elf], environ: Mapping[str, str], root: Path
+    library: MpiLibrary, closure: list[Elf], loader: Loader
 ) -> tuple[tuple[Plugins, ...], tuple[Elf, ...]]:
     """The modules that these libraries open, and what those need that is not there already.
 
@@ -422,7 +400,7 @@ def _opened(
     while found:
         plugins.update(found)
         modules = [Path(path) for p in found.values() for path in p.files]
-        more, _ = _closure(modules, environ, root)
+        more, _ = loader.closure(modules)
         inside = {str(path) for path in modules} | {str(path.resolve()) for path in modules}
         new = [e for e in more if e.path not in inside and e.path not in known]
         known |= {e.path: e for e in new}
@@ -455,7 +433,7 @@ def _plugin_folder(variable: str, folder: Path, pattern: str) -> Plugins:
     return Plugins(variable, str(folder), tuple(str(p) for p in sorted(folder.glob(pattern))))
 
 
-def find_launcher(prefix: Path, family: AbiFamily) -> Launcher | None:
+def find_launcher(prefix: Path, family: AbiFamily, patience_s: float = 10.0) -> Launcher | None:
     """The ``mpiexec`` that belongs to the MPI in ``prefix``."""
     names = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"]
     if family is AbiFamily.OPENMPI:
@@ -463,42 +441,10 @@ def find_launcher(prefix: Path, family: AbiFamily) -> Launcher | None:
     for name in names:
         program = prefix / "bin" / name
         if program.is_file() and os.access(program, os.X_OK):
-            launcher = identify_launcher(program)
+            launcher = identify(program, patience_s)
             if launcher.family in (family, AbiFamily.UNKNOWN) or family is AbiFamily.MPI5:
                 return launcher
     return None
-
-
-def identify_launcher(program: Path) -> Launcher:
-    """Which MPI's processes a launcher connects, from its own ``--version``."""
-    try:
-        done = subprocess.run(
-            [str(program), "--version"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-        said = done.stdout + done.stderr
-    except (OSError, subprocess.TimeoutExpired):
-        said = ""
-    if "HYDRA build details" in said:
-        match = re.search(r"Version:\s*(\S+)", said)
-        return Launcher(
-            str(program), AbiFamily.MPICH, f"MPICH Hydra {match[1] if match else ''}".strip()
-        )
-    if "Intel(R) MPI Library" in said:
-        match = re.search(r"Version (\S+)", said)
-        return Launcher(
-            str(program), AbiFamily.MPICH, f"Intel MPI Hydra {match[1] if match else ''}".strip()
-        )
-    if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", said):
-        return Launcher(str(program), AbiFamily.OPENMPI, f"Open MPI {match[1]}")
-    if os.access(program, os.R_OK) and b"HYDRA build details" in program.read_bytes():
-        # It does not run here (it may be of a newer distribution), but it is one all the same.
-        return Launcher(str(program), AbiFamily.MPICH, "MPICH Hydra")
-    return Launcher(str(program), AbiFamily.UNKNOWN, program.name)
 
 
 def needs(parts: tuple[Elf, ...], prefix: str = "GLIBC") -> tuple[str, str]:

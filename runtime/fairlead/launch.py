@@ -15,25 +15,38 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from fairlead import processes, sharedmemory
-from fairlead.engine import apptainer
+from fairlead.engine import registry as engines
+from fairlead.engine.model import Call
 from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
+from fairlead.launcher import registry as launchers
+from fairlead.launcher import srun
+from fairlead.layout import RUN_MOUNT
+from fairlead.paths import atomic_write
 from fairlead.plan import Bind, Plan
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
 # raised again, since launchers end the other ranks only when one dies by a signal. A file that
 # stays empty is a rank that was started and then killed by the launcher.
 _RECORD = (
-    "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${SLURM_PROCID:-$$}}}}; "
+    "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; "
+    "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${PALS_RANKID:-${FLUX_TASK_RANK:-"
+    "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
+    '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
+    'every node sees" >&2; kill -9 $$; }; '
     'f=$1/exit.$r; shift; : >"$f"; "$@"; c=$?; '
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
-_STALE = ("PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+# SLURM_PROCID is 0 in every batch script, so it comes last above.
+_STALE = (
+    "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
+    "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
+)  # fmt: skip
 _POLL_S = 0.1
 _KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
 _SIGN_OF_LIFE_S = 60.0
@@ -41,11 +54,38 @@ _SIGN_OF_LIFE_S = 60.0
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What is executed: words, and the variables added to and taken from the shell's own."""
+    """What is executed: words, and the variables added to and taken from the shell's own.
+
+    Attributes:
+        kind: the launcher's.
+        files: texts by path, which the words name.
+    """
 
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     unset: tuple[str, ...] = ()
+    kind: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def write_files(self) -> None:
+        """Writes what the line names; each file's name tells its content.
+
+        Raises:
+            FairleadError: exit code 123; one cannot be written.
+        """
+        for name, text in self.files.items():
+            try:
+                with atomic_write(Path(name), "w") as stream:
+                    stream.write(text)
+            except OSError as exc:
+                raise fail(
+                    "a file for the engine cannot be written",
+                    where=name,
+                    why=exc.strerror or str(exc),
+                    remedy="free some space, or set XDG_CACHE_HOME to a folder you may write",
+                    check="run-folder",
+                    code=ExitCode.LAUNCH_FAILED,
+                ) from None
 
     def shell(self) -> str:
         """A line that can be pasted into a shell."""
@@ -105,16 +145,37 @@ def command_line(
         record: folder for the ranks' exit codes; none are recorded without it.
         env: variables for the container, added to the plan's; taken literally.
     """
-    all_binds = [(b.source, b.target, b.read_only) for b in (*plan.binds, *binds)]
-    inner = apptainer.exec_argv(
-        plan.engine, plan.image, all_binds, (*plan.wrapper, *command), plan.request.engine_args,
-        workdir,
-    )  # fmt: skip
+    call = Call(
+        plan.opened or plan.image,
+        (*plan.wrapper, *command),
+        tuple((b.source, b.target, b.read_only) for b in (*plan.binds, *binds)),
+        env=plan.env,
+        literal=env or {},
+        image_env=plan.request.image_env,
+        extra=plan.request.engine_args,
+        workdir=workdir,
+        devices=plan.devices,
+    )
+    words = engines.driver(plan.engine.kind).words(plan.engine, call)
+    if words.launcher and launchers.kind_of(plan.launcher) != "srun":
+        raise fail(
+            f"the engine `{plan.engine.kind}` is a part of srun",
+            where=plan.launcher.path,
+            why="another launcher cannot start containers by it",
+            remedy="within a job of Slurm: --launcher srun",
+            check="engine-launcher",
+            code=ExitCode.PREFLIGHT_REFUSED,
+        )
+    inner = words.argv
     if record is not None:
-        inner = ("/bin/sh", "-c", _RECORD, "fairlead-rank", str(record), *inner)
-    argv = (plan.launcher.path, "-n", str(ranks), *inner)
-    variables = apptainer.environment(plan.engine, plan.env, env)
-    return CommandLine(argv, variables, plan.unset)
+        script = (srun.NOTE_STEP if plan.launcher.kind == "srun" else "") + _RECORD
+        # Where the engine is a part of the launcher, this shell is in the container.
+        seen = RUN_MOUNT if words.launcher else str(record)
+        inner = ("/bin/sh", "-c", script, "fairlead-rank", seen, *inner)
+    shape = replace(plan.request.shape, ranks=ranks)
+    whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
+    environ = {**words.environ, **whole.environ}
+    return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)
 
 
 def new_run_folder(cache: Path) -> Path:
@@ -170,6 +231,7 @@ def launch(
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
     """
+    line.write_files()
     run_id = folder.name
     begun = time.monotonic()
     memory = sharedmemory.listing()
@@ -200,6 +262,8 @@ def launch(
         raise
     finally:
         killed = processes.end(started, grace_s)
+        if line.kind == "srun" and not whole:
+            srun.cancel(line.argv[0], folder, environ)
         if not whole or killed:
             sharedmemory.clear(memory)
     ranks = exits(folder)

@@ -25,8 +25,10 @@ from fairlead.facts import AbiFamily, Elf, ImageFacts
 from fairlead.hostmpi import RUNTIME_PIECES, HostMpi
 from fairlead.identify import GLIBC_PIECES, family_of_soname
 
+ROOM = "/opt/fairlead"  # the folder of all that fairlead shows to a container
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
+RUN_MOUNT = "/opt/fairlead/run"  # the run's folder
 _STAGE_FORMAT = 3  # moves when the layout of a staged folder does
 
 ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {

@@ -154,7 +154,7 @@ def _unseen(path: Path, why: str) -> FairleadError:
         f"{path.name} cannot be looked into",
         where=str(path),
         why=why,
-        remedy="fairlead doctor fuse userns; if both are well, the file is damaged: fetch or build it again",
+        remedy="fairlead doctor fuse user-namespaces; if both are well, the file is damaged: fetch or build it again",
         check="image-mount",
     )
 

@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from fairlead.cross import MPI4PY_MODULE, crossing
-from fairlead.engine.apptainer import Engine
+from fairlead.engine.model import Engine, Takes
 from fairlead.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.findings import ExitCode, fail
-from fairlead.hostmpi import HostMpi, Launcher, is_binding
+from fairlead.hostmpi import HostMpi, is_binding
 from fairlead.identify import family_of_soname
+from fairlead.launcher.model import Launcher, Shape
 from fairlead.layout import (
     ALIASES,
     MOUNT,
+    ROOM,
     WITNESS,
     Line,
     Staging,
@@ -31,6 +33,7 @@ from fairlead.layout import (
     search_path,
     stage_layout,
 )
+from fairlead.plansite import from_site
 from fairlead.remedy import (
     GLIBC_FOLDER,
     Glibc,
@@ -40,7 +43,8 @@ from fairlead.remedy import (
     loader_words,
     tied_to,
 )
-from fairlead.site import Site
+from fairlead.site.here import NOTHING, Here
+from fairlead.site.model import Site
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,12 @@ class Request:
         apps: programs of the image that will run; empty means any of them may.
         library_path, preload: the user's own values for the container.
         image_library_path, image_preload: those that the image itself sets.
+        image_env: all that it sets, for an engine that does not see the image's own record of it.
         gpu: messages are to go from GPU to GPU: MPICH_GPU_SUPPORT_ENABLED=1.
         engine_args: the user's own options for the engine.
+        shell: names of variables that the user's shell sets, of those that a profile may set.
         shell_python: variables of the user's shell that steer a Python, e.g. ``PYTHONPATH``.
+        shape: where the ranks go.
     """
 
     mpi: str = "host"
@@ -75,9 +82,12 @@ class Request:
     preload: str = ""
     image_library_path: str = ""
     image_preload: str = ""
+    image_env: Mapping[str, str] = field(default_factory=dict)
     gpu: bool = False
     engine_args: tuple[str, ...] = ()
+    shell: tuple[str, ...] = ()
     shell_python: tuple[str, ...] = ()
+    shape: Shape = field(default_factory=Shape)
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,8 @@ class Plan:
         witness: the host's file of the library that proves the launch from within it; empty when
             a job of its own has to.
         unset: variables of the user's shell that must not reach the container.
+        devices: device nodes that the container needs.
+        opened: what the engine is given to open: the image, or the folder of it.
     """
 
     mode: str
@@ -120,18 +132,23 @@ class Plan:
     wrapper: tuple[str, ...] = ()
     witness: str = ""
     unset: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    opened: str = ""
     lines: tuple[Line, ...] = field(default=())
 
 
 def choose_host(
-    facts: ImageFacts, hosts: Sequence[HostMpi], request: Request
+    facts: ImageFacts, hosts: Sequence[HostMpi], request: Request, started: bool = False
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
     """The first host MPI of the image's family that has a launcher, and why not the others.
 
     Where there is none of that family, the first of another to which what runs can cross.
+
+    Args:
+        started: the site's own launcher starts the ranks of any of them.
     """
     wanted = image_family(facts, programs_of(request))
-    near = [h for h in hosts if h.library.family is wanted and h.launcher is not None]
+    near = [h for h in hosts if h.library.family is wanted and (started or h.launcher is not None)]
     chosen: HostMpi | None = None
     left: list[Line] = []
     for host in hosts:
@@ -141,7 +158,7 @@ def choose_host(
             why = f"its family is {family}, the image's is {wanted}"
             if not near and over.modules:
                 why += f"; {over.why_not}"
-        elif host.launcher is None:
+        elif host.launcher is None and not started:
             why = "it has no mpiexec beside it that could start its ranks"
         elif chosen is not None:
             why = f"{chosen.library.title} comes first: {chosen.found_by}"
@@ -193,6 +210,8 @@ def plan(
     notes: tuple[Line, ...] = (),
     witness: str = "",
     isolate: bool = True,
+    here: Here = NOTHING,
+    opened: str = "",
 ) -> Plan:
     """How to run ``image`` on ``host``'s MPI, or on its own with ``request.mpi == "container"``.
 
@@ -203,6 +222,8 @@ def plan(
         notes: lines on how the host MPI was chosen.
         witness: the host's file of the library that proves a launch from within.
         isolate: copies of the host's libraries can be given a DT_RPATH.
+        opened: what the engine is given to open, where that is not the image itself.
+        here: what of the profile's paths is on the machine.
     Raises:
         FairleadError: exit code 121; there is nothing that could be planned at all. What can be
             planned but will not work is found by :func:`fairlead.checks.check`.
@@ -271,11 +292,32 @@ def plan(
             env["LD_LIBRARY_PATH"] = path = ":".join(_behind(request))
             lines.append(Line("env", f"LD_LIBRARY_PATH={path}", "the user's own"))
             _images_own("LD_LIBRARY_PATH", request.image_library_path, lines)
+    added = from_site(
+        site,
+        here,
+        gpu=request.gpu,
+        shell=request.shell,
+        bound={b.target for b in request.binds},
+    )
+    binds += [Bind(path, path) for path in added.binds]
+    env = {**added.env, **env}
+    lines += added.lines
     _namespaces(engine, host if request.mpi == "host" else None, own, env, lines)
+    _wire_up(launcher, host if request.mpi == "host" else None, own, env, binds, lines)
     _preload(witness, gpu, request, env, binds, lines)
+    if not engine.binds_files:
+        binds = _in_a_room(binds, cache, witness, lines)
     for name in request.shell_python:
         why = "set in this shell for its own Python; the image's would follow it (--env sets it there)"
         lines.append(Line("unset", name, why))
+    if opened and opened != image:
+        form = (
+            "a bare squashfs: the image's"
+            if engine.takes is Takes.SQUASHFS
+            else "folders: the image"
+        )
+        why = f"{engine.kind} opens {form}, laid out once at its first launch, and kept"
+        lines.append(Line("engine", opened, why))
     for option, why in engine.reasons:
         lines.append(Line("engine", option, why))
     for bind in request.binds:
@@ -284,7 +326,7 @@ def plan(
         Line(
             "launch",
             f"{launcher.path}  ({launcher.title})",
-            "the launcher of the MPI that will be mapped; another family's would leave every rank alone",
+            _why_launcher(launcher),
         )
     )
     return Plan(
@@ -309,6 +351,8 @@ def plan(
         wrapper=wrapper,
         witness=witness,
         unset=request.shell_python,
+        devices=here.devices,
+        opened=opened or image,
         lines=(*lines, *notes),
     )
 
@@ -320,8 +364,12 @@ def replaceable(
     engine: Engine,
     request: Request,
     notes: tuple[Line, ...] = (),
+    machine: str = "",
 ) -> AbiFamily:
     """The family of the image's MPI, once it is sure that there is something to plan.
+
+    Args:
+        machine: the name of another machine that it is planned for.
 
     Raises:
         FairleadError: exit code 121; the image uses no MPI, or this host has none for it.
@@ -337,7 +385,7 @@ def replaceable(
             code=ExitCode.PREFLIGHT_REFUSED,
         )
     if request.mpi == "host" and host is None:
-        raise _no_host(facts, family, notes)
+        raise _no_host(family, notes, machine)
     return family
 
 
@@ -347,14 +395,14 @@ def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
     return min(own, key=lambda m: (bool(m.python_prefix), m.path), default=None)
 
 
-def _no_host(facts: ImageFacts, family: AbiFamily, notes: tuple[Line, ...]) -> Exception:
+def _no_host(family: AbiFamily, notes: tuple[Line, ...], machine: str) -> Exception:
     seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
+    remedy = "name one with `--mpi PREFIX`, or run on the image's own MPI with `--mpi container`"
     return fail(
-        f"no MPI of this host can replace the image's ({family} family)",
-        where="the MPIs of this machine",
+        f"no MPI of {machine or 'this host'} can replace the image's ({family} family)",
+        where=f"the MPIs of {machine or 'this machine'}",
         why=seen or "none was found",
-        remedy="fairlead doctor --fix host-mpi, name one with `--mpi PREFIX`, or run on the image's "
-        "own MPI with `--mpi container`",
+        remedy=remedy if machine else f"fairlead doctor --fix host-mpi, {remedy}",
         check="host-mpi",
         code=ExitCode.PREFLIGHT_REFUSED,
     )
@@ -465,6 +513,22 @@ def _bind_glibc(
     lines.append(Line("bind", what, why, glibc.by))
 
 
+def room_folder(cache: Path, witness: str) -> Path:
+    """What :data:`~fairlead.layout.ROOM` is made of for an engine that shows folders only."""
+    return cache / "room" / (PurePosixPath(witness).stem or "bare")
+
+
+def _in_a_room(binds: list[Bind], cache: Path, witness: str, lines: list[Line]) -> list[Bind]:
+    """The witness in a folder, with empty ones in it where the others are shown.
+
+    Such an engine makes new folders at few places only: directly below /opt, not deeper.
+    """
+    room = str(room_folder(cache, witness))
+    why = "this engine shows folders only: the witness is in one, with places for the others"
+    lines.append(Line("bind", f"{room} -> {ROOM} (read-only)", why))
+    return [Bind(room, ROOM, read_only=True), *(b for b in binds if b.target != WITNESS)]
+
+
 def _by_loader(glibc: Glibc, host: HostMpi) -> Line:
     why = (
         f"the host's libraries need GLIBC_{glibc.need}, and this engine cannot show single files: the "
@@ -514,6 +578,54 @@ def _preload(
         )
     lines.append(Line("env", f"LD_PRELOAD={preload}", why))
     _images_own("LD_PRELOAD", request.image_preload, lines)
+
+
+def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
+    """The family whose launchers an MPI's ranks can be started by.
+
+    The ABI of the MPI-5 standard says nothing of launchers, so there it is the vendor's.
+    """
+    if library is None or library.family is not AbiFamily.MPI5:
+        return library.family if library else family
+    return AbiFamily.OPENMPI if library.vendor == "Open MPI" else AbiFamily.MPICH
+
+
+def _why_launcher(launcher: Launcher) -> str:
+    if launcher.kind == "srun" and launcher.pmi:
+        return (
+            f"Slurm starts the ranks; they find each other by {launcher.pmi}, which the mapped MPI "
+            "speaks and `srun --mpi=list` offers"
+        )
+    if launcher.kind in ("mpiexec", "hydra", "openmpi"):
+        return "the launcher of the MPI that will be mapped; another family's would leave every rank alone"
+    return "the launcher of this site"
+
+
+def _wire_up(
+    launcher: Launcher,
+    host: HostMpi | None,
+    own: MpiLibrary | None,
+    env: dict[str, str],
+    binds: list[Bind],
+    lines: list[Line],
+) -> None:
+    """What ranks need to find each other under srun.
+
+    Intel MPI takes PMI-1 unless it is told, and Slurm's plugin speaks PMI-2 only. PMIx has files.
+    """
+    for folder in launcher.folders:
+        if PurePosixPath(folder).parts[:2] == ("/", "tmp"):
+            continue  # every engine shows it
+        binds.append(Bind(folder, folder))
+        lines.append(
+            Line("bind", f"{folder} -> {folder}", "Slurm's PMIx keeps files there that ranks read")
+        )
+    library = host.library if host else own
+    intel = library is not None and library.vendor == "Intel MPI"
+    if intel and launcher.kind == "srun" and launcher.pmi:
+        env["I_MPI_PMI"] = launcher.pmi
+        why = "Intel MPI must be told how srun lets ranks find each other"
+        lines.append(Line("env", f"I_MPI_PMI={launcher.pmi}", why))
 
 
 def _namespaces(

@@ -18,10 +18,10 @@ from typing import Any
 from fairlead import launch as launching
 from fairlead import prove
 from fairlead.findings import ExitCode, FairleadError, Finding, error
+from fairlead.layout import RUN_MOUNT
 from fairlead.plan import Bind, Plan
 from fairlead.proof import Proof, RankProof, judge, mpi_program
 from fairlead.stage import planned_inode
-from fairlead.witness import RUN_MOUNT
 
 
 def probe(
@@ -219,7 +219,14 @@ _CAUSES: Sequence[tuple[str, str, str, str, str]] = (
         r"unknown (?:shorthand )?flag: (.*)",
         "the container engine does not know an option",
         r"\1",
-        "leave out that --engine-arg; `apptainer exec --help` lists what there is",
+        "leave out that --engine-arg; the engine's own --help lists what there is",
+        "engine",
+    ),
+    (
+        r"(?:^|\n)(?:Error: |ch-run\[\d+\]: error: |/usr/bin/env: |runc create failed: )(.*)",
+        "the container engine could not start the image",
+        r"\1",
+        "fairlead doctor engine; `fairlead run --dry-run` prints the line to try by hand",
         "engine",
     ),
     (

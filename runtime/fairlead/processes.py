@@ -24,8 +24,16 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 MARKER = "FAIRLEAD_RUN_ID"
-# Names that a container engine's processes have, those of its file systems among them.
-_ENGINE = re.compile(r"starter|apptainer|singularity|squashfuse|fuse|fusermount", re.IGNORECASE)
+# Names that a container engine's processes have, those of its file systems among them, and the shells
+# around it. A shell that is the program itself loads the witness, and is known by that.
+_ENGINE = re.compile(
+    r"starter|apptainer|singularity|squashfuse|fuse|fusermount|podman|conmon|runc|crun|ch-run|fairlead-"
+    r"|shifter|sarus|enroot|unshare|nsenter|(?:ba|da)?sh$",
+    re.IGNORECASE,
+)
+# Clears up after a rank's container by itself, on whichever node (engine/podman.py).
+_GUARD = "fairlead-guard"
+_GUARD_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -97,11 +105,17 @@ def end(started: Started, grace_s: float = 2.0) -> int:
     if process.poll() is not None and not _children():
         return 0  # every orphan would be ours by now
     killed = 0
-    for _ in range(50):
+    until = time.monotonic() + _GUARD_S
+    rounds = 0
+    while rounds < 50:
         left = survivors(started)
         if not left:
             break
-        for pid in left:
+        at_work = _guards() if time.monotonic() < until else set()
+        # After the first round, what is there besides a guard may be something that it has started.
+        doomed = [pid for pid in left if pid not in at_work] if not (at_work and killed) else []
+        rounds += bool(doomed)
+        for pid in doomed:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
@@ -109,7 +123,19 @@ def end(started: Started, grace_s: float = 2.0) -> int:
     if process.poll() is None:
         process.kill()
         process.wait()
+    for pid in set(_children()) - started.before - {process.pid}:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)  # the dead among the adopted
     return killed
+
+
+def _guards() -> set[int]:
+    """Whoever clears up after a container, with what they have started for it."""
+    living = list(_living(""))
+    found = {p.pid for p in living if p.name == _GUARD}
+    while more := {p.pid for p in living if p.parent in found and p.pid not in found}:
+        found |= more
+    return found
 
 
 def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from fairlead.facts import AbiFamily
 from fairlead.findings import Finding, Severity, error
+from fairlead.launcher.choose import pmi_said
 from fairlead.layout import MOUNT
 from fairlead.plan import Plan
 
@@ -37,6 +38,8 @@ class RankProof:
             only, or never.
         library_path: LD_LIBRARY_PATH in it.
         app_mpi: what the loader gives the program itself, empty for a script.
+        devices: the fabric's device nodes that it has open; a ``device`` netmod is concluded from them,
+            where the MPI itself does not tell.
     """
 
     rank: int
@@ -52,6 +55,7 @@ class RankProof:
     namespaces: Mapping[str, str]
     library_path: str = ""
     app_mpi: str = ""
+    devices: tuple[str, ...] = ()
 
     @property
     def transport(self) -> str:
@@ -109,6 +113,13 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
             "they do not speak the same wire-up protocol"
         )
         remedy = "leave out --launcher, or name the mpiexec of the mapped MPI"
+    elif plan.launcher.kind == "srun":
+        way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
+        why = f"by srun's PMI ({way}) the mapped MPI did not find the other ranks"
+        remedy = (
+            "leave out --launcher-arg=--mpi; `srun --mpi=list` names what there is; or start them by the "
+            "MPI's own launcher: --launcher mpiexec"
+        )
     else:
         why = "the launcher's variables and descriptors (PMI_FD, PMI_RANK) did not reach the ranks"
         remedy = (

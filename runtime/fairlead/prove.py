@@ -7,7 +7,7 @@ with any Python 3 of any image::
 
 It starts MPI the way a program would (through mpi4py, or by the names of MPI libraries), exchanges
 messages, and rank 0 prints one line when all is well: as many ranks as the launcher promised, one
-and the same MPI on each, transports that are accepted. Else it prints what every rank saw, and the
+and the same MPI on each, the one that --expects or $FAIRLEAD_EXPECTS names, transports that are accepted. Else it prints what every rank saw, and the
 exit code is 122.
 
 ``probe.py`` runs it as every rank of a probe job, with a JSON file that says what to load and where to
@@ -35,10 +35,19 @@ _BINDINGS = re.compile(
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
 _FAILED = 122
 # Where launchers write how many ranks they have started.
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_SIZE_VARIABLES = (
+    "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_NTASKS",
+)  # fmt: skip
 _NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpi.so")
-_USAGE = "usage: python3 -m fairlead.prove [--accepts TRANSPORT,...] [--alone] [--json]"
-_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PALS_RANKID")
+_USAGE = (
+    "usage: python3 -m fairlead.prove [--accepts TRANSPORT,...] [--expects FILE] [--alone] [--json]"
+)
+# The MPI that must be mapped, as a container sees it: set by the modules that `site export` writes.
+_EXPECTED = "FAIRLEAD_EXPECTS"
+_RANK_VARIABLES = (
+    "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK",
+    "ALPS_APP_PE", "SLURM_PROCID",
+)  # fmt: skip
 # Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
 _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 # The MPI-5 standard fixes its own (MPI 5.0, appendix A.1).
@@ -50,12 +59,15 @@ def main(words: list[str]) -> int:
     if len(words) == 1 and words[0].endswith(".json") and words[0] != "--json":
         return report(words[0])
     accepts: set[str] = set()
+    expected = os.environ.get(_EXPECTED, "")
     as_json = lone = False
     left = list(words)
     while left:
         word = left.pop(0)
         if word == "--accepts" and left:
             accepts = set(left.pop(0).split(","))
+        elif word == "--expects" and left:
+            expected = left.pop(0)
         elif word == "--json":
             as_json = True
         elif word == "--alone":
@@ -63,15 +75,16 @@ def main(words: list[str]) -> int:
         else:
             print(_USAGE, file=sys.stdout if word in ("-h", "--help") else sys.stderr)
             return 0 if word in ("-h", "--help") else 2
-    return unplanned(accepts, as_json, lone)
+    return unplanned(accepts, as_json, lone, expected)
 
 
-def unplanned(accepts: set[str], as_json: bool, lone: bool) -> int:
+def unplanned(accepts: set[str], as_json: bool, lone: bool, expected: str = "") -> int:
     """Proves without anybody who has planned: what must hold of every launch.
 
     Args:
         accepts: transports that may carry messages; any when empty.
         lone: one rank is what is meant, and no launcher has started it.
+        expected: the file of the MPI that must be mapped; any when empty.
     Returns:
         0, or 122 on every rank when something does not hold.
     """
@@ -95,7 +108,7 @@ def unplanned(accepts: set[str], as_json: bool, lone: bool) -> int:
     mine.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
     mine["ring_ok"] = mpi.ring(rank, size)
     everyone = mpi.gather(mine, rank, size)
-    wrong = _wrong(everyone, accepts) if everyone is not None else []
+    wrong = _wrong(everyone, accepts, expected) if everyone is not None else []
     if everyone is not None:
         if as_json:
             print(json.dumps({"holds": not wrong, "wrong": wrong, "ranks": everyone}))
@@ -116,7 +129,7 @@ def _first_found() -> list[str]:
     raise OSError("none")
 
 
-def _wrong(ranks: list[Any], accepts: set[str]) -> list[str]:
+def _wrong(ranks: list[Any], accepts: set[str], expected: str = "") -> list[str]:
     """What does not hold, in words."""
     found = []
     size, promised = ranks[0]["size"], ranks[0]["promised"]
@@ -133,6 +146,11 @@ def _wrong(ranks: list[Any], accepts: set[str]) -> list[str]:
             break
     if len({(r["version"], *(m["path"] for m in r["mapped"])) for r in ranks}) > 1:
         found.append("the ranks run on different MPIs")
+    right = (expected, os.path.realpath(expected)) if expected else ()
+    others = [m["path"] for r in ranks for m in r["mapped"] if m["path"] not in right]
+    if expected and others:
+        there = "is mapped" if os.path.exists(expected) else "is mapped, and that file is not there"
+        found.append(f"{expected} must be mapped, {others[0]} {there}")
     if not all(rank["ring_ok"] for rank in ranks):
         found.append("messages arrived damaged")
     used = {p for r in ranks for name in r["transport"]["providers"] for p in name.split(";")}
@@ -218,6 +236,7 @@ def _ask() -> None:
     os.environ.setdefault("UCX_LOG_LEVEL", "info")
     os.environ.setdefault("I_MPI_DEBUG", "5")
     os.environ.setdefault("OMPI_MCA_ompi_display_comm", "mpi_init")  # Open MPI 5
+    os.environ.setdefault("MPICH_OFI_VERBOSE", "1")  # Cray MPICH
 
 
 def _write(folder: str, name: str, value: object) -> None:
@@ -435,16 +454,22 @@ def transports(said: str) -> dict[str, Any]:
     if "UCX netmod" in said or "ucp_context" in said:
         netmod = "ucx"
         for cell in re.findall(r"(?:self|intra-node|inter-node) cfg#\d+ (.*)", said):
-            providers.update(t.split("/")[0] for t in re.findall(r"[\w/]+(?=[ )])", cell))
+            # `tag(rc_mlx5/mlx5_0:1 cma/memory)`: a transport, and the device that it uses.
+            providers.update(re.findall(r"(\w+)/[^\s()]+", cell))
     for match in re.findall(r"MPIDI_OFI\w*.*?provider: ([\w;]+)", said):
         netmod = netmod or "ofi"
         providers.add(match)
     if match := re.search(r"libfabric provider: ([\w;-]+)", said):
         netmod, providers = "ofi", {match.group(1)}
+    # Cray MPICH, with MPICH_OFI_VERBOSE=1 (intro_mpi(3)).
+    if match := re.search(r"OFI netmod using ([\w;-]+) provider", said):
+        netmod, providers = "ofi", {match.group(1)}
     if match := re.search(r"Connection summary: \((\w+)\)", said):
         netmod = match.group(1)
-        providers = set(re.findall(r"^ +o\w+-host: +all connections are (\w+)$", said, re.M))
-        providers |= set(re.findall(r"^ +o\w+-host: .* some connections are (\w+)", said, re.M))
+        named = set(re.findall(r"^ +o\w+-host: +all connections are (\w+)$", said, re.M))
+        named |= set(re.findall(r"^ +o\w+-host: .* some connections are (\w+)", said, re.M))
+        # Where UCX carries its messages, Open MPI names no more than that: UCX itself says what it uses.
+        providers = (named - {"ucx"}) | providers if "ucx" in named and providers else named
     if "Load tuning file" in said and "_shm" in said and not providers:
         netmod, providers = "shm", {"shm"}
     return {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fairlead.elf import version_key
-from fairlead.engine.apptainer import Engine
+from fairlead.engine.model import Engine
 from fairlead.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.hostmpi import RUNTIME_PIECES, HostMpi, needs
 from fairlead.identify import GLIBC_PIECES

@@ -67,6 +67,8 @@ def _build(hint: Any, data: Any) -> Any:
     if origin is list:
         return [_build(typing.get_args(hint)[0], item) for item in data]
     if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(data, dict):
+            raise ValueError(f"expected an object, found {type(data).__name__}")
         inner = typing.get_args(hint)[1]
         return {key: _build(inner, item) for key, item in data.items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

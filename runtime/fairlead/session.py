@@ -14,24 +14,43 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from fairlead import __version__, capture, checks, keys, launch, native, signature, witness
+from fairlead import (
+    __version__,
+    capture,
+    checks,
+    expected,
+    keys,
+    launch,
+    native,
+    signature,
+    unpacked,
+    witness,
+)
 from fairlead import plan as planning
 from fairlead import site as sites
 from fairlead import stage as staging
 from fairlead.capture import Capture
-from fairlead.engine import apptainer
+from fairlead.detect.match import why_not
+from fairlead.engine import registry as engines
 from fairlead.facts import AbiFamily
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
-from fairlead.hostmpi import HostMpi, Launcher, discover, from_prefix, identify_launcher
+from fairlead.hostmpi import HostMpi, discover, from_prefix
 from fairlead.image import Image, open_image
 from fairlead.launch import CommandLine, LaunchResult
+from fairlead.launcher import choose, registry, shared
+from fairlead.launcher.allocation import Allocation
+from fairlead.launcher.allocation import find as find_allocation
+from fairlead.launcher.model import Launcher
 from fairlead.layout import Line
 from fairlead.patchelf import find_patchelf
 from fairlead.paths import cache_dir
 from fairlead.plan import Bind, Plan, Request
+from fairlead.plansite import with_options
 from fairlead.probe import probe
 from fairlead.progress import Progress
 from fairlead.proof import Proof
+from fairlead.site.here import look, matches
+from fairlead.site.model import Site
 
 
 @dataclass(frozen=True)
@@ -55,13 +74,14 @@ class Choices:
 
     Attributes:
         mpi: ``host``, ``container``, or the prefix of an MPI.
-        site, launcher: None to detect.
+        site, launcher, engine: None to detect.
         require_signature: refuse an image that no trusted key has signed.
     """
 
     mpi: str = "host"
     site: str | None = None
     launcher: str | None = None
+    engine: str | None = None
     require_signature: bool = False
 
 
@@ -91,26 +111,90 @@ def prepare(
     if choices.require_signature or site.require_signature or _signatures_wanted(environ):
         verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
-    engine = capture.engine_of(there) if there else apptainer.detect(environ)
+    by_profile = there is None and elsewhere and _is_elsewhere(choices, site, environ)
+    if by_profile:
+        there = expected.machine(site, image.facts)
+    engine = (
+        capture.engine_of(there)
+        if there
+        else engines.choose(choices.engine, site.engine.kinds, environ)
+    )
+    engine = with_options(engine, site, gpu=request.gpu)
     request = _with_images_own(request, image)
-    host, notes = _host(choices, image, environ, there, request)
+    mine = {*site.environment.set, *site.gpu.set}.intersection(environ)
+    request = replace(request, shell=tuple(sorted(mine)))
+    host, notes = _host(choices, image, environ, there, request, site)
     # What cannot be planned at all is told before a launcher is looked for in vain.
-    planning.replaceable(image.path, image.facts, host, engine, request, notes)
-    launcher = _launcher(choices, host, image, request, environ, there)
+    planning.replaceable(
+        image.path, image.facts, host, engine, request, notes, there.node if there else ""
+    )
+    launcher = _launcher(choices, host, image, request, environ, there, site)
     cache = cache_dir(environ)
     witness = native.witness_path(cache)
     able = there is not None or witness.is_file() or native.compiler(environ)
     result = planning.plan(
         image.path, image.facts, host, launcher, site, engine, request, cache, notes,
-        str(witness) if able else "", bool(find_patchelf()),
+        str(witness) if able else "", bool(find_patchelf()), there.here if there else look(site, environ),
+        unpacked.opened(image, engine, cache),
     )  # fmt: skip
-    findings = (*_versions(image), *checks.check(result), *_no_witness(result))
+    findings = (
+        *_versions(image),
+        *(() if there or choices.launcher else _other_launcher(site, launcher)),
+        *checks.check(result),
+        *_in_the_engines_words(result, there is not None),
+        *(expected.policy(site, choices.mpi) if choices.mpi in ("host", "container") else ()),
+        *(expected.assumptions(site) if by_profile else _no_witness(result)),
+        *(() if there else _another_machine(choices, site, environ)),
+    )
     if verified:
         if verified.statement.format != "oci" and image.path != verified.path:
             raise signature.changed(verified, f"`{image_name}` is now {image.path}")
         signature.unchanged(verified)
         findings = (*findings, *filter(None, [signature.exposed(verified)]))
     return Prepared(image, result, findings, reason, verified)
+
+
+def _in_the_engines_words(plan: Plan, elsewhere: bool) -> tuple[Finding, ...]:
+    """What the engine cannot be told: an image of another kind, a path that its words end at."""
+    if plan.engine.kind not in engines.KINDS:
+        return ()
+    try:
+        launch.command_line(plan, plan.request.command or ("true",), plan.request.ranks)
+    except FairleadError as exc:
+        # The image can be brought into another form before it is taken there.
+        severity = Severity.WARNING if elsewhere else Severity.ERROR
+        return tuple(replace(finding, severity=severity) for finding in exc.findings)
+    return ()
+
+
+def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> bool:
+    """Whether a site is asked about that this machine is not."""
+    if choices.site is None or choices.mpi not in ("host", "container"):
+        return False
+    another = bool(why_not(site, environ)) or (
+        bool(site.mpi.search) and not matches(site.mpi.search, environ)
+    )
+    return another and expected.tells_enough(site)
+
+
+def _another_machine(
+    choices: Choices, site: Site, environ: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    """A profile that was named is taken at its word; that it does not fit is told."""
+    named = choices.site or environ.get(sites.CHOSEN)
+    against = why_not(site, environ) if named else ()
+    if not against:
+        return ()
+    return (
+        Finding(
+            Severity.WARNING,
+            f"this machine does not look like {site.name}",
+            f"named by {'--site' if choices.site else '$' + sites.CHOSEN}",
+            "; ".join(against),
+            "fairlead site detect says which profile fits",
+            "site-named",
+        ),
+    )
 
 
 def _with_images_own(request: Request, image: Image) -> Request:
@@ -123,6 +207,7 @@ def _with_images_own(request: Request, image: Image) -> Request:
         request,
         image_library_path=own.get("LD_LIBRARY_PATH", ""),
         image_preload=own.get("LD_PRELOAD", ""),
+        image_env=own,
     )
 
 
@@ -173,15 +258,21 @@ def _host(
     environ: Mapping[str, str],
     there: Capture | None,
     request: Request,
+    site: Site,
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
+    started = choices.launcher in registry.KINDS[1:]
+    started = started or (not there and not choices.launcher and bool(choose.here(site, environ)))
     if choices.mpi not in ("host", "container"):
         prefix = Path(choices.mpi)
-        named = capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ)
+        named = (
+            capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ, site=site)
+        )
         family = planning.image_family(image.facts, planning.programs_of(request))
         own = next((m for m in named if m.library.family is family), None)
         # What nobody would choose is refused by the checks, which say why.
-        return own or planning.choose_host(image.facts, named, request)[0] or named[0], ()
-    return planning.choose_host(image.facts, there.mpis if there else discover(environ), request)
+        return own or planning.choose_host(image.facts, named, request, started)[0] or named[0], ()
+    mpis = there.mpis if there else discover(environ, site=site)
+    return planning.choose_host(image.facts, mpis, request, started or bool(choices.launcher))
 
 
 def _launcher(
@@ -191,7 +282,13 @@ def _launcher(
     request: Request,
     environ: Mapping[str, str],
     there: Capture | None,
+    site: Site,
 ) -> Launcher:
+    wanted = planning.image_family(image.facts, planning.programs_of(request))
+    speaks = planning.speaks(
+        host.library if host else planning.own_mpi(image.facts, wanted), wanted
+    )
+    pmi = choose.pmi_said(request.shape.extra)
     if choices.launcher and there:
         captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
         if choices.launcher not in captured:
@@ -204,24 +301,21 @@ def _launcher(
                 code=ExitCode.USAGE,
             )
         return captured[choices.launcher]
-    if choices.launcher:
-        path = Path(choices.launcher)
-        if not os.access(path, os.X_OK):
-            raise fail(
-                f"no launcher at {choices.launcher}",
-                where="--launcher",
-                why="there is no such program, or it may not be executed",
-                remedy="leave it out to use the mpiexec of the chosen MPI",
-                check="launcher",
-                code=ExitCode.USAGE,
-            )
-        return identify_launcher(path.absolute())
-    if host and host.launcher:
-        return host.launcher
-    wanted = planning.image_family(image.facts, planning.programs_of(request))
+    options = tuple(site.launcher.options.get("mpiexec", ()))
+    own = host.launcher if host else None
+    if own and choices.launcher == registry.kind_of(own):
+        return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
+    if choices.launcher and choices.launcher != "mpiexec":
+        if choose.is_kind(choices.launcher):
+            return choose.of_kind(choices.launcher, speaks, site, environ, pmi=pmi)
+        return choose.named(choices.launcher, speaks, site, environ)
+    if not choices.launcher and not there and (found := choose.here(site, environ)):
+        return choose.of_kind(found[0], speaks, site, environ, found[1], pmi)
+    if own:
+        return replace(own, options=options)
     for other in there.mpis if there else discover(environ):
         if other.launcher and other.launcher.family is wanted:
-            return other.launcher
+            return replace(other.launcher, options=options)
     raise fail(
         f"no launcher for the {wanted} family on {there.node if there else 'this host'}",
         where=host.prefix if host else "the MPIs of that machine" if there else "the MPIs here",
@@ -258,6 +352,23 @@ def _has_room(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
+    """The site's own launcher is not here, and another takes its place: not in silence."""
+    kinds = site.launcher.kinds
+    if "mpiexec" in kinds or registry.kind_of(launcher) in kinds or launcher.kind in kinds:
+        return ()
+    return (
+        Finding(
+            Severity.WARNING,
+            f"{' or '.join(kinds)} of site {site.name} is not on PATH",
+            "PATH",
+            f"{launcher.path} will start the ranks instead, on the nodes that it knows",
+            "load the module that brings it; or say that you mean it: --launcher mpiexec",
+            "launcher",
+        ),
+    )
 
 
 def _no_witness(plan: Plan) -> tuple[Finding, ...]:
@@ -298,6 +409,9 @@ def prove_it(
     """
     cache = cache_dir(environ)
     staging.ensure(prepared.plan, cache)
+    unpacked.ensure(
+        prepared.plan, cache, binds=(Bind(str(cache), witness.RUN_MOUNT),), environ=environ
+    )
     still_as_verified(prepared)
     limit = limit_s or prepared.plan.site.start_s
     proof = probe(prepared.plan, ranks, cache, environ, limit, env)
@@ -327,12 +441,15 @@ def launch_proved(
     ranks: int,
     *,
     told: Callable[[Proof], None] = lambda proof: None,
+    noted: Callable[[Finding], None] = lambda finding: None,
+    allocation: Allocation | None = None,
     probe_first: bool = False,
     limit_s: float | None = None,
     binds: Sequence[Bind] = (),
     workdir: str = "",
     env: Mapping[str, str] | None = None,
     environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
     stdout: IO[bytes] | int | None = None,
     stderr: IO[bytes] | int | None = None,
     stdin: int | None = None,
@@ -342,6 +459,8 @@ def launch_proved(
     Args:
         told: called with the proof as soon as MPI has started on every rank, also with one that does
             not hold.
+        noted: called with what was seen on the way, before the launch.
+        allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
         probe_first: also prove by a job of its own, before.
         limit_s: how long the start-up may make no progress; the site's own by default.
         env: variables for the container.
@@ -355,11 +474,19 @@ def launch_proved(
     if plan.witness:
         native.ensure_witness(cache, environ)
     staging.ensure(plan, cache)
+    run_folder = Bind(str(cache), witness.RUN_MOUNT)
+    unpacked.ensure(plan, cache, progress, (run_folder, *binds), environ)
     proof = None
     if probe_first or not plan.witness:
         proof = prove_it(prepared, ranks, limit_s, environ, env)
         told(proof)
     still_as_verified(prepared)
+    shape = plan.request.shape
+    allocation = allocation or find_allocation(environ)
+    if allocation and not shape.nodes:
+        shape = replace(shape, nodes=min(allocation.nodes, ranks))
+    if warned := shared.seen_by_all(cache, shape, plan.launcher, environ):
+        noted(warned)
     folder = launch.new_run_folder(cache)
     inode = staging.planned_inode(plan, cache)
     logs = ("UCX_LOG_LEVEL", "UCX_LOG_FILE")
@@ -369,7 +496,8 @@ def launch_proved(
         plan, command, ranks, (*more, *binds), record=folder, workdir=workdir,
         env={**(env or {}), **variables},
     )  # fmt: skip
-    startup = witness.Startup(plan, ranks, inode, folder, limit, told)
+    nodes = allocation.hosts if allocation else plan.request.shape.hosts
+    startup = witness.Startup(plan, ranks, inode, folder, limit, told, nodes=nodes)
     try:
         result = launch.launch(
             line, folder, watch=startup.look if plan.witness else lambda: None,

@@ -10,13 +10,13 @@ import json
 import os
 import shutil
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from fairlead.findings import ExitCode, fail
-from fairlead.layout import Staging
+from fairlead.layout import MOUNT, RUN_MOUNT, WITNESS, Staging
 from fairlead.patchelf import set_rpath
 from fairlead.paths import atomic_folder, locked
-from fairlead.plan import Plan
+from fairlead.plan import Plan, room_folder
 
 _KEPT_S = 30 * 86400.0  # longer than any job runs
 _SIZES = "patched.json"  # sizes of the copies that differ from their sources
@@ -33,6 +33,8 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     Raises:
         FairleadError: exit code 123; a file vanished, or there is no room.
     """
+    if not plan.engine.binds_files:
+        _furnish(plan, cache)
     folder = stage_folder(plan, cache)
     if folder is None or plan.staging is None or is_whole(folder, plan.staging):
         return folder
@@ -45,6 +47,24 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     except OSError as exc:
         raise _failed(folder, exc) from None
     return folder
+
+
+def _furnish(plan: Plan, cache: Path) -> None:
+    """The folder that an engine shows which shows folders only."""
+    room = room_folder(cache, plan.witness)
+    witness = Path(plan.witness)
+    there = room / PurePosixPath(WITNESS).name
+    if there.is_file() if plan.witness and witness.is_file() else room.is_dir():
+        return
+    try:
+        with locked(cache / "locks" / f"room-{room.name}.lock"), atomic_folder(room) as tree:
+            for place in (MOUNT, RUN_MOUNT):
+                (tree / PurePosixPath(place).name).mkdir()
+            if plan.witness and witness.is_file():
+                shutil.copy(witness, tree / there.name)
+            tree.chmod(0o755)
+    except OSError as exc:
+        raise _failed(room, exc) from None
 
 
 def _set_aside(folder: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.launch import exits, signal_name
+from fairlead.layout import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
 from fairlead.plan import Bind, Plan
 from fairlead.processes import runs_in_container
 from fairlead.proof import Proof, RankProof, judge
 from fairlead.prove import transports
 
-RUN_MOUNT = "/opt/fairlead/run"  # the run's folder, in the container
 _SAID = 280  # characters
 _RECORD = 2048  # bytes a rank, as in witness.c
 _SKEW = 10  # times the limit, for ranks that come to MPI_Init one by one
@@ -82,14 +82,17 @@ class Startup:
         limit_s: float,
         told: Callable[[Proof], None],
         clock: Callable[[], float] = time.monotonic,
+        nodes: tuple[str, ...] = (),
     ):
         """
         Args:
             limit_s: how long nothing may happen before MPI has started on every rank.
             told: called once, with the proof, before anything is raised of it.
+            nodes: names of the nodes that ranks may be on, for those of which none reports.
         """
         self.proof: Proof | None = None
         self._plan, self._ranks, self._inode, self._folder = plan, ranks, inode, folder
+        self._nodes = nodes
         # MPI_Init itself takes longer the more ranks there are.
         self._limit_s, self._told, self._clock = limit_s + ranks / 100, told, clock
         self._begun = self._moved = clock()
@@ -155,7 +158,7 @@ class Startup:
             if not inside and len(launched) >= self._ranks and not alive and runs_in_container():
                 self._moved = now  # programs without a loader, which loads no witness either
                 return
-            finding = _stuck(self._folder, self._ranks, limit, launched, alive, inside)
+            finding = _stuck(self._folder, self._ranks, limit, launched, alive, inside, self._nodes)
             raise FairleadError(finding, ExitCode.WATCHDOG)
 
 
@@ -174,6 +177,7 @@ def _stuck(
     launched: set[str],
     alive: set[str],
     inside: set[str],
+    nodes: tuple[str, ...] = (),
 ) -> Finding:
     everyone = set(map(str, range(ranks)))
     ended = {end.rank: signal_name(end.code) for end in exits(folder)}
@@ -189,6 +193,8 @@ def _stuck(
     ):
         if names & everyone:
             parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
+    if quiet := _quiet_nodes(folder, nodes):
+        parts.append(f"no rank has reported from {', '.join(quiet[:8])}")
     words = last_words(folder)
     if words:
         parts.append(f"last words: {words}")
@@ -214,6 +220,16 @@ def _hosts(folder: Path, names: set[str]) -> str:
                 found.add((folder / f"{kind}.{name}").read_text().split()[0])
                 break
     return f" (on {', '.join(sorted(found)[:8])})" if found else ""
+
+
+def _quiet_nodes(folder: Path, nodes: tuple[str, ...]) -> list[str]:
+    """The nodes of the job that no rank has named, if any rank has named one of them."""
+    heard = set()
+    for path in (*folder.glob("alive.*"), *folder.glob("started.*")):
+        with suppress(OSError, IndexError):
+            heard.add(path.read_text().split()[0].partition(".")[0])
+    silent = [node for node in nodes if node.partition(".")[0] not in heard]
+    return silent if len(silent) < len(nodes) else []
 
 
 def last_words(folder: Path) -> str:
@@ -258,6 +274,11 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
     words = said.read_text(errors="replace") if said.is_file() else ""
     ucx = "\n".join(f"ucp_context {line}" for line in values.get("ucx", ()))
     carried = transports(f"{words}\n{ucx}")
+    devices = tuple(sorted(values.get("device", ())))
+    by_device = {p for d in devices for start, p in _PROVIDERS.items() if d.startswith(start)}
+    if not carried["providers"] and by_device:
+        # It tells nothing, and has the fabric's device open. Verbs are opened also to look only.
+        carried = {"netmod": "device", "providers": sorted(by_device)}
     first = mapped[0] if mapped else ["", "0", ""]
 
     def one(key: str) -> str:
@@ -276,7 +297,11 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         ring_ok=one("ring") == "1",
         namespaces={name: one(name) for name in ("user", "pid", "ipc", "net", "shm")},
         library_path=one("library_path"),
+        devices=devices,
     )
+
+
+_PROVIDERS = {"/dev/cxi": "cxi", "/dev/kgni": "gni", "/dev/hfi1_": "psm2"}
 
 
 def unproved(command: tuple[str, ...]) -> Finding:

@@ -28,7 +28,9 @@ INTEL_RSH = ("-ppn", "1", "-bootstrap", "rsh", "-bootstrap-exec")
 _LOGIN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": os.environ.get("HOME", "/")}
 _INIT = """\
 hostname "$1" && mount --bind "$2" /etc/hosts && mount -t tmpfs tmpfs /dev/shm &&
+exec 9</sys/fs/cgroup &&
 mount -t sysfs sysfs /sys && # the network's interfaces that are listed there are the mounter's
+mount -c --rbind /proc/self/fd/9 /sys/fs/cgroup && exec 9<&- && # Podman needs them
 ip link set lo up && shift 2 && exec "$@"
 """
 

@@ -51,7 +51,7 @@ def test_capture_holds_no_program_and_nothing_of_the_environment(captured: Path)
     assert "\\u0000" not in text and "ELF" not in text
     told = json.loads(text)
     assert set(told) == {
-        "schema", "version", "node", "taken", "fairlead", "site", "reason", "engine", "mpis", "evidence",
+        "schema", "version", "node", "taken", "fairlead", "site", "reason", "engine", "mpis", "facts", "here",
     }  # fmt: skip
 
 

@@ -143,3 +143,63 @@ def test_changed_library_is_staged_anew(cray: Cray) -> None:
     (cray.stubs / "libcxi.so.1").symlink_to("libcxi.so.1.5")
     assert cray.run("--", "python3", "-c", MAPPED).returncode == 0
     assert len(set(folder.iterdir()) - before) == 1
+
+
+def test_profile_says_where_all_of_it_is(cray: Cray, tmp_path: Path) -> None:
+    """No --mpi, no module environment: patterns of a profile are enough."""
+    root = cray.stubs.parents[3]
+    (tmp_path / "exlike.toml").write_text(
+        f"""
+[site]
+name = "exlike"
+summary = "a Cray-shaped tree"
+extends = "laptop"
+
+[sources.tree]
+text = "the tree of this test"
+status = "run"
+
+[mpi]
+source = "tree"
+search = ["{root}/cray/pe/mpich/*/ofi/gnu/*/lib-abi-mpich"]
+
+[dependencies]
+source = "tree"
+folders = ["{root}/cray/libfabric/*/lib64"]
+
+[gpu]
+source = "tree"
+transport = "{root}/cray/pe/mpich/*/gtl/lib/libmpi_gtl_cuda.so.0"
+set = {{ FI_OF_THE_SITE = "1", FI_OF_THE_USER = "0" }}
+
+[binds]
+source = "tree"
+paths = ["{root}/cray/libfabric", "{root}/cray/nothing-here"]
+"""
+    )
+    tell = MAPPED.replace(
+        "*sorted(paths)",
+        'os.environ["FI_OF_THE_SITE"], os.environ["FI_OF_THE_USER"], *sorted(paths)',
+    )
+    env = {
+        "FAIRLEAD_SITES_EXTRA": str(tmp_path),
+        "FAIRLEAD_SITE": "exlike",
+        "MPICH_GPU_SUPPORT_ENABLED": "1",
+        "FI_OF_THE_USER": "mine",
+    }
+    words = ("--launcher", hosts.mpich() / "bin/mpiexec", hosts.image())
+    done = fairlead(
+        "run", "-n", "2", "--json", *words, "--", "python3", "-c", f"import os\n{tell}", env=env
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = answer(done)
+    assert said["proof"]["holds"]
+    lines = [line.split() for line in done.stderr.splitlines() if line.startswith("rank ")]
+    assert len(lines) == 2
+    for line in lines:
+        assert line[3:5] == ["1", "mine"]
+        assert any(path.startswith("/opt/fairlead/mpi/dep/libcxi.so.1") for path in line), line
+        assert "/opt/fairlead/mpi/lib/libmpi_gtl_cuda.so.0.0.0" in line
+    shown = fairlead("explain", *words, "--", "python3", env=env).stdout
+    assert "where the profile exlike looks for its MPI" in shown
+    assert f"{root}/cray/nothing-here" in shown and "not on this machine" in shown

@@ -93,7 +93,8 @@ def test_doctor_after_setup_finds_no_error() -> None:
 
 def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
     engine = next(f for f in findings(user.fairlead("doctor", "--json", "engine")))
-    assert engine["severity"] == "error"
+    # Where another engine would do, as Podman on the machine of these tests, it is a warning.
+    assert engine["severity"] in ("error", "warning")
     assert engine["fix"]["needs_root"] is False
 
     prefix = user.home / ".local/share/fairlead/apptainer"
@@ -116,9 +117,11 @@ def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
     assert not list(prefix.glob(".*.partial"))
     again = findings(user.fairlead("doctor", "--json"))
     assert {f["severity"] for f in again} <= {"ok", "info"}
-    whys = {f["check"]: f["why"] for f in again}
-    assert whys["engine"] == str(prefix / "current/bin/apptainer")
-    assert whys["host-mpi"].startswith(str(user.home / ".local/share/fairlead/mpi/mpich-"))
+    assert ("engine", str(prefix / "current/bin/apptainer")) in [
+        (f["check"], f["why"]) for f in again
+    ]
+    [mpi] = [f["why"] for f in again if f["check"] == "host-mpi"]
+    assert mpi.startswith(str(user.home / ".local/share/fairlead/mpi/mpich-"))
 
 
 def test_doctor_damaged_private_apptainer_is_found_and_mended(user: User) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from tests.system import hosts
@@ -52,9 +53,30 @@ def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
     assert "allreduce over 2 ranks: 3, as expected" in output
 
 
+def test_engines_that_are_here_are_proved_and_timed(base_image: None) -> None:
+    (command,) = _commands("engines.sh")
+    said = _run(command)
+    assert said.count("proved on 2 ranks, 1 node: MPICH Version: 5.0.2") == 3, said
+    assert len(re.findall(r"^(?:apptainer|podman|charliecloud): \d+ ms$", said, re.MULTILINE)) == 3
+
+
 def test_prove_of_a_line_that_anybody_may_start(base_image: None) -> None:
     (command,) = _commands("prove.sh")
     assert "fairlead: proved on 2 ranks, 1 node: MPICH Version: 5.0.2" in _run(command)
+
+
+def test_exports_are_written_and_apptainers_is_enough_without_fairlead(base_image: None) -> None:
+    (command,) = _commands("export.sh")
+    said = _run(command)
+    assert "proved on 2 ranks" in said and "from /opt/fairlead/mpi/lib/libmpi.so.12" in said
+    assert "/shifter/module.conf" in said and "/sarus/hooks.d/05-mpi-hook.json" in said
+
+
+def test_staged_data_is_read_and_results_come_back(base_image: None) -> None:
+    (command,) = _commands("stage.sh")
+    said = _run(command)
+    assert "staging in: 21.0 MB in 4 files" in said and "staging out" in said
+    assert said.endswith("and 4 results came back\n")
 
 
 def test_image_by_way_of_a_registry_runs_under_its_digest(base_image: None) -> None:
@@ -101,7 +123,29 @@ def test_own_recipe_is_built_and_run() -> None:
     assert "mean over 2 rank(s): 0.5" in _run(run)
 
 
+def test_own_site_profile_is_shown_and_listed() -> None:
+    show, listed = _commands("my-site.toml")
+    said = _run(show)
+    assert re.search(r"^  search +run \[\d+\] +my-site +/opt/mpich/\*/lib$", said, re.MULTILINE)
+    assert re.search(r"^  accepts +documented \[\d+\] +infiniband +verbs, ", said, re.MULTILINE)
+    assert re.search(r"^my-site +infiniband ", _run(listed), re.MULTILINE)
+
+
 def test_images_are_asked_about_a_machine_by_its_capture(base_image: None) -> None:
     (command,) = _commands("preflight_elsewhere.sh")
     said = _run(command)
     assert "mpi-base: Will it run? yes: MPICH 3.4.3 of the image ->" in said
+
+
+def test_doctor_of_two_nodes_names_what_only_one_has() -> None:
+    (command,) = _commands("doctor.sh")
+    assert "only there: mpi-variables: I_MPI_FABRICS=shm spoils runs" in _run(command)
+
+
+def test_new_machine_is_described_checked_and_captured(tmp_path: Path) -> None:
+    (command,) = _commands("new_machine.sh")
+    said = _run(command.replace("$(mktemp -d)", str(tmp_path)))
+    folder = tmp_path / "my-machine"
+    assert "my-machine: What fairlead saw of" in said
+    assert "my-machine against" in said and ", 0 differ," in said
+    assert {p.name for p in folder.iterdir()} == {"seen.txt", "sites", "here.json"}

@@ -80,7 +80,8 @@ def test_unsigned_image_is_refused_before_anything_starts(
     else:
         profile = (hosts.ROOT / "sitecfg/laptop.toml").read_text()
         (tmp_path / "strict.toml").write_text(
-            profile.replace('"laptop"', '"strict"') + "\n[images]\nrequire_signature = true\n"
+            profile.replace('"laptop"', '"strict"')
+            + '\n[images]\nsource = "guess"\nrequire_signature = true\n'
         )
         words += ["--site", str(tmp_path / "strict.toml")]
     begun = tmp_path / "begun"

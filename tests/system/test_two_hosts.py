@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system import hosts, netns
+from tests.system import hosts, netns, slurm
 from tests.system.hosts import answer
 from tests.system.netns import Host, launcher, two_hosts
 
@@ -32,18 +32,24 @@ SITE = """
 [site]
 name = "elsewhere"
 summary = "A cluster whose messages must not go over its management network."
-source = "this test"
+
+[sources.test]
+text = "this test"
 status = "guess"
 
 [detect]
+source = "test"
 
 [engine]
+source = "test"
 kinds = ["apptainer"]
 
 [launcher]
+source = "test"
 kinds = ["mpiexec"]
 
 [fabric]
+source = "test"
 kind = "ethernet"
 accepts = ["self", "cma", "posix", "sysv", "shm", "cxi"]
 """
@@ -60,7 +66,7 @@ def pair(network: tuple[Host, Host]) -> Iterator[tuple[Host, Host]]:
     """The two hosts; afterwards no process and no mount is new on either.
 
     fairlead leaves nothing in any /dev/shm, and clears up after the MPI on its own host. What MPICH
-    leaves elsewhere when its ranks are killed, some 1 MB, stays there: nobody is left to remove it.
+    or UCX leaves elsewhere when its ranks are killed, some 1 MB, stays there: nobody is left to remove it.
     """
     before = [(host.mounts(), host.memory()) for host in network]
     yield network
@@ -72,7 +78,7 @@ def pair(network: tuple[Host, Host]) -> Iterator[tuple[Host, Host]]:
         assert host.mounts() == mounts
         new = host.memory() - memory
         if host.name == "node2":
-            new = {name for name in new if not name.startswith("mpich_shm_")}
+            new = {name for name in new if not name.startswith(("mpich_shm_", "ucx_shm_"))}
         assert not new
 
 
@@ -136,6 +142,50 @@ def test_ranks_on_two_hosts_are_proved_and_their_bytes_cross(
     assert {"rank 0 on node1", "rank 1 on node2"} <= set(done.stderr.splitlines())
     assert sorted((r["rank"], r["exit_code"]) for r in said["ranks"]) == [("0", 0), ("1", 0)]
     assert one.sent() - before[0] > MANY and two.sent() - before[1] > MANY
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "intel"])
+def test_nodes_that_are_named_get_their_ranks_and_bytes_cross(
+    mpi: str, pair: tuple[Host, Host]
+) -> None:
+    """``-N`` and ``--hosts``, with the launcher as it is."""
+    one, two = pair
+    prefix = hosts.intel() if mpi == "intel" else hosts.mpich()
+    remote = launcher(one, mpiexec(prefix)).with_name("rsh")
+    words = ("-bootstrap", "rsh", "-bootstrap-exec") if mpi == "intel" else netns.MPICH_RSH
+    before = one.sent(), two.sent()
+    done = one.fairlead(
+        "run", "-N", "2", "-n", "2", "--hosts", "node1,node2", "--json", "--mpi", prefix,
+        *(f"--launcher-arg={word}" for word in (*words, remote)),
+        hosts.image(), "--", "python3", "-c", SEND,
+    )  # fmt: skip
+    proved(done)
+    assert answer(done)["launcher"]["kind"] == "hydra"
+    assert one.sent() - before[0] > MANY and two.sent() - before[1] > MANY
+
+
+@pytest.mark.parametrize(("mpi", "pmi"), [("mpich", "pmi2"), ("openmpi", "pmix")])
+def test_slurms_nodes_on_two_hosts_are_connected_and_bytes_cross(
+    mpi: str, pmi: str, pair: tuple[Host, Host]
+) -> None:
+    one, two = pair
+    prefix = hosts.openmpi() if mpi == "openmpi" else hosts.mpich()
+    where = {
+        node: (netns.ADDRESSES[host.name], ("nsenter", "--target", str(host.init), "--net", "--"))
+        for node, host in zip(slurm.NODES, (one, one, two, two), strict=True)
+    }
+    with slurm.slurm(where["n1"][1], netns.ADDRESSES["node1"], where) as cluster:
+        before = one.sent(), two.sent()
+        done = cluster.fairlead(
+            "run", "-N", "2", "-n", "2", "--hosts", "n2,n3", "--json", "--mpi", prefix,
+            hosts.image(), "--", "python3", "-c", SEND,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        said = answer(done)
+        assert said["launcher"]["pmi"] == pmi
+        assert {r["host"] for r in said["proof"]["ranks"]} == {"n2", "n3"}
+        assert len({r["namespaces"]["net"] for r in said["proof"]["ranks"]}) == 2
+        assert one.sent() - before[0] > MANY and two.sent() - before[1] > MANY
 
 
 def test_ranks_on_one_host_send_nothing_through_the_cable(pair: tuple[Host, Host]) -> None:
@@ -239,11 +289,39 @@ def test_rank_that_fails_within_mpi_does_not_leave_the_other_host_waiting(
     assert "rank 1, exit code 3" in refused(done, 124, "rank-died")
 
 
-def test_killed_run_leaves_no_rank_on_the_other_host(pair: tuple[Host, Host]) -> None:
+@pytest.mark.parametrize("engine", ["podman", "charliecloud"])
+def test_other_engine_on_two_hosts_is_proved_and_a_crash_leaves_nothing_on_either(
+    engine: str, pair: tuple[Host, Host]
+) -> None:
+    """A container of Podman's is no child of the launcher's: each host's own guard has to end it."""
+    one, two = pair
+    stores = set(Path("/tmp").glob("fairlead-podman.*"))
+    words = (
+        "run", "-n", "2", "--json", "--engine", engine,
+        "--launcher", launcher(one, mpiexec(hosts.mpich())), hosts.image(), "--", "python3", "-c",
+    )  # fmt: skip
+    before = one.sent(), two.sent()
+    done = one.fairlead(*words, SEND)
+    for rank in proved(done):
+        assert rank["version"].startswith("MPICH Version: 5.0.2")
+    assert {"rank 0 on node1", "rank 1 on node2"} <= set(done.stderr.splitlines())
+    assert one.sent() - before[0] > MANY and two.sent() - before[1] > MANY
+    crash = "if rank == 0: os.kill(os.getpid(), signal.SIGSEGV)\nMPI.COMM_WORLD.Barrier()"
+    done = one.fairlead(*words, f"{TOGETHER}\n{crash}")
+    assert done.returncode == 139, done.stdout + done.stderr
+    assert answer(done)["error"]["where"] == "rank 0"
+    late = time.monotonic() + 10
+    while set(Path("/tmp").glob("fairlead-podman.*")) - stores and time.monotonic() < late:
+        time.sleep(0.05)
+    assert set(Path("/tmp").glob("fairlead-podman.*")) == stores
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "podman", "charliecloud"])
+def test_killed_run_leaves_no_rank_on_the_other_host(engine: str, pair: tuple[Host, Host]) -> None:
     one, two = pair
     rounds = f"{TOGETHER}; print('up', flush=True)\nwhile True: MPI.COMM_WORLD.Barrier()"
     words = one.words(
-        sys.executable, "-m", "fairlead", "run", "-n", "2", "--quiet",
+        sys.executable, "-m", "fairlead", "run", "-n", "2", "--quiet", "--engine", engine,
         "--launcher", launcher(one, mpiexec(hosts.mpich())),
         hosts.image(), "--", "python3", "-c", rounds,
     )  # fmt: skip
@@ -256,8 +334,9 @@ def test_killed_run_leaves_no_rank_on_the_other_host(pair: tuple[Host, Host]) ->
     finally:
         run.communicate()  # `pair` looks what is left
         # This once nobody could clear up after the MPI on the run's own host either.
-        for path in Path(f"/proc/{one.init}/root/dev/shm").glob("mpich_shm_*"):
-            path.unlink()
+        for path in Path(f"/proc/{one.init}/root/dev/shm").iterdir():
+            if path.name.startswith(("mpich_shm_", "ucx_shm_")):
+                path.unlink()
 
 
 def test_nothing_is_left_of_the_hosts_themselves() -> None:

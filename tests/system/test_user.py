@@ -155,6 +155,44 @@ def test_user_run_is_proved_and_large_messages_arrive(user: User, mpi: str) -> N
     assert len({r["namespaces"]["shm"] for r in ranks}) == 1
 
 
+@pytest.mark.parametrize("mpi", ["host", "intel"])
+@pytest.mark.parametrize("engine", ["podman", "charliecloud"])
+def test_user_of_another_engine_is_proved_and_large_messages_arrive(
+    user: User, engine: str, mpi: str
+) -> None:
+    """Rootless: whoever runs it is themselves inside, and nothing of it stays."""
+    for pid in processes_of(user.uid):
+        os.kill(pid, signal.SIGKILL)
+    words = ("run", "-n", "2", "--json", "--engine", engine, "--mpi", choice(user, mpi), user.image)
+    done = user.fairlead(*words, "--", "/opt/app/exchange")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = answer(done)
+    assert done.stderr.count(": 0 wrong") == 2
+    ranks = said["proof"]["ranks"]
+    assert said["proof"]["holds"] and [r["rank"] for r in ranks] == [0, 1]
+    assert all(r["version"].startswith(MPIS[mpi]) for r in ranks), ranks
+    assert said["engine"]["userns_per_rank"] is True
+    assert len({r["namespaces"]["user"] for r in ranks}) == 2
+    assert len({r["namespaces"]["shm"] for r in ranks}) == 1
+    code = "import os; print(os.getuid(), os.getcwd()); open('made', 'w')"
+    done = user.fairlead("run", "-q", *words[4:-1], user.image, "--", "python3", "-c", code)
+    assert done.stdout == f"{user.uid} {user.home}\n", done.stderr
+    assert (user.home / "made").stat().st_uid == user.uid
+    (user.home / "made").unlink()
+    assert processes_of(user.uid) == {}
+    assert not list(Path("/tmp").glob("fairlead-podman.*"))
+
+
+@pytest.mark.parametrize("engine", ["podman", "charliecloud"])
+def test_user_aborted_job_of_another_engine_leaves_nothing(user: User, engine: str) -> None:
+    program = "from mpi4py import MPI; MPI.COMM_WORLD.rank and MPI.COMM_WORLD.Abort(9) or input()"
+    words = ("run", "-n", "2", "--json", "--engine", engine, user.image)
+    done = user.fairlead(*words, "--", "python3", "-c", program)
+    assert done.returncode not in (0, 121, 122, 123), done.stdout
+    assert processes_of(user.uid) == {}
+    assert not list(Path("/tmp").glob("fairlead-podman.*"))
+
+
 def test_user_run_same_bits_on_every_mpi(user: User) -> None:
     bits = set()
     for mpi in MPIS:

@@ -234,6 +234,30 @@ def test_library_of_a_full_file_system_is_told(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and answer(done)["findings"], done.stderr
 
 
+def test_open_device_of_a_fabric_is_seen(tmp_path: Path) -> None:
+    """A node of that name that does nothing, in a /dev of the test's own."""
+    opens = "import os; fd = os.open('/dev/cxi0', os.O_RDWR); from mpi4py import MPI; MPI.COMM_WORLD.size"
+    script = f"""
+set -e
+mount -t tmpfs none '{tmp_path}'
+for node in null zero full random urandom tty fuse; do
+  touch '{tmp_path}'/$node; mount --bind /dev/$node '{tmp_path}'/$node
+done
+for folder in pts shm; do mkdir '{tmp_path}'/$folder; mount --rbind /dev/$folder '{tmp_path}'/$folder; done
+ln -s /proc/self/fd '{tmp_path}'/fd
+for n in 0 1 2; do ln -s /proc/self/fd/$n '{tmp_path}'/$(echo stdin stdout stderr | cut -d' ' -f$((n+1))); done
+mknod -m 666 '{tmp_path}'/cxi0 c 1 3
+mount --rbind '{tmp_path}' /dev
+fairlead run -n 2 --site laptop --json '{hosts.image()}' -- python3 -c "{opens}"
+"""
+    path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
+    done = _run("unshare", "--mount", "sh", "-c", script, env={"PATH": path})
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = answer(done)["proof"]["ranks"]
+    assert [r["devices"] for r in ranks] == [["/dev/cxi0"]] * 2
+    assert "device" not in {r["netmod"] for r in ranks}  # MPICH tells by itself, and that counts
+
+
 def test_static_program_that_uses_no_mpi_may_run_beyond_the_limit(tmp_path: Path) -> None:
     """It has no loader, so it loads no witness: that must not look like an engine that hangs."""
     source = tmp_path / "still.c"

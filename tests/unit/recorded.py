@@ -11,13 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairlead.engine.apptainer import Engine
+from fairlead.engine.model import Engine
 from fairlead.facts import AbiFamily, ImageFacts
-from fairlead.hostmpi import HostMpi, Launcher
+from fairlead.hostmpi import HostMpi
+from fairlead.launcher.model import Launcher
 from fairlead.plan import Plan, Request, plan
 from fairlead.proof import Proof, RankProof, judge
 from fairlead.serial import from_json
 from fairlead.site import Site
+from fairlead.site.here import NOTHING, Here
 
 FOLDER = Path(__file__).parents[1] / "recorded"
 HOSTS = tuple(sorted(p.stem for p in (FOLDER / "hosts").glob("*.json")))
@@ -56,13 +58,16 @@ def planned(
     *,
     launcher: Launcher = HYDRA,
     engine: Engine = ROOT_ENGINE,
+    here: Here = NOTHING,
     **request: Any,
 ) -> Plan:
     """A plan for two ranks; of mpi-base on MPICH 5.0.2 unless told otherwise."""
     asked = Request(**{"ranks": 2, **request})
     facts, mpi = facts or image(), mpi or host()
     witness = str(CACHE / "native/witness.so")
-    return plan("/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE, (), witness)
+    return plan(
+        "/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE, (), witness, here=here
+    )
 
 
 def proved(made: Plan, **changes: Any) -> Proof:

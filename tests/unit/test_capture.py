@@ -12,8 +12,16 @@ from tests.unit import recorded
 
 from fairlead import __version__, capture
 from fairlead.capture import Capture
+from fairlead.detect.model import SiteFacts, StorageFact, SystemFact, Unknown
 from fairlead.findings import ExitCode, FairleadError
-from fairlead.site import Evidence
+
+FACTS = SiteFacts(
+    node="login1",
+    uid=1000,
+    system=SystemFact("Debian", "6.1", "x86_64", "2.36", "", "/etc/os-release"),
+    storage=(StorageFact("memory", "/dev/shm", "tmpfs", 1, "/dev/shm"),),
+    unknown=(Unknown("version of slurm", "`sinfo --version`: no end after 1.5 s"),),
+)
 
 
 def taken(**changes: object) -> Capture:
@@ -25,7 +33,7 @@ def taken(**changes: object) -> Capture:
         "reason": "detected",
         "engine": recorded.USER_ENGINE,
         "mpis": tuple(recorded.host(name) for name in recorded.HOSTS),
-        "evidence": (Evidence("system", "Debian", "kernel 6"),),
+        "facts": FACTS,
     }
     return Capture(**{**told, **changes})  # type: ignore[arg-type]
 
@@ -46,8 +54,12 @@ def test_what_comes_back_is_what_went_in(tmp_path: Path, engine: object) -> None
         ("", "Expecting value"),
         ("[1]", "did not write it"),
         ("{}", "did not write it"),
-        ('{"schema": "fairlead/site-capture", "version": 2}', "its version is 2"),
-        ('{"schema": "fairlead/site-capture", "version": 1}', "not a Capture"),
+        (
+            '{"schema": "fairlead/site-capture", "version": 1}',
+            "its version is 1, this fairlead reads 2",
+        ),
+        ('{"schema": "fairlead/site-capture", "version": 3}', "its version is 3"),
+        ('{"schema": "fairlead/site-capture", "version": 2}', "not a Capture"),
         ("[" * 100_000, "recursion"),
     ],
 )

@@ -11,7 +11,7 @@ from tests.unit.recorded import HYDRA, NO_FILES, OPENMPI, USER_ENGINE, host, ima
 from fairlead import checks
 from fairlead.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.findings import Severity
-from fairlead.hostmpi import Launcher
+from fairlead.launcher.model import Launcher
 from fairlead.plan import Plan
 
 

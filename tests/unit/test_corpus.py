@@ -16,7 +16,8 @@ from tests.unit.recorded import CACHE, HYDRA, OPENMPI, ROOT_ENGINE, SITE
 from fairlead import checks
 from fairlead.facts import AbiFamily, ImageFacts
 from fairlead.findings import FairleadError, Severity
-from fairlead.hostmpi import HostMpi, Launcher
+from fairlead.hostmpi import HostMpi
+from fairlead.launcher.model import Launcher
 from fairlead.plan import Request, choose_host, image_family, plan
 from fairlead.serial import from_json
 

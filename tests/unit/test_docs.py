@@ -147,7 +147,7 @@ def test_page_commands_exist_with_their_options(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["fairlead runn x", "fairlead run --nodes 2 x -- y", "fairlead recipe unlock x"]
+    "line", ["fairlead runn x", "fairlead run --knots 2 x -- y", "fairlead recipe unlock x"]
 )
 def test_mistaken_command_is_found(line: str) -> None:
     assert _mistake(line)
@@ -171,16 +171,19 @@ def test_pages_name_only_targets_of_the_makefile() -> None:
 
 def test_reference_lists_every_verb_with_exactly_its_options() -> None:
     text = _text("docs/reference/command-line.md")
-    shared = _named_options(text.split("Options of planning")[1].split("\n### ")[0])
+    placement = text.split("Options of placement")[1].split("\n### ")[0]
+    planning = text.split("Options of planning")[1].split("Options of placement")[0]
+    shared = {"planning": _named_options(planning), "placement": _named_options(placement)}
     sections = {
-        " ".join(re.findall(r"(?<![\w\[-])[a-z]+(?![\w.])", title)): body
+        " ".join(re.findall(r"(?<![\w\[-])[a-z]+(?:-[a-z]+)*(?![\w.-])", title)): body
         for title, body in re.findall(r"^### `fairlead ([^`]+)`\n(.*?)(?=^##)", text, re.M | re.S)
     }
     assert set(sections) == set(VERBS)
     for verb, command in VERBS.items():
         told = _named_options(sections[verb])
-        if re.search(r"options\s+of\s+planning", sections[verb]):
-            told |= shared
+        for kind, options in shared.items():
+            if re.search(rf"options\s+of\s+{kind}", sections[verb]):
+                told |= options
         assert told == set(_options(command)), verb
 
 
@@ -275,6 +278,23 @@ def test_every_check_has_a_section_in_why_it_stopped() -> None:
         }
         assert told <= headings, module
     assert {cause[-1] for cause in probe._CAUSES} <= headings
+
+
+def test_doctor_guide_lists_every_check_in_order_with_a_section() -> None:
+    text = _text("docs/doctor.md")
+    rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(check.name, check.name, check.about) for check in CHECKS]
+    sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
+    expected: list[tuple[str, str]] = []
+    for check in CHECKS:
+        if ("##", check.topic) not in expected:
+            expected.append(("##", check.topic))
+        expected.append(("###", check.name))
+    assert sections == expected
+    bodies = re.findall(r"^### `[\w-]+`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert len(bodies) == len(CHECKS)
+    assert all(len(body.split()) > 10 for body in bodies)
+    assert text.count(f"{len(CHECKS)} checks: ...") == 1
 
 
 def _templates() -> Iterator[re.Pattern[str]]:

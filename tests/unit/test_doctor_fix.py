@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from fairlead.doctor.checks import packages, subids
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, ill, well
-from fairlead.doctor.fix import apply, mend
+from fairlead.doctor.fix import apply, examine, mend
 from fairlead.doctor.process import Ran, follow, run
 from fairlead.doctor.world import Machine, World
 from fairlead.findings import FairleadError, Severity, fail
@@ -78,6 +79,74 @@ def test_mend_info_is_never_mended(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def check(name: str, examine: object, limit_s: float = 30) -> Check:
+    return Check(name, "for tests", examine, limit_s=limit_s)  # type: ignore[arg-type]
+
+
+def test_examine_check_that_raises_is_a_finding_and_the_next_goes_on() -> None:
+    def broken(world: World) -> list[Diagnosis]:
+        return [well("broken", str(1 // 0))]
+
+    def fine(world: World) -> list[Diagnosis]:
+        return [well("fine", "it is")]
+
+    first, second = examine(Somebody(0), [check("broken", broken), check("fine", fine)])
+    assert first.finding.severity is Severity.WARNING
+    assert first.finding.what == "this check failed"
+    assert "ZeroDivisionError" in first.finding.why
+    assert first.finding.where.startswith(__file__)
+    assert "report" in first.finding.remedy
+    assert second.finding.check == "fine"
+
+
+def test_examine_check_that_hangs_is_given_up_and_the_next_goes_on() -> None:
+    never = threading.Event()
+
+    def hangs(world: World) -> list[Diagnosis]:
+        never.wait()
+        return []
+
+    def fine(world: World) -> list[Diagnosis]:
+        return [well("fine", "it is")]
+
+    first, second = examine(Somebody(0), [check("hangs", hangs, 0.1), check("fine", fine)])
+    never.set()
+    assert first.finding.what == "this check did not end"
+    assert first.finding.severity is Severity.WARNING
+    assert second.finding.check == "fine"
+
+
+def test_examine_wrong_setting_that_several_checks_meet_is_told_once() -> None:
+    def refuses(world: World) -> list[Diagnosis]:
+        raise fail("no such engine", where="FAIRLEAD_APPTAINER", remedy="unset it", check="engine")
+
+    found = list(examine(Somebody(0), [check("one", refuses), check("two", refuses)]))
+    assert [(d.finding.check, d.finding.severity) for d in found] == [
+        ("one", Severity.ERROR),
+        ("two", Severity.INFO),
+    ]
+    assert found[1].finding.what == "not looked at: `engine` is wrong, see there"
+
+
+def test_mend_tells_of_each_check_before_it_is_made(tmp_path: Path) -> None:
+    begun: list[str] = []
+
+    def looks(world: World) -> list[Diagnosis]:
+        begun.append("looked")
+        return [well("one", "it is")]
+
+    list(
+        mend(
+            Somebody(0),
+            [check("one", looks)],
+            lambda fix: True,
+            Silent(),
+            lambda c: begun.append(c.name),
+        )
+    )
+    assert begun == ["one", "looked"]
+
+
 def test_apply_root_fix_without_root_or_sudo_gives_the_line_to_type(tmp_path: Path) -> None:
     fix = RootFix("makes it", ("mkdir", str(tmp_path / "x")), "sudo mkdir x")
     with pytest.raises(FairleadError) as caught:
@@ -129,6 +198,20 @@ def test_subids_fix_appends_one_whole_line(tmp_path: Path, before: str | None, a
     command = [str(file) if word == "/etc/subuid" else word for word in found.fix.command]
     assert run([word for word in command if word != "/etc/subgid"]).returncode == 0
     assert file.read_text().replace(Somebody(0).user, "root") == after
+
+
+def test_world_reads_what_the_kernel_says_of_itself() -> None:
+    assert Machine().read("/proc/sys/kernel/ostype") == "Linux\n"
+    assert Machine().read("/proc/self/status")
+    assert Machine().read("/proc/no/such") is None
+
+
+def test_world_reads_no_more_of_a_file_than_it_may(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as stream:
+        stream.truncate(6 << 20)
+    text = Machine().read(str(large))
+    assert text is not None and len(text) == 4 << 20
 
 
 def test_run_absent_program_is_code_127() -> None:

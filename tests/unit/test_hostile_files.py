@@ -23,11 +23,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.signed import make_layout, make_sif
 
-from fairlead import signature, siteprofile
+from fairlead import signature
 from fairlead.cli.screen import finding_lines
 from fairlead.findings import FairleadError
 from fairlead.image import open_image
 from fairlead.sif import DESCRIPTOR, HEADER, read_sif
+from fairlead.site import layers
 from fairlead_build.convert import read_configuration
 from fairlead_build.images import read_entry
 from fairlead_build.lock import load_lock
@@ -264,7 +265,7 @@ def test_recipe_that_leads_out_of_its_folder_reads_nothing_there(mine: Path) -> 
 def test_site_profile_of_any_bytes_is_read_or_refused(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "site.toml"
     path.write_bytes(raw)
-    judged(lambda: siteprofile.read(path))
+    judged(lambda: layers.load(path))
 
 
 @SOME

@@ -12,11 +12,11 @@ from fairlead.findings import ExitCode, FairleadError
 from fairlead.hostmpi import (
     discover,
     from_prefix,
-    identify_launcher,
     in_prefix,
     needs,
 )
 from fairlead.identify import GLIBC_PIECES
+from fairlead.launcher.choose import identify
 
 MPI = """
 const char *banner[] = {"MPICH Version", "5.6.7"};
@@ -146,13 +146,14 @@ SAYS = [
     ("mpiexec (Open MPI) 5.0.11\n", "openmpi", "Open MPI 5.0.11"),
     ("mpirun (Open MPI) 4.1.8", "openmpi", "Open MPI 4.1.8"),
     ("prterun (PRTE) 3.0.14", "openmpi", "Open MPI 3.0.14"),
+    ("mpirun (IBM Spectrum MPI) 10.4.0.03rtm4", "openmpi", "Spectrum MPI 10.4"),
     ("slurm 22.05.8", "unknown", "mpiexec"),
 ]
 
 
 @pytest.mark.parametrize(("says", "family", "title"), SAYS)
 def test_identify_launcher_by_its_own_words(says, family, title, tmp_path: Path) -> None:
-    found = identify_launcher(launcher(tmp_path / "mpiexec", says))
+    found = identify(launcher(tmp_path / "mpiexec", says))
     assert found.family == family and title in found.title
 
 
@@ -163,14 +164,14 @@ def test_identify_launcher_that_does_not_run_here_by_its_content(tmp_path: Path)
         '#!/bin/sh\necho "version \\`GLIBC_2.38\' not found" >&2; exit 1\n# HYDRA build details\n'
     )
     path.chmod(0o755)
-    assert identify_launcher(path).family is AbiFamily.MPICH
+    assert identify(path).family is AbiFamily.MPICH
 
 
 def test_identify_launcher_silent_or_no_program_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "mpiexec"
     path.write_text("data")
     path.chmod(0o755)
-    assert identify_launcher(path).family is AbiFamily.UNKNOWN
+    assert identify(path).family is AbiFamily.UNKNOWN
 
 
 @pytest.mark.parametrize(

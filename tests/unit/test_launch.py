@@ -21,7 +21,8 @@ from tests.unit.living import alive
 from tests.unit.recorded import planned
 
 from fairlead import launch
-from fairlead.engine.apptainer import exec_argv
+from fairlead.engine.apptainer import DRIVER
+from fairlead.engine.model import Call
 from fairlead.findings import ExitCode, FairleadError
 from fairlead.launch import CommandLine, LaunchResult
 from fairlead.plan import Bind
@@ -224,11 +225,12 @@ def test_command_line_environment_adds_and_takes_away() -> None:
     assert "PYTHONPATH" not in done.stdout and "A=1" in done.stdout
 
 
-def test_exec_argv_leaves_the_users_options_last() -> None:
+def test_words_leave_the_users_options_last() -> None:
     engine = planned().engine
-    words = exec_argv(engine, "/i.sif", [("/s", "/t", False)], ["true"], ["--writable-tmpfs"])
-    assert words[0] == engine.path
-    assert words[words.index("exec") :] == (
+    call = Call("/i.sif", ("true",), (("/s", "/t", False),), extra=("--writable-tmpfs",))
+    argv = DRIVER.words(engine, call).argv
+    assert argv[0] == engine.path
+    assert argv[argv.index("exec") :] == (
         "exec",
         "--bind",
         "/s:/t",
@@ -238,8 +240,9 @@ def test_exec_argv_leaves_the_users_options_last() -> None:
     )
 
 
-def test_exec_argv_bind_of_an_odd_folder_stays_one_bind() -> None:
-    argv = exec_argv(planned().engine, "x.sif", [("/data/a,b:c", "/in", True)], ["true"])
+def test_words_with_a_bind_of_an_odd_folder_keep_it_one() -> None:
+    call = Call("x.sif", ("true",), (("/data/a,b:c", "/in", True),))
+    argv = DRIVER.words(planned().engine, call).argv
     assert argv[argv.index("--bind") + 1] == "/data/a\\,b\\:c:/in:ro"
 
 

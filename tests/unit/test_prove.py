@@ -25,6 +25,18 @@ INTEL = '[0] MPI startup(): Load tuning file: "/x/opt/mpi/etc/tuning_emr_shm.dat
 INTEL_NET = (
     "[0] MPI startup(): libfabric version: 1.22\n[0] MPI startup(): libfabric provider: tcp\n"
 )
+# In UCX's form, with the device of an InfiniBand port, which has a colon: not seen on a machine.
+INFINIBAND = """\
+[1.1] [n1:9:0]  ucp_worker.c:1912 UCX  INFO    ucp_context_0 self cfg#0 tag(self/memory cma/memory)
+[1.2] [n1:9:0]  ucp_worker.c:1912 UCX  INFO    ucp_context_0 intra-node cfg#1 tag(sysv/memory cma/memory)
+[1.3] [n1:9:0]  ucp_worker.c:1912 UCX  INFO    ucp_context_0 inter-node cfg#2 tag(rc_mlx5/mlx5_0:1 rc_mlx5/mlx5_1:1)  rma(rc_mlx5/mlx5_0:1)
+"""
+# In the form of Open MPI's comm_method hook.
+OPENMPI_UCX = """\
+Connection summary: (ucx)
+  on-host:  all connections are ucx
+  off-host: all connections are ucx
+"""
 
 
 @pytest.mark.parametrize(
@@ -32,8 +44,12 @@ INTEL_NET = (
     [
         (UCX, "ucx", ["cma", "posix", "self", "sysv"]),
         (OFI, "ofi", ["udp;ofi_rxd"]),
+        ("PE 0: OFI netmod using cxi provider\n", "ofi", ["cxi"]),  # Cray MPICH, as a user saw it
         (INTEL, "shm", ["shm"]),
         (INTEL_NET, "ofi", ["tcp"]),
+        (INFINIBAND, "ucx", ["cma", "rc_mlx5", "self", "sysv"]),
+        (INFINIBAND + OPENMPI_UCX, "ucx", ["cma", "rc_mlx5", "self", "sysv"]),
+        (OPENMPI_UCX, "ucx", ["ucx"]),  # what is below it is not told, so nothing accepts it
         ("", "", []),
         ("nothing about transports", "", []),
     ],

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.recorded import HOSTS, IMAGES, host, image, planned, proved
 
 from fairlead.facts import AbiFamily, Elf, ImageFacts
-from fairlead.hostmpi import HostMpi, Launcher
+from fairlead.hostmpi import HostMpi
 from fairlead.launch import RankExit
+from fairlead.launcher.model import Launcher
 from fairlead.plan import Bind, Request
 from fairlead.proof import Proof
 from fairlead.serial import from_json, to_json

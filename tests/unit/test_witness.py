@@ -69,6 +69,29 @@ def test_records_are_read_with_what_the_mpi_said(tmp_path: Path) -> None:
     assert second.namespaces["shm"] == "0:27" and second.namespaces["pid"] == "pid:[2]"
 
 
+@pytest.mark.parametrize(
+    ("device", "netmod", "providers"),
+    [
+        ("/dev/cxi0", "device", ("cxi",)),
+        ("/dev/kgni0", "device", ("gni",)),
+        ("/dev/hfi1_0", "device", ("psm2",)),
+        ("/dev/infiniband/uverbs0", "", ()),  # opened also by who only looks
+    ],
+)
+def test_mpi_that_tells_nothing_is_known_by_the_device_it_has_open(
+    device: str, netmod: str, providers: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = RECORD.partition("ucx=")[0].format(rank=0, size=1, path="/x", shm=1)
+    path = tmp_path / "proof.0"
+    path.write_bytes(f"{text}device={device}\n".encode().ljust(2048, b"\0"))
+    [rank] = read_records(path, tmp_path)
+    assert rank.devices == (device,)
+    assert (rank.netmod, rank.providers) == (netmod, providers)
+    (tmp_path / "said.0").write_text("libfabric provider: tcp\n")
+    [rank] = read_records(path, tmp_path)
+    assert rank.providers == ("tcp",)  # its own words count more
+
+
 def test_startup_tells_a_proof_that_holds_once(start: Start, tmp_path: Path) -> None:
     plan = planned()
     startup, told, _ = start(plan)

@@ -14,6 +14,7 @@ from fairlead.cli.screen import (
     json_option,
     print_json,
     progress,
+    show_schema,
     table,
 )
 from fairlead.findings import FairleadError
@@ -185,27 +186,9 @@ def schema(output: Path | None, as_json: bool) -> None:
     \b
     fairlead recipe schema -o recipe.schema.json
     """
-    from fairlead.findings import fail
-    from fairlead.paths import atomic_write
     from fairlead_build import recipeschema
 
-    if output is not None:
-        try:
-            with atomic_write(output, "w") as out:
-                out.write(recipeschema.text())
-        except OSError as exc:
-            raise fail(
-                "the schema cannot be written",
-                where=str(output),
-                why=exc.strerror or str(exc),
-                remedy="give another file with -o",
-                check="output-unwritable",
-            ) from None
-    if as_json:
-        path = str(output) if output else None
-        print_json("recipe-schema", {"path": path, "json_schema": recipeschema.schema()})
-    elif output is None:
-        click.echo(recipeschema.text(), nl=False)
+    show_schema("recipe-schema", recipeschema.text(), output, as_json)
 
 
 @recipe.command("lock")

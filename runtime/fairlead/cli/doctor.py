@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
+import time
 from collections.abc import Callable, Iterable
 
 import click
 
-from fairlead.cli.screen import finding_lines, json_option, print_json, progress
+from fairlead.cli.screen import finding_lines, json_option, plain, print_json, progress
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import examine, mend
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.doctor.registry import CHECKS
 from fairlead.doctor.world import Machine
-from fairlead.findings import ExitCode, Severity
+from fairlead.findings import ExitCode, Finding, Severity
 from fairlead.suggest import suggest
 
-_CHECK_LIST = "\n".join(f"    {check.name:<16}  {check.about}" for check in CHECKS)
+_WIDEST = max(len(check.name) for check in CHECKS)
+_LABELS = {
+    Severity.OK: ("ok", "green"),
+    Severity.INFO: ("info", "cyan"),
+    Severity.WARNING: ("WARN", "yellow"),
+    Severity.ERROR: ("FAIL", "red"),
+}
+
+
+def _check_list() -> str:
+    lines, topic = [], ""
+    for check in CHECKS:
+        if check.topic != topic:
+            topic = check.topic
+            lines.append(f"  {topic}:")
+        lines.append(f"    {check.name:<{_WIDEST}}  {check.about}")
+    return "\n".join(lines)
 
 
 @click.command(
     epilog="\b\nExamples:\n  fairlead doctor\n  fairlead doctor --fix --yes\n"
     "  fairlead doctor engine fuse --json\n\n"
-    f"\b\nChecks, in this order:\n{_CHECK_LIST}\n\n"
+    f"\b\nChecks, in this order:\n{_check_list()}\n\n"
     "Exit codes: 0 nothing stops fairlead here, 1 something does, 2 bad usage."
 )
 @click.argument("names", metavar="[CHECK]...", nargs=-1)
@@ -37,7 +56,8 @@ def doctor(
 ) -> ExitCode:
     """What is wrong with this machine, and the remedy.
 
-    Without --fix nothing is changed: what a fix would do stands after "fix:".
+    One line a check; then, in full, what is to be mended. Checks that are named tell all that they
+    found. Without --fix nothing is changed: what a fix would do stands after "fix:".
     """
     if (yes or host_mpi) and not fix:
         raise click.UsageError("--yes and --host-mpi belong to --fix")
@@ -48,14 +68,29 @@ def doctor(
     if host_mpi:
         name, _, version = host_mpi.partition("==")
         install_wheel_mpi(name, version, display)
-    found = mend(machine, checks, _approve(yes), display) if fix else examine(machine, checks)
-    diagnoses = _shown(found, as_json)
-    errors = sum(d.finding.severity is Severity.ERROR for d in diagnoses)
+    screen = _Screen(silent=as_json, in_full=bool(names))
+    begun = time.monotonic()
+    found = (
+        mend(machine, checks, screen.approve(yes), display, screen.begins)
+        if fix
+        else examine(machine, checks, screen.begins)
+    )
+    diagnoses = screen.show(found)
+    seconds = time.monotonic() - begun
+    counts = {s: sum(d.finding.severity is s for d in diagnoses) for s in Severity}
     if as_json:
-        print_json("doctor", {"errors": errors, "findings": [d.to_json() for d in diagnoses]})
-    elif errors and not fix and any(d.fix for d in diagnoses):
-        click.echo("\nfairlead doctor --fix mends what has a fix", err=True)
-    return ExitCode.FAILED if errors else ExitCode.DONE
+        print_json(
+            "doctor",
+            {
+                "errors": counts[Severity.ERROR],
+                "warnings": counts[Severity.WARNING],
+                "seconds": round(seconds, 3),
+                "findings": [d.to_json() for d in diagnoses],
+            },
+        )
+    else:
+        screen.close(diagnoses, len(checks), seconds, fixing=fix)
+    return ExitCode.FAILED if counts[Severity.ERROR] else ExitCode.DONE
 
 
 def _chosen(names: tuple[str, ...]) -> list[Check]:
@@ -66,30 +101,108 @@ def _chosen(names: tuple[str, ...]) -> list[Check]:
     return [check for check in CHECKS if not names or check.name in names]
 
 
-def _approve(yes: bool) -> Callable[[Fix], bool]:
-    def approve(fix: Fix) -> bool:
-        return yes or click.confirm(_fix_line(fix) + "; do it?", default=True, err=True)
-
-    return approve
-
-
 def _fix_line(fix: Fix) -> str:
-    return f"{fix.does}, as root" if fix.needs_root else fix.does
+    return plain(f"{fix.does}, as root" if fix.needs_root else fix.does)
 
 
-def _shown(diagnoses: Iterable[Diagnosis], as_json: bool) -> list[Diagnosis]:
-    """Each is printed as soon as it is known: what is well in a line, the rest in full."""
-    kept = []
-    for diagnosis in diagnoses:
-        kept.append(diagnosis)
-        finding = diagnosis.finding
-        if as_json:
-            continue
-        if finding.severity in (Severity.OK, Severity.INFO):
-            label = click.style(f"{finding.severity.value:<6}", fg="green")
-            click.echo(f"  {label}{finding.check}: {finding.what}")
-        else:
-            click.echo(finding_lines(finding))
+class _Screen:
+    """What a person sees: a line a check as soon as it is known, and at the end, where eyes are, what
+    is to be mended."""
+
+    def __init__(self, silent: bool, in_full: bool):
+        self.silent, self.in_full = silent, in_full
+        self.moving = not silent and sys.stderr.isatty()
+        # A file or a pipe gets whole lines, for grep.
+        self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        self.topic = ""
+        self.check: Check | None = None
+
+    def begins(self, check: Check) -> None:
+        self.check = check
+        if self.moving:
+            click.echo(f"\r\033[K  ..    {check.name}: {check.about}", nl=False, err=True)
+
+    def _clear(self) -> None:
+        if self.moving:
+            click.echo("\r\033[K", nl=False, err=True)
+
+    def approve(self, yes: bool) -> Callable[[Fix], bool]:
+        def approve(fix: Fix) -> bool:
+            self._clear()
+            return yes or click.confirm(_fix_line(fix) + "; do it?", default=True, err=True)
+
+        return approve
+
+    def show(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
+        kept = []
+        for diagnosis in diagnoses:
+            kept.append(diagnosis)
+            if not self.silent:
+                self._clear()
+                self._line(diagnosis.finding)
+        self._clear()
+        return kept
+
+    def _line(self, finding: Finding) -> None:
+        if self.check and self.check.topic != self.topic and not self.in_full:
+            self.topic = self.check.topic
+            click.secho(self.topic, bold=True)
+        word, colour = _LABELS[finding.severity]
+        label = click.style(f"{word:<6}", fg=colour, bold=finding.severity in _TO_MEND)
+        indent = " " * (8 + _WIDEST + 2)
+        text = plain(finding.what)
+        if self.width > len(indent) + 20:
+            text = textwrap.fill(
+                text,
+                self.width - len(indent) - 1,
+                subsequent_indent="",
+                break_long_words=False,
+                break_on_hyphens=False,
+            ).replace("\n", "\n" + indent)
+        click.echo(f"  {label}{finding.check:<{_WIDEST}}  {text}")
+        if self.in_full and finding.severity not in _TO_MEND:
+            for word, detail in (
+                ("where:", finding.where),
+                ("why:  ", finding.why),
+                ("next: ", finding.remedy),
+            ):
+                if detail:
+                    lines = plain(detail).replace("\n", "\n" + " " * 15)
+                    click.echo(f"        {word} {lines}")
+
+    def close(
+        self, diagnoses: list[Diagnosis], checks: int, seconds: float, *, fixing: bool
+    ) -> None:
+        """What is to be mended, the worst last, and the sum."""
+        order = (Severity.WARNING, Severity.ERROR)
+        ill = [d for severity in order for d in diagnoses if d.finding.severity is severity]
+        for diagnosis in ill:
+            click.echo("\n" + finding_lines(diagnosis.finding))
             if diagnosis.fix:
                 click.echo(f"fix:   {_fix_line(diagnosis.fix)}")
-    return kept
+        notes = [d.finding.check for d in diagnoses if d.finding.severity is Severity.INFO]
+        click.echo("\n" + _sum(ill, notes, checks, seconds))
+        if notes and not self.in_full:
+            names = " ".join(dict.fromkeys(notes))
+            click.echo(f"to know more: fairlead doctor {names}")
+        if any(d.fix for d in ill) and not fixing:
+            click.echo("fairlead doctor --fix mends what has a fix", err=True)
+
+
+_TO_MEND = (Severity.WARNING, Severity.ERROR)
+
+
+def _sum(ill: list[Diagnosis], notes: list[str], checks: int, seconds: float) -> str:
+    """``26 checks: 1 error, 2 warnings, 3 worth knowing (1.8 s)``."""
+    errors = sum(d.finding.severity is Severity.ERROR for d in ill)
+    parts = [
+        f"{count} {word}{'s' if count > 1 and plural else ''}"
+        for count, word, plural in (
+            (errors, "error", True),
+            (len(ill) - errors, "warning", True),
+            (len(notes), "worth knowing", False),
+        )
+        if count
+    ]
+    of = "1 check" if checks == 1 else f"{checks} checks"
+    return f"{of}: {', '.join(parts) or 'all is well'} ({seconds:.1f} s)"

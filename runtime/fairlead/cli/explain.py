@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+
 import click
 
 from fairlead import launch as launching
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.staging import Staging, stage_options
+from fairlead.findings import FairleadError
+from fairlead.launcher.allocation import find as find_allocation
+from fairlead.launcher.request import Asked
+from fairlead.launcher.request import shape as make_shape
 from fairlead.serial import to_json
 from fairlead.session import prepare
+from fairlead.transfer import job as staged
 from fairlead.whynot import why_not as reasons
 
 EPILOG = """\b
@@ -23,10 +32,9 @@ Examples:
 @click.command(epilog=EPILOG, short_help="Why this MPI, each bind, each variable.")
 @click.argument("image")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@options.placement_options
 @options.choice_options
-@click.option(
-    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to plan for."
-)
+@stage_options
 @click.option(
     "--why-not",
     metavar="LIB",
@@ -37,7 +45,8 @@ def explain(
     image: str,
     command: tuple[str, ...],
     planning: options.Planning,
-    ranks: int,
+    data: Staging,
+    asked: Asked,
     why_not: str | None,
     as_json: bool,
 ) -> None:
@@ -45,10 +54,15 @@ def explain(
 
     Nothing is launched, nothing is written but the cache.
     """
+    if asked.ranks is None and not asked.nodes and not asked.per_node:
+        asked = replace(asked, ranks=2)
+    allocation = find_allocation(os.environ)
+    shape = make_shape(asked, allocation)
+    ranks = shape.ranks
     prepared = prepare(
         image,
         planning.choices,
-        planning.request(ranks, command),
+        planning.request(ranks, command, shape=shape),
         progress=progress(as_json),
         elsewhere=True,
     )
@@ -59,12 +73,25 @@ def explain(
         else:
             click.echo("\n".join(show.line_text(line) for line in lines))
         return
-    line = launching.command_line(prepared.plan, command or ("COMMAND",), ranks)
+    wish = data.wish(prepared.plan.site)
+    if wish:
+        plan = prepared.plan
+        prepared = replace(prepared, plan=replace(plan, lines=(*plan.lines, *staged.lines(wish))))
+    try:
+        shown = launching.command_line(
+            prepared.plan,
+            command or ("COMMAND",),
+            ranks,
+            (wish.bind,) if wish else (),
+            env=wish.env if wish else None,
+        ).shell()
+    except FairleadError as exc:  # the engine cannot be told; a finding says so too
+        shown = f"(none: {exc.findings[0].what})"
     if as_json:
-        print_json("explain", {**show.prepared_json(prepared), "command_line": line.shell()})
+        print_json("explain", {**show.prepared_json(prepared), "command_line": shown})
         return
     click.echo(show.plan_text(prepared))
-    click.echo("\n" + click.style("Command line", bold=True) + f"\n  {line.shell()}")
+    click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
     if prepared.refused:
         click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))
         click.echo(show.findings_text(f for f in prepared.findings if f.severity == "error"))

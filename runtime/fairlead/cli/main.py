@@ -35,7 +35,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "key": ("fairlead.cli.key:key", "Images", "Keys that sign images: new, list, trust, untrust."),
     "sign": ("fairlead.cli.sign:sign", "Images", "Sign an image with an offline key."),
     "verify": ("fairlead.cli.verify:verify", "Images", "Hold an image against its signature."),
-    "site": ("fairlead.cli.site:site", "Sites", "Site profiles: list, show, detect, capture."),
+    "site": (
+        "fairlead.cli.site:site",
+        "Sites",
+        "Site profiles: list, show, new, detect, check, capture, export.",
+    ),
     "doctor": (
         "fairlead.cli.doctor:doctor",
         "Sites",
@@ -55,6 +59,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "fairlead.cli.run:run",
         "Running",
         "Launch a command in an image on the host's MPI, proved.",
+    ),
+    "script": (
+        "fairlead.cli.script:script",
+        "Running",
+        "A job script for Slurm, PBS, LSF, Flux or Cobalt.",
     ),
     "train": (
         "fairlead.cli.train:train",
@@ -127,8 +136,10 @@ def entry(args: list[str] | None = None) -> None:
     """The console script. Ends the process with one of :class:`ExitCode`, or a rank's own."""
     argv = sys.argv[1:] if args is None else args
     ours = argv[: argv.index("--")] if "--" in argv else argv
-    # SIGTERM unwinds like Ctrl-C, so that launches, mounts and partial files are cleaned up.
+    # SIGTERM and a hang-up unwind like Ctrl-C, so that launches, mounts and partial files are cleaned up.
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _terminated)
     _standard_streams()
     try:
         status = _invoke(list(argv))

@@ -11,9 +11,12 @@ from typing import Any
 
 import click
 
+from fairlead.launcher.model import BINDINGS, Shape
+from fairlead.launcher.request import Asked
 from fairlead.plan import Bind, Request
 from fairlead.session import Choices
 
+DEFAULT_SHAPE = Shape()
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
@@ -34,11 +37,13 @@ class Planning:
         command: tuple[str, ...] = (),
         variables: Mapping[str, str] | None = None,
         environ: Mapping[str, str] = os.environ,
+        shape: Shape = DEFAULT_SHAPE,
     ) -> Request:
         """The request they add up to. What the user's shell sets for Apptainer is kept.
 
         Args:
             variables: of ``--env``; of these, the request takes :data:`MERGED`.
+            shape: where the ranks go.
         """
 
         def kept(name: str) -> str:
@@ -59,6 +64,7 @@ class Planning:
             shell_python=tuple(
                 sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
             ),
+            shape=shape,
         )
 
 
@@ -91,7 +97,15 @@ _OPTIONS = (
         help="A program of the image that will run; checks then leave out the others. Repeatable.",
     ),
     click.option(
-        "--launcher", metavar="PROGRAM", help="The mpiexec to use instead of the MPI's own."
+        "--engine",
+        metavar="KIND",
+        help="The container engine, e.g. podman.  [default: the site's first that is here]",
+    ),
+    click.option(
+        "--launcher",
+        metavar="KIND|PROGRAM",
+        help="What starts the ranks, by kind (mpiexec, srun, flux, pals, aprun, jsrun, ibrun) or path.  "
+        "[default: the site's]",
     ),
     click.option(
         "--site",
@@ -108,8 +122,73 @@ _OPTIONS = (
 )
 
 
+_PLACEMENT = (
+    click.option(
+        "--launcher-arg",
+        "extra",
+        multiple=True,
+        metavar="WORD",
+        help="An option for the launcher, e.g. --launcher-arg=--exclusive. Repeatable.",
+    ),
+    click.option(
+        "--partition", default="", metavar="NAME", help="The partition or queue of a new job."
+    ),
+    click.option("--account", default="", metavar="NAME", help="Who pays for a new job."),
+    click.option(
+        "--time", default="", metavar="H:MM:SS", help="Time limit of a new job; also 90m, 2h."
+    ),
+    click.option(
+        "--hosts", default="", metavar="HOST,HOST", help="The nodes to use, by name, for mpiexec."
+    ),
+    click.option("--bind-to", "bind", type=click.Choice(BINDINGS), help="What a rank is bound to."),
+    click.option("--gpus-per-rank", "gpus", type=click.IntRange(1), help="GPUs of each rank."),
+    click.option("--cores-per-rank", "cores", type=click.IntRange(1), help="Cores of each rank."),
+    click.option(
+        "--ranks-per-node", "per_node", type=click.IntRange(1), help="Ranks on each node."
+    ),
+    click.option("-N", "--nodes", type=click.IntRange(1), help="Nodes to use."),
+    click.option(
+        "-n",
+        "--ranks",
+        type=click.IntRange(1),
+        help="Ranks to start.  [default: one a node, or 1]",
+    ),
+)
+
+
+def placement_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``-n -N --ranks-per-node --cores-per-rank --gpus-per-rank --bind-to --hosts --time --account
+    --partition --launcher-arg``, which reach ``function`` as one :class:`Asked` called ``asked``."""
+
+    @functools.wraps(function)
+    def placed(
+        *,
+        ranks: int | None,
+        nodes: int | None,
+        per_node: int | None,
+        cores: int | None,
+        gpus: int | None,
+        bind: str | None,
+        hosts: str,
+        time: str,
+        account: str,
+        partition: str,
+        extra: tuple[str, ...],
+        **others: Any,
+    ) -> Any:
+        names = tuple(filter(None, hosts.split(",")))
+        asked = Asked(
+            ranks, nodes, per_node, cores, gpus, bind or "", names, time, account, partition, extra
+        )
+        return function(asked=asked, **others)
+
+    for option in _PLACEMENT:
+        placed = option(placed)
+    return placed
+
+
 def choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--mpi --site --launcher --app --bind --engine-arg --require-signature``, which reach
+    """``--mpi --site --launcher --engine --app --bind --engine-arg --require-signature``, which reach
     ``function`` as one :class:`Planning` called ``planning``."""
 
     @functools.wraps(function)
@@ -118,13 +197,14 @@ def choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
         mpi: str,
         site: str | None,
         launcher: str | None,
+        engine: str | None,
         require_signature: bool,
         apps: tuple[str, ...],
         binds: tuple[str, ...],
         engine_args: tuple[str, ...],
         **others: Any,
     ) -> Any:
-        choices = Choices(mpi, site, launcher, require_signature)
+        choices = Choices(mpi, site, launcher, engine, require_signature)
         return function(planning=Planning(choices, apps, binds, engine_args), **others)
 
     for option in _OPTIONS:
@@ -156,3 +236,17 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--env {pair}: write NAME=VALUE")
         found[name] = value
     return found
+
+
+def container_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``--env`` and ``--workdir``."""
+    function = click.option(
+        "--workdir", default="", metavar="DIR", help="Folder in the container to start in."
+    )(function)
+    return click.option(
+        "--env",
+        "env",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A variable for the container. Repeatable.",
+    )(function)

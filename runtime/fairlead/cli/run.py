@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from dataclasses import replace
 from typing import Any
@@ -9,15 +11,23 @@ from typing import Any
 import click
 
 from fairlead import launch as launching
-from fairlead import native
+from fairlead import native, unpacked
+from fairlead import site as sites
 from fairlead import stage as staging
+from fairlead.capture import is_capture
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
+from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
 from fairlead.findings import ExitCode, Finding, Severity
+from fairlead.launcher import allocate
+from fairlead.launcher.allocation import find as find_allocation
+from fairlead.launcher.request import Asked
+from fairlead.launcher.request import shape as make_shape
 from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Launched, Prepared, launch_proved, prepare, refuse
+from fairlead.transfer.job import Wish, shell
 from fairlead.witness import asked, unproved
 
 EPILOG = """\b
@@ -25,7 +35,9 @@ Examples:
   fairlead run -n 2 tensorflow -- python3 -m mpi4py.bench helloworld
   fairlead run -n 2 --mpi container tensorflow -- python3 train.py
   fairlead run -n 4 --bind /scratch ./app.sif -- /opt/app/solver input.nml
+  fairlead run -n 2 --stage-in data/train --stage-out results tensorflow -- python3 train.py
   fairlead run -n 2 --require-signature tensorflow -- python3 train.py
+  fairlead run -N 4 --ranks-per-node 8 --time 2h tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
@@ -37,18 +49,10 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 
 
 @click.command(epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, proved.")
-@click.option(
-    "-n", "--ranks", default=1, show_default=True, type=click.IntRange(1), help="Ranks to start."
-)
+@options.placement_options
 @options.choice_options
-@click.option(
-    "--env",
-    "env",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A variable for the container. Repeatable.",
-)
-@click.option("--workdir", default="", metavar="DIR", help="Folder in the container to start in.")
+@stage_options
+@options.container_options
 @click.option(
     "--watchdog",
     type=click.FloatRange(1),
@@ -70,8 +74,9 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    ranks: int,
+    asked: Asked,
     planning: options.Planning,
+    data: Staging,
     env: tuple[str, ...],
     workdir: str,
     watchdog: float | None,
@@ -90,17 +95,44 @@ def run(
     `--` is the command. With --json the ranks' output goes to stderr, and stdout is the object.
     """
     variables = options.variables(env)
+    allocation = find_allocation(os.environ)
+    created = os.environ.pop(allocate.CREATED, "")
+    if created and allocation:  # the job was made with these
+        asked = replace(asked, time="", account="", partition="")
+    shape = make_shape(asked, allocation)
+    data.check()
+    elsewhere = is_capture(planning.choices.site or "")  # which is refused below
+    if allocation is None and not dry_run and not elsewhere:
+        site, _ = sites.resolve(planning.choices.site)
+        if words := allocate.words(
+            shape, asked, site, planning.choices.launcher, _again(), quiet=quiet
+        ):
+            if not quiet:
+                _say(
+                    f"asking {site.scheduler.kind} for nodes: {shlex.join(words[: words.index('--')])}"
+                )
+            allocate.become(words)
+    ranks = shape.ranks
     prepared = prepare(
         image,
         planning.choices,
-        planning.request(ranks, command, variables),
+        planning.request(ranks, command, variables, shape=shape),
         progress=progress(as_json),
     )
     variables = {n: v for n, v in variables.items() if n not in options.MERGED}
     if prepared.refused and not force:
         raise refuse(prepared)
+    wish = data.wish(prepared.plan.site)
     if dry_run:
-        return _dry_run(prepared, command, ranks, workdir, variables, as_json)
+        step = step_words(prepared.plan, planning, ranks)
+        # Staging and launch are several steps, which have to be of one job.
+        wanted = () if allocation or not wish else ("sh", "-c", "")
+        job = wanted and allocate.words(
+            shape, asked, prepared.plan.site, planning.choices.launcher, wanted
+        )
+        return _dry_run(
+            prepared, command, ranks, workdir, variables, as_json, wish, step, job or ()
+        )
     if not quiet:
         if prepared.verified:
             _say(show.signature_line(prepared.verified))
@@ -120,20 +152,31 @@ def run(
         if verbose:
             click.echo(show.proof_text(proof), err=True)
 
-    done = launch_proved(
-        prepared, command, ranks, told=told, probe_first=probe, limit_s=watchdog, workdir=workdir,
-        env=variables, stdout=sys.stderr.fileno() if as_json else None,
-    )  # fmt: skip
+    def noted(finding: Finding) -> None:
+        if not quiet:
+            print_findings([finding])
+
+    with staged_here(wish, prepared.plan, planning, ranks, quiet=quiet, as_json=as_json) as stage:
+        done = launch_proved(
+            prepared, command, ranks, told=told, noted=noted, allocation=allocation,
+            probe_first=probe, limit_s=watchdog,
+            workdir=workdir, binds=(wish.bind,) if wish else (),
+            env={**variables, **(wish.env if wish else {})}, progress=progress(as_json),
+            stdout=sys.stderr.fileno() if as_json else None,
+        )  # fmt: skip
     finding = launching.explain_exit(done.result)
     if finding is None and done.proof is None:
         finding = unproved(command)
+    ends = [finding] if finding else []
+    ends += stage.findings if stage else []
     if as_json:
-        print_json("run", _json(prepared, done, finding))
-    elif finding and not (quiet and finding.severity is Severity.WARNING):
-        print_findings([finding])
+        print_json("run", {**_json(prepared, done, finding), "stage": stage_json(stage)})
+    elif shown := [f for f in ends if f.severity is Severity.ERROR or not quiet]:
+        print_findings(shown)
     if done.result.code and not done.result.started:
         return ExitCode.LAUNCH_FAILED
-    return done.result.code
+    lost = any(f.severity is Severity.ERROR for f in (stage.findings if stage else ()))
+    return done.result.code or (ExitCode.LAUNCH_FAILED if lost else ExitCode.DONE)
 
 
 def _overruled(finding: Finding) -> Finding:
@@ -141,6 +184,11 @@ def _overruled(finding: Finding) -> Finding:
     if finding.severity is not Severity.ERROR:
         return finding
     return replace(finding, severity=Severity.WARNING, what=f"{finding.what} (going on: --force)")
+
+
+def _again() -> list[str]:
+    """This very command, as another process can run it."""
+    return [sys.executable, "-m", "fairlead", *sys.argv[1:]]
 
 
 def _say(text: str) -> None:
@@ -154,22 +202,32 @@ def _dry_run(
     workdir: str,
     variables: dict[str, str],
     as_json: bool,
+    wish: Wish | None,
+    step: tuple[str, ...],
+    job: tuple[str, ...],
 ) -> int:
     # The line must work when it is pasted, so what it binds is made now.
     plan, cache = prepared.plan, cache_dir()
-    staging.ensure(plan, cache)
+    unpacked.ensure(plan, cache, progress(as_json), (wish.bind,) if wish else ())
     if plan.witness:
         native.ensure_witness(cache)
+    staging.ensure(plan, cache)
     witness, _ = asked(plan, ranks, staging.planned_inode(plan, cache))
     line = launching.command_line(
-        plan, command, ranks, workdir=workdir, env={**variables, **witness}
+        plan,
+        command,
+        ranks,
+        (wish.bind,) if wish else (),
+        workdir=workdir,
+        env={**variables, **witness, **(wish.env if wish else {})},
     )
+    line.write_files()
+    text = shell(wish, line.shell(), step) if wish else line.shell()
+    text = shlex.join([*job[:-1], text]) if job else text
     if as_json:
-        print_json(
-            "run", {**show.prepared_json(prepared), "command_line": line.shell(), "dry_run": True}
-        )
+        print_json("run", {**show.prepared_json(prepared), "command_line": text, "dry_run": True})
     else:
-        click.echo(line.shell())
+        click.echo(text)
     return ExitCode.DONE
 
 

@@ -7,15 +7,19 @@ objects too. Colour and moving bars appear on a terminal only, and ``NO_COLOR`` 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
 
-from fairlead.findings import FairleadError, Finding, Severity
+from fairlead.findings import FairleadError, Finding, Severity, fail
+from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Stage
 
 SCHEMA_VERSION = 1
@@ -97,14 +101,61 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
         print_findings([finding])
 
 
-def table(rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str = "") -> str:
-    """Plain aligned columns, for people and for ``cut``."""
+def columns() -> int:
+    """How wide lines that are wrapped may be: the terminal's width, 100 where there is none."""
+    return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 120)
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """``text`` in lines; a path that is too long for one is broken behind a ``/``."""
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        words = [
+            piece
+            for word in paragraph.split(" ")
+            for piece in ([word] if len(word) <= width else _pieces(word, width))
+        ]
+        line = ""
+        for word in words:
+            together = f"{line} {word}" if line else word
+            if line and len(together) > width:
+                lines.append(line)
+                together = word
+            line = together
+        lines.append(line)
+    return lines
+
+
+def _pieces(word: str, width: int) -> list[str]:
+    pieces = [""]
+    for part in re.findall(r"[^/]*/|[^/]+", word):
+        if pieces[-1] and len(pieces[-1] + part) > width:
+            pieces.append("")
+        pieces[-1] += part
+    return pieces
+
+
+def table(
+    rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str = "", width: int = 0
+) -> str:
+    """Plain aligned columns, for people and for ``cut``.
+
+    Args:
+        width: of a whole line, at which the last column is wrapped; 0 for lines of any length.
+    """
     body = [[plain(str(cell)) for cell in row] for row in rows]
     heads = [str(cell) for cell in head]
     grid = ([heads] if heads else []) + body
     if not grid:
         return ""
     widths = [max(len(row[i]) for row in grid if i < len(row)) for i in range(max(map(len, grid)))]
+    if width:
+        left = len(indent) + sum(widths[:-1]) + 2 * len(widths[:-1])
+        grid = [
+            [*([""] * (len(row) - 1) if more else row[:-1]), line]
+            for row in grid
+            for more, line in enumerate(wrap(row[-1], max(width - left, 20)))
+        ]
     out = []
     for number, row in enumerate(grid):
         line = (
@@ -207,6 +258,7 @@ class _Bars:
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
+            TransferSpeedColumn,
         )
         from rich.progress import (
             Progress as RichProgress,
@@ -215,7 +267,7 @@ class _Bars:
         console = Console(stderr=True)
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24)]
         if unit == "B":
-            columns.append(DownloadColumn())
+            columns += [DownloadColumn(), TransferSpeedColumn()]
         elif unit:
             columns.append(MofNCompleteColumn())
         columns += [
@@ -236,3 +288,28 @@ class _Bars:
         words = f": {stage.words}" if stage.words else ""
         mark = click.style("ok", fg="green", bold=True)
         click.echo(f"  {mark}    {title}{words} ({time.monotonic() - begun:.1f} s)", err=True)
+
+
+def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:
+    """A JSON Schema where it is wanted: in a file, on the screen, or within the answer of ``--json``.
+
+    Raises:
+        FairleadError: the file cannot be written.
+    """
+    if output is not None:
+        try:
+            with atomic_write(output, "w") as out:
+                out.write(text)
+        except OSError as exc:
+            raise fail(
+                "the schema cannot be written",
+                where=str(output),
+                why=exc.strerror or str(exc),
+                remedy="give another file with -o",
+                check="output-unwritable",
+            ) from None
+    if as_json:
+        path = str(output) if output else None
+        print_json(kind, {"path": path, "json_schema": json.loads(text)})
+    elif output is None:
+        click.echo(text, nl=False)

@@ -29,6 +29,7 @@ _TITLES = {
     "behind": "The image's own, kept behind them",
     "unset": "Not passed on",
     "engine": "Engine options",
+    "stage-data": "Data on the nodes",
     "start": "How a program starts",
     "launch": "Launcher",
     "left out": "Left out",

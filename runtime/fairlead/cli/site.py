@@ -3,106 +3,163 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from pathlib import Path
 
 import click
 
 from fairlead import capture as captures
-from fairlead import hostmpi, siteprofile
 from fairlead import site as sites
-from fairlead.cli.screen import json_option, print_json, table
+from fairlead.cli import sitedetect
+from fairlead.cli.export import export_site
+from fairlead.cli.screen import (
+    columns,
+    json_option,
+    plain,
+    print_findings,
+    print_json,
+    show_schema,
+    table,
+)
+from fairlead.cli.siteshow import profile_lines
 from fairlead.serial import to_json
+from fairlead.site import Status
 
 
-@click.group(short_help="Site profiles: list, show, detect, capture.")
+@click.group(short_help="Site profiles: list, show, new, detect, check, capture, export.")
 def site() -> None:
     """Site profiles: what a machine is known to be, and the evidence that this is one.
 
     \b
     fairlead site detect            which profile this machine is, and why
+    fairlead site check             where its profile and the machine have come apart
     fairlead site show laptop       every value of a profile
+    fairlead site new mycluster --extends infiniband    one of your own
     fairlead site capture           this machine as a file, to plan for it elsewhere
+    fairlead site export --for X    a site as configuration of another tool
     """
+
+
+site.add_command(export_site)
 
 
 @site.command("list")
 @json_option
 def list_profiles(as_json: bool) -> None:
-    """The profiles that fairlead knows."""
-    profiles = [siteprofile.read(path) for path in sorted(sites.profile_files().values())]
+    """The profiles that fairlead knows: sites, then families of machines."""
+    every = sites.all_sites()
+    known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
     if as_json:
-        print_json("site-list", {"sites": [p.model_dump(mode="json") for p in profiles]})
-    else:
-        click.echo(table([(p.site.name, p.site.summary) for p in profiles]))
+        rows = [
+            {
+                "name": s.name,
+                "summary": s.summary,
+                "family": s.is_family,
+                "lineage": list(s.lineage),
+                "since": s.since,
+                "until": s.until,
+                "values": {status.value: n for status, n in s.known.items()},
+                "files": [str(p) for p in sites.files()[s.name]],
+            }
+            for s in known
+        ]
+        wrong = {n: [f.to_json() for f in found] for n, found in every.wrong.items()}
+        print_json("site-list", {"sites": rows, "wrong": wrong})
+        return
+    for title, family in (("site", False), ("family", True)):
+        shown = [
+            (
+                plain(s.name),
+                " < ".join(s.lineage[1:]),
+                s.until,
+                f"{s.known[Status.GUESS]} of {sum(s.known.values())}",
+                plain(s.summary),
+            )
+            for s in known
+            if s.is_family is family
+        ]
+        if shown:
+            click.echo(table(shown, (title, "extends", "until", "guessed", ""), width=columns()))
+            click.echo()
+    for findings in every.wrong.values():
+        print_findings(findings)
 
 
 @site.command("show")
 @click.argument("name")
+@click.option("--sources", is_flag=True, help="Also who says each value, and when that was read.")
 @json_option
-def show_profile(name: str, as_json: bool) -> None:
-    """Every value of a profile, and what it means."""
-    profile = siteprofile.read(sites.profile_file(name))
+def show_profile(name: str, sources: bool, as_json: bool) -> None:
+    """Every value of a profile, how well it is known, and who says so.
+
+    NAME is a profile's, or a .toml file. With what it inherits; a value that no file sets is left out.
+    """
+    profile = sites.load_site(name)
     if as_json:
-        print_json("site", {"site": profile.model_dump(mode="json")})
+        print_json("site", {"site": to_json(profile)})
         return
-    rows = []
-    for title in type(profile).model_fields:
-        part = getattr(profile, title)
-        for key, info in type(part).model_fields.items():
-            value = getattr(part, key)
-            shown = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            rows.append((f"{title}.{key}", shown, info.description or ""))
-    click.echo(table(rows, ("key", "value", "meaning")))
+    for line in profile_lines(profile, sources, columns()):
+        click.echo(line)
 
 
-@site.command("detect")
+@site.command("new")
+@click.argument("name")
+@click.option(
+    "--extends",
+    "parent",
+    metavar="PROFILE",
+    help="What it is like: a family, or another site. Without it, NAME itself is amended.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file, NAME.toml. [default: in ~/.config/fairlead/sites]",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
 @json_option
-def detect_site(as_json: bool) -> None:
-    """Which profile this machine is, with the evidence, and the MPIs that were found on it."""
-    found = sites.detect()
-    hosts = hostmpi.discover()
+def new_profile(
+    name: str, parent: str | None, output: Path | None, dry_run: bool, as_json: bool
+) -> None:
+    """Writes a first profile of your own; nothing is written over.
+
+    It is sound as it is: it has what PROFILE has. What a site usually says itself stands in it as
+    comments, with the inherited values.
+
+    \b
+    fairlead site new mycluster --extends infiniband
+    fairlead site new perlmutter                      amend one that there is
+    """
+    from fairlead.site import newsite
+
+    made = newsite.plan(name, parent, output)
+    if not dry_run:
+        newsite.write(made)
     if as_json:
-        mpis = [
-            {
-                "title": h.library.title,
-                "family": h.library.family,
-                "path": h.library.path,
-                "prefix": h.prefix,
-                "level": h.library.level,
-                "launcher": to_json(h.launcher),
-                "found_by": h.found_by,
-            }
-            for h in hosts
-        ]
-        print_json("site-detect", {**to_json(found), "mpis": mpis})
-        return
-    verdict = f"site `{found.profile}`" if found.profile else "no profile fits"
-    click.echo(f"{click.style(platform.node(), bold=True)}: {verdict}\n")
-    click.echo(
-        table(
-            [(e.subject, e.seen, e.meaning) for e in found.evidence], ("evidence", "seen", "means")
-        )
-    )
-    rows = [
-        (
-            h.library.title,
-            h.library.family.value,
-            h.prefix,
-            h.launcher.title if h.launcher else "no launcher",
-            h.found_by,
-        )
-        for h in hosts
-    ]
-    click.echo(
-        "\n"
-        + (
-            table(rows, ("MPI", "family", "prefix", "launcher", "found"))
-            if rows
-            else "no MPI on this machine: `fairlead doctor --fix host-mpi` installs one"
-        )
-    )
-    for name, why in found.against.items():
-        click.echo(f"\nnot {name}: {'; '.join(why)}")
+        print_json("site-new", {"path": str(made.path), "text": made.text, "written": not dry_run})
+    elif dry_run:
+        click.echo(made.text, nl=False)
+    else:
+        click.echo(str(made.path))
+        click.echo(f"then: fairlead site show {shlex.quote(str(made.path))}", err=True)
+
+
+@site.command("schema")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it there."
+)
+@json_option
+def print_schema(output: Path | None, as_json: bool) -> None:
+    """The JSON Schema of a site profile, for an editor.
+
+    A line `#:schema FILE` at the top of a profile names it; then the editor completes keys.
+
+    \b
+    fairlead site schema -o site.schema.json
+    """
+    from fairlead.site import schema
+
+    show_schema("site-schema", schema.text(), output, as_json)
 
 
 @site.command("capture")
@@ -153,3 +210,7 @@ def capture_site(
     click.echo(f"captured: {taken.node}, site {taken.site.name}, {engine}, {size}", err=True)
     for line in mpis or ["no MPI"]:
         click.echo(f"  {line}", err=True)
+
+
+for command in (sitedetect.detect_site, sitedetect.why_not_site, sitedetect.check_site):
+    site.add_command(command)

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from fairlead import unpacked
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
 from fairlead.findings import ExitCode, Severity, fail
+from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Prepared, prepare, refuse
@@ -137,6 +139,7 @@ def train(
     if dry_run:
         return _dry_run(prepared, settings, as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
+    unpacked.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
     launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog)
     result = train_model(launch_by_plan, settings, bars)

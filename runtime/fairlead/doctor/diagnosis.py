@@ -76,11 +76,20 @@ class Check:
         name: what a person types, ``fairlead doctor engine``.
         about: one line for ``--help`` and the docs.
         examine: looks, and changes nothing.
+        topic: the heading that it stands under.
+        limit_s: what it may take; then it is given up, and the others go on.
     """
 
     name: str
     about: str
     examine: Callable[[World], Iterable[Diagnosis]]
+    topic: str = ""
+    limit_s: float = 45.0
+
+
+def note(check: str, what: str, *, where: str = "", why: str = "", remedy: str = "") -> Diagnosis:
+    """Nothing to do, but worth knowing."""
+    return Diagnosis(Finding(Severity.INFO, what, where, why, remedy, check))
 
 
 def well(check: str, what: str, why: str = "") -> Diagnosis:

@@ -1,23 +1,90 @@
-"""Examines, and mends what may be mended: check by check, each looked at again after its fix."""
+"""Examines, and mends what may be mended: check by check, each looked at again after its fix.
+
+A check that raises or hangs becomes a finding of its own, and the others go on.
+"""
 
 from __future__ import annotations
 
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fairlead.doctor import process
-from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, RootFix
+from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, RootFix, ill, note
 from fairlead.doctor.world import World
-from fairlead.findings import FairleadError, Severity, fail
+from fairlead.findings import FairleadError, Finding, Severity, fail
 from fairlead.progress import Progress
 
 SEVERITIES_TO_MEND = frozenset({Severity.ERROR, Severity.WARNING})
 
 
-def examine(world: World, checks: Iterable[Check]) -> Iterator[Diagnosis]:
-    """What each check finds. Changes nothing."""
+def examine(
+    world: World, checks: Iterable[Check], begins: Callable[[Check], None] = lambda check: None
+) -> Iterator[Diagnosis]:
+    """What each check finds. Changes nothing.
+
+    Args:
+        begins: told each check before it is made.
+    """
+    told: set[Finding] = set()
     for check in checks:
-        yield from check.examine(world)
+        begins(check)
+        yield from look(world, check, told)
+
+
+def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
+    """What one check finds, whatever becomes of it: at least one finding.
+
+    Args:
+        told: errors of the machine's set-up that were found already, e.g. of a variable that names no
+            program: several checks meet them, and one tells.
+    """
+    ended: list[list[Diagnosis] | Exception] = []
+
+    def work() -> None:
+        try:
+            ended.append(list(check.examine(world)))
+        except Exception as exc:
+            ended.append(exc)
+
+    # A thread, since a file system that does not answer can be waited for but not interrupted.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(check.limit_s)
+    if not ended:
+        return [
+            ill(
+                check.name,
+                "this check did not end",
+                where=f"after {check.limit_s:.0f} s",
+                why="what it asks does not answer: a file system, a program, a service",
+                remedy=f"fairlead doctor {check.name}, once it answers; the other checks are complete",
+                severity=Severity.WARNING,
+            )
+        ]
+    [result] = ended
+    if isinstance(result, FairleadError):
+        fresh = [f for f in result.findings if f not in told]
+        told.update(fresh)
+        known = ", ".join(sorted({f.check for f in result.findings}))
+        return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
+            note(check.name, f"not looked at: `{known}` is wrong, see there")
+        ]
+    if isinstance(result, Exception):
+        last = traceback.extract_tb(result.__traceback__)[-1]
+        return [
+            ill(
+                check.name,
+                "this check failed",
+                where=f"{last.filename}:{last.lineno}",
+                why=f"{type(result).__name__}: {result}",
+                remedy="report this with the output of `fairlead doctor --json`; "
+                "the other checks are complete",
+                severity=Severity.WARNING,
+            )
+        ]
+    return result
 
 
 def mend(
@@ -25,13 +92,16 @@ def mend(
     checks: Iterable[Check],
     approve: Callable[[Fix], bool],
     progress: Progress,
+    begins: Callable[[Check], None] = lambda check: None,
 ) -> Iterator[Diagnosis]:
     """As :func:`examine`, after the fixes that ``approve`` agrees to.
 
     A fix that fails is reported in the finding it was for; the others go on.
     """
+    told: set[Finding] = set()
     for check in checks:
-        before = list(check.examine(world))
+        begins(check)
+        before = look(world, check, told)
         failures: list[str] = []
         for diagnosis in before:
             fix = diagnosis.fix
@@ -42,7 +112,7 @@ def mend(
                     failures += [f"{f.what}: {f.why}" for f in exc.findings]
                 except OSError as exc:  # no space, no permission
                     failures.append(f"not done, {fix.does}: {exc}")
-        after = list(check.examine(world)) if any(d.fix for d in before) else before
+        after = look(world, check, told) if any(d.fix for d in before) else before
         for diagnosis in after:
             if failures and diagnosis.finding.severity in SEVERITIES_TO_MEND:
                 why = "\n".join(filter(None, [diagnosis.finding.why, *failures]))

@@ -9,52 +9,44 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.engine.find import find_apptainer
-from fairlead.findings import ExitCode, fail
+from fairlead.engine.model import Call, Engine, Words
 
 CAP_SYS_RESOURCE = 24
 
 
-@dataclass(frozen=True)
-class Engine:
-    """A container engine as it behaves for this user on this machine.
+class Apptainer:
+    """Apptainer and SingularityCE."""
 
-    Attributes:
-        userns_per_rank: each rank gets a user namespace of its own.
-        options: what `exec` needs here, before binds.
-        reasons: ``(option, why)`` for ``explain``.
-        binds_files: it can show a single file of the host over one of the image.
-    """
+    kind = "apptainer"
 
-    kind: str
-    path: str
-    userns_per_rank: bool
-    options: tuple[str, ...]
-    reasons: tuple[tuple[str, str], ...]
-    binds_files: bool = True
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """Apptainer, for this user.
 
+        Raises:
+            FairleadError: exit code 2; a variable names something that cannot be executed.
+        """
+        path = find_apptainer(environ)
+        return describe(path, os.geteuid(), _capabilities()) if path else None
 
-def detect(environ: Mapping[str, str] = os.environ) -> Engine:
-    """Apptainer, for this user.
-
-    Raises:
-        FairleadError: exit code 123; there is none.
-    """
-    path = find_apptainer(environ)
-    if path is None:
-        raise fail(
-            "no container engine on this machine",
-            where="PATH, and fairlead's own prefix",
-            why="neither `apptainer` nor `singularity` was found",
-            remedy="fairlead doctor --fix engine",
-            check="engine",
-            code=ExitCode.LAUNCH_FAILED,
+    def words(self, engine: Engine, call: Call) -> Words:
+        """``apptainer exec``. Variables go by the environment, since ``--env A=1,b`` splits at commas."""
+        # Quiet: a line of INFO a rank about optional helpers is no news, warnings still come through.
+        words = [engine.path, "--quiet", "exec", *engine.options]
+        for source, target, read_only in call.binds:
+            words += ["--bind", f"{_bind(source)}:{_bind(target)}" + (":ro" if read_only else "")]
+        if call.workdir:
+            words += ["--pwd", call.workdir]
+        return Words(
+            (*words, *call.extra, call.image, *call.command),
+            _environment(engine, call.env, call.literal),
         )
-    return describe(path, os.geteuid(), _capabilities())
+
+
+DRIVER = Apptainer()
 
 
 def describe(path: Path, uid: int, capabilities: int) -> Engine:
@@ -101,49 +93,22 @@ def _capabilities() -> int:
     return 0
 
 
-def exec_argv(
-    engine: Engine,
-    image: str,
-    binds: Sequence[tuple[str, str, bool]],
-    command: Sequence[str],
-    extra: Sequence[str] = (),
-    workdir: str = "",
-) -> tuple[str, ...]:
-    """The words that run ``command`` in ``image``.
-
-    Args:
-        binds: ``(source, target, read only)``.
-        extra: the user's own options, passed last so that they win.
-        workdir: folder inside the container to start in; the engine's default when empty.
-    """
-    # Quiet: a line of INFO a rank about optional helpers is no news, warnings still come through.
-    words = [engine.path, "--quiet", "exec", *engine.options]
-    for source, target, read_only in binds:
-        words += ["--bind", f"{_bind(source)}:{_bind(target)}" + (":ro" if read_only else "")]
-    if workdir:
-        words += ["--pwd", workdir]
-    return (*words, *extra, image, *command)
-
-
 def _bind(path: str) -> str:
     """A path inside a --bind, where a comma begins the next bind and a colon the next field."""
     return re.sub(r"([,:])", r"\\\1", path)
 
 
-def environment(
-    engine: Engine, values: Mapping[str, str], literal: Mapping[str, str] | None = None
+def _environment(
+    engine: Engine, values: Mapping[str, str], literal: Mapping[str, str]
 ) -> dict[str, str]:
-    """``values`` as the engine takes them: by variables, since ``--env A=1,b`` splits at commas.
+    """``values`` as the engine takes them.
 
     SingularityCE knows the old prefix only; Apptainer's own `singularity` is a link to Apptainer.
-
-    Args:
-        literal: more of them, in which a shell must not look for ``$`` and the like.
     """
     old = Path(engine.path).resolve().name == "singularity"
     prefix = "SINGULARITYENV_" if old else "APPTAINERENV_"
-    found = {prefix + name: value for name, value in {**values, **(literal or {})}.items()}
+    found = {prefix + name: value for name, value in {**values, **literal}.items()}
     # Apptainer runs `export A="value"`; the user's own APPTAINERENV_ variables may rely on it.
-    if any(set(value) & set('$`"\\') for value in (literal or {}).values()):
+    if any(set(value) & set('$`"\\') for value in literal.values()):
         found["SINGULARITY_NO_EVAL" if old else "APPTAINER_NO_EVAL"] = "1"
     return found

@@ -21,6 +21,29 @@ def private_apptainer(environ: Mapping[str, str] = os.environ) -> Path:
     return data_dir(environ) / "apptainer" / "current" / "bin" / "apptainer"
 
 
+def named_or_on_path(
+    variable: str, program: str, environ: Mapping[str, str] = os.environ
+) -> Path | None:
+    """The program of an engine: what ``variable`` names, else ``program`` on PATH; None without.
+
+    Raises:
+        FairleadError: exit code 2; the variable names something that cannot be executed.
+    """
+    path = environ.get("PATH", os.defpath)
+    chosen = environ.get(variable)
+    found = shutil.which(chosen or program, path=path)
+    if chosen and not found:
+        raise fail(
+            f"{variable} does not name a program",
+            where=f"{variable}={chosen}",
+            why="there is no such file, or you may not execute it",
+            remedy=f"unset {variable}, or set it to the path of {program}",
+            check="engine",
+            code=ExitCode.USAGE,
+        )
+    return Path(found).absolute() if found else None
+
+
 def find_apptainer(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The Apptainer (or Singularity) program to use; None when there is none.
 

@@ -80,8 +80,9 @@ static void host_name(char *to, size_t room)
 /* Reads FAIRLEAD_PROOF; 0 when there is nothing to prove here. */
 static int asked(void)
 {
-    static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",
-                                        "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", 0};
+    static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID",
+                                        "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE",
+                                        "SLURM_PROCID", 0};
     const char *text = variable("FAIRLEAD_PROOF"), *rank = 0;
     char word[32];
     if (!text || !strchr(text, '|'))
@@ -362,6 +363,26 @@ static int below_a_rank(void)
     return 0;
 }
 
+/* The fabric's device nodes that are open now: what an MPI has in hand, whether or not it tells. */
+static void devices(Record *to)
+{
+    static const char *const kinds[] = {"/dev/cxi", "/dev/kgni", "/dev/infiniband/uverbs", "/dev/hfi1_", 0};
+    char path[40], value[64], seen[512] = ",";
+    for (int fd = 0; fd < 512; fd++) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        long n = readlink(path, value, sizeof value - 2);
+        if (n <= 0)
+            continue;
+        value[n] = 0;
+        for (int i = 0; kinds[i]; i++)
+            if (!strncmp(value, kinds[i], strlen(kinds[i])) && !strstr(seen, value) &&
+                strlen(seen) + n + 2 < sizeof seen) {
+                snprintf(seen + strlen(seen), sizeof seen - strlen(seen), "%s,", value);
+                add(to, "device", value);
+            }
+    }
+}
+
 static void surroundings(Record *to)
 {
     static const char *const spaces[] = {"user", "pid", "ipc", "net", 0};
@@ -597,6 +618,7 @@ static void prove(void *caller)
     add_number(&mine, "ring", ring(&mpi, rank, size));
     right = mapped(&mine, (unsigned long)mpi.rank) && size == plan.ranks;
     surroundings(&mine);
+    devices(&mine);
     ucx_log(&mine);
     mine.text[RECORD - 1] = right;
     if (rank == 0)

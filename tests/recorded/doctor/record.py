@@ -1,25 +1,33 @@
 """Records what doctor's checks ask this machine, and its answers: ``python record.py > NAME.json``.
 
-``tests/unit/test_doctor_checks.py`` plays the recordings back, and says what each must find.
+``tests/unit/test_doctor_checks.py`` plays the recordings back, and says what each must find. A machine
+that differs from a recorded one in a few answers is a file that says so: ``like`` names the recorded one,
+``environ`` and ``answers`` what differs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from fairlead.doctor.fix import examine
+from fairlead.doctor.fix import look
 from fairlead.doctor.process import Ran
 from fairlead.doctor.registry import CHECKS
-from fairlead.doctor.world import Machine
+from fairlead.doctor.tries import ClockState
+from fairlead.doctor.world import FileSystem, Machine, Profile
+from fairlead.engine.model import Engine
+from fairlead.facts import Elf
 from fairlead.hostmpi import HostMpi
 from fairlead.serial import to_json
 
-KEPT = ("HOME", "PATH", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "FAIRLEAD_MPI")
+KEPT = ("HOME", "PATH", "USER", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "FAIRLEAD_MPI")
+HOME = "/home/alice"  # of everybody, in a recording
 
 
 class Recorder(Machine):
@@ -36,7 +44,12 @@ class Recorder(Machine):
     def read(self, path: str) -> str | None:
         text = super().read(path)
         if text and path == "/proc/self/status":
-            text = "".join(line + "\n" for line in text.splitlines() if line.startswith("Cap"))
+            text = _lines(text, "Cap", "NoNewPrivs")
+        elif text and path == "/proc/meminfo":
+            text = _lines(text, "Huge")
+        elif text and path.endswith(".conf"):
+            kept = [line for line in text.splitlines() if line and not line.startswith("#")]
+            text = "".join(line + "\n" for line in kept)
         return self._note(("read", path), text)
 
     def access(self, path: str, mode: int) -> bool:
@@ -57,25 +70,112 @@ class Recorder(Machine):
     def probe_engine(self) -> Ran:
         return self._note(("probe_engine",), super().probe_engine())
 
+    def other_engines(self) -> Mapping[str, Ran]:
+        return self._note(("other_engines",), dict(super().other_engines()))
+
     def host_mpis(self) -> tuple[HostMpi, ...]:
         found = tuple(_short(mpi) for mpi in super().host_mpis())
         return self._note(("host_mpis",), found)
 
+    def real(self, path: str) -> str:
+        return self._note(("real", path), super().real(path))
+
+    def matching(self, pattern: str) -> tuple[str, ...]:
+        return self._note(("matching", pattern), super().matching(pattern))
+
+    def cores(self) -> int:
+        return self._note(("cores",), super().cores())
+
+    def owner_mode(self, path: str) -> tuple[int, int] | None:
+        return self._note(("owner_mode", path), super().owner_mode(path))
+
+    def file_system(self, folder: str) -> FileSystem:
+        return self._note(("file_system", folder), super().file_system(folder))
+
+    def limit(self, name: str) -> tuple[int, int]:
+        return self._note(("limit", name), super().limit(name))
+
+    def clock_state(self) -> ClockState:
+        return self._note(("clock_state",), super().clock_state())
+
+    def clock_offset_s(self, folder: str) -> float | None:
+        return self._note(("clock_offset_s", folder), super().clock_offset_s(folder))
+
+    def try_cma(self) -> Ran:
+        return self._note(("try_cma",), super().try_cma())
+
+    def try_squashfuse(self, compression: str) -> Ran:
+        return self._note(
+            ("try_squashfuse", compression), _brief(super().try_squashfuse(compression))
+        )
+
+    def try_image(self, compression: str) -> Ran:
+        return self._note(("try_image", compression), super().try_image(compression))
+
+    def look_inside(self) -> tuple[Ran, Ran]:
+        outside, inside = super().look_inside()
+        return self._note(("look_inside",), (_brief(outside), _brief(inside)))
+
+    def engine_here(self) -> Engine | None:
+        return self._note(("engine_here",), super().engine_here())
+
+    def profile(self) -> Profile:
+        return self._note(("profile",), super().profile())
+
+    def image_glibcs(self) -> Mapping[str, str]:
+        return self._note(("image_glibcs",), super().image_glibcs())
+
+
+def _lines(text: str, *beginnings: str) -> str:
+    return "".join(line + "\n" for line in text.splitlines() if line.startswith(beginnings))
+
+
+def _brief(ran: Ran) -> Ran:
+    """Without the script, which the code has."""
+    return replace(ran, argv=ran.argv[:1])
+
 
 def _short(mpi: HostMpi) -> HostMpi:
     """Without what no check looks at: thousands of symbols."""
-    elf = replace(mpi.library.elf, mpi_exports=(), mpi_imports=())
-    library = replace(mpi.library, elf=elf)
-    return replace(mpi, library=library, closure=(), companions=(), plugins=())
+    return replace(
+        mpi,
+        library=replace(mpi.library, elf=_bare(mpi.library.elf)),
+        closure=tuple(map(_bare, mpi.closure)),
+        companions=tuple(map(_bare, mpi.companions)),
+        glibc=tuple(map(_bare, mpi.glibc)),
+        optional=(),
+    )
+
+
+def _bare(elf: Elf) -> Elf:
+    kept = {"GLIBC"} if elf.soname == "libc.so.6" else set()
+    return replace(
+        elf,
+        mpi_exports=(),
+        mpi_imports=(),
+        build_id="",
+        rpath=(),
+        runpath=(),
+        offers={k: v for k, v in elf.offers.items() if k in kept},
+    )
 
 
 def main() -> None:
     machine = Recorder()
-    for diagnosis in examine(machine, CHECKS):
-        print(diagnosis.finding.severity.value, diagnosis.finding.what, file=sys.stderr)
+    for check in CHECKS:
+        for diagnosis in look(machine, check, set()):
+            print(diagnosis.finding.severity.value, diagnosis.finding.what, file=sys.stderr)
     who = {"uid": machine.uid, "user": machine.user, "environ": machine.environ}
-    json.dump({**who, "answers": machine.notes}, sys.stdout, indent=1)
-    print()
+    text = json.dumps({**who, "answers": machine.notes}, indent=1)
+    python = json.dumps(sys.executable)[1:-1]
+    checkout = str(Path(__file__).resolve().parents[3])
+    for here, there in (
+        (python, "python3"),
+        (checkout, f"{HOME}/fairlead"),
+        (str(Path.home()), HOME),
+    ):
+        text = text.replace(here, there)
+    print(re.sub(r"/fairlead-probe-\w+/", "/fairlead-probe-x/", text))
 
 
 if __name__ == "__main__":

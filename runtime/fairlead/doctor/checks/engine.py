@@ -10,14 +10,33 @@ from fairlead.doctor.checks.packages import apt_fix, apt_line
 from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, well
 from fairlead.doctor.world import World
 from fairlead.engine.find import private_apptainer
+from fairlead.findings import Severity
 
 NAME = "engine"
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
+    others = world.other_engines()
+    able = [kind for kind, ran in others.items() if not ran.returncode]
+    yield from _apptainer(world, able)
+    for kind, ran in others.items():
+        if kind in able:
+            yield well(NAME, f"{kind} runs here too", ran.argv[0])
+        else:
+            yield ill(
+                NAME,
+                f"{kind} is here and cannot run a command in an image",
+                where=ran.argv[0],
+                why=ran.said or f"it ended with code {ran.returncode}",
+                remedy="docs/engines.md says what it needs; nothing else uses it",
+                severity=Severity.INFO,
+            )
+
+
+def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
     program = world.engine()
     if program is None:
-        yield _absent(world)
+        yield _absent(world, able)
         return
     version = world.run((program, "--version"))
     if version.returncode:
@@ -44,11 +63,21 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, version.stdout.strip(), program)
 
 
-def _absent(world: World) -> Diagnosis:
+def _absent(world: World, able: list[str]) -> Diagnosis:
     """From the distribution where root can; else into a prefix of the user's own."""
     packaged = _candidate(world)
     by_apt = packaged and (world.uid == 0 or world.run(("sudo", "-n", "true")).returncode == 0)
     fix: Fix = apt_fix([packaged]) if by_apt else _own_fix(world)
+    if able:
+        return ill(
+            NAME,
+            "there is no Apptainer",
+            where=f"PATH, {private_apptainer(world.environ)}",
+            why=f"{' and '.join(able)} would do",
+            remedy=f"--engine {able[0]}, or FAIRLEAD_ENGINE={able[0]}; or {RETRY}",
+            fix=fix,
+            severity=Severity.WARNING,
+        )
     return ill(
         NAME,
         "there is no container engine",

@@ -1,48 +1,85 @@
-"""Is there a host MPI that can stand in for an image's, and a launcher of the same family?"""
+"""Is there a host MPI that can stand in for an image's, and something that starts its ranks?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, well
+from fairlead.doctor.against import FABRICS, says, severity
+from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, note, well
 from fairlead.doctor.hostmpi_install import RETRY, install_wheel_mpi, known_wheels
 from fairlead.doctor.world import World
 from fairlead.facts import AbiFamily
-from fairlead.findings import Finding, Severity
+from fairlead.findings import Severity
 from fairlead.hostmpi import HostMpi
+from fairlead.site import Site
 
 NAME = "host-mpi"
+_FAMILIES = {"mpich": AbiFamily.MPICH, "openmpi": AbiFamily.OPENMPI, "mpi5": AbiFamily.MPI5}
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
     mpis = world.host_mpis()
-    usable = [m for m in mpis if m.library.family is AbiFamily.MPICH and m.launcher]
-    if not usable:
-        yield _absent(world, mpis)
-        return
-    chosen = usable[0]
-    yield well(NAME, f"host MPI: {_title(chosen)}", f"{chosen.library.path}, {chosen.found_by}")
-    yield from _launcher(world, chosen, mpis)
-
-
-def _launcher(world: World, chosen: HostMpi, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
-    """Another family's ``mpiexec`` connects no ranks: each runs alone, and ends with code 0."""
-    on_path = world.which("mpiexec")
-    other = next(
-        (m for m in mpis if m.launcher and on_path and m.launcher.path.startswith(on_path)), None
-    )
-    launcher = chosen.launcher
-    if other and other.launcher and launcher and other.launcher.family is not launcher.family:
-        yield Diagnosis(
-            Finding(
-                Severity.INFO,
-                f"`mpiexec` on PATH is {other.launcher.title}, of another family than the host MPI",
-                where=on_path or "",
-                why=f"fairlead starts ranks by the host MPI's own launcher, {launcher.path}, so "
-                "nothing is to be done",
-                check=NAME,
-            )
+    site = world.profile().site
+    wanted = _FAMILIES.get(site.mpi.family, AbiFamily.MPICH) if site else AbiFamily.MPICH
+    # Where a scheduler starts ranks, an MPI need not bring a launcher.
+    started = site is not None and "mpiexec" not in site.launcher.kinds
+    usable = [m for m in mpis if m.library.family is wanted and (m.launcher or started)]
+    if usable:
+        chosen = usable[0]
+        where = f"{chosen.library.path}, {chosen.found_by}"
+        yield _other_than_the_sites(site, chosen) or well(
+            NAME, f"host MPI: {_title(chosen)}", where
         )
+    elif site and site.mpi.replaces != "mpi":
+        yield note(
+            NAME,
+            "there is no host MPI, and this site exchanges none",
+            why=f"{says(site, 'mpi.replaces', site.mpi.replaces)}: images run on their own MPI",
+            remedy="fairlead run --mpi container",
+        )
+    elif site and site.fabric.kind in FABRICS:
+        yield _absent_at(site, mpis)
+    else:
+        yield _absent(world, mpis)
+
+
+def _other_than_the_sites(site: Site | None, chosen: HostMpi) -> Diagnosis | None:
+    """The site's own is the one that knows its network."""
+    if site is None or not site.mpi.vendor or site.mpi.vendor == chosen.library.vendor:
+        return None
+    return ill(
+        NAME,
+        f"the host MPI is {_title(chosen)}, and not the site's {site.mpi.vendor}",
+        where=f"{chosen.library.path}, {chosen.found_by}",
+        why=f"{says(site, 'mpi.vendor', site.mpi.vendor)}; it was not found",
+        remedy=_load(site),
+        severity=Severity.WARNING,
+    )
+
+
+def _absent_at(site: Site, mpis: tuple[HostMpi, ...]) -> Diagnosis:
+    """One from a wheel would not know the network, so none is offered."""
+    search = ", ".join(site.mpi.search)
+    others = ", ".join(_title(m) for m in mpis)
+    return ill(
+        NAME,
+        "the site's MPI was not found",
+        where=search or "$FAIRLEAD_MPI, PATH, the system's library folders",
+        why=(
+            says(site, "mpi.search", search)
+            if search
+            else f"the profile `{site.name}` has no folder"
+        )
+        + f"; found: {others or 'none'}",
+        remedy=_load(site),
+        severity=severity(site, "mpi.search") if search else Severity.WARNING,
+    )
+
+
+def _load(site: Site) -> str:
+    words = " ".join(site.mpi.modules)  # -NAME unloads, for module as for a profile
+    load = f"module load {words}, then `fairlead doctor {NAME}`; " if words else ""
+    return f"{load}or set FAIRLEAD_MPI to its prefix; `fairlead site show {site.name}` tells what is known"
 
 
 def _absent(world: World, mpis: tuple[HostMpi, ...]) -> Diagnosis:

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Do two nodes differ in what matters for containers? `fairlead doctor --json` on each, then the findings
+# that one has and the other has not. On a cluster the two lines are a login node's and a job's:
+#
+#     fairlead doctor --json >login.json; srun -N1 -n1 fairlead doctor --json >node.json
+#
+# Here the second is made with a setting that spoils runs, so that there is something to see. From the top
+# of the checkout:
+#
+#     $ sh examples/doctor.sh
+set -eu
+
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+# Exit code 1 means that something stops fairlead there: the findings tell what.
+fairlead doctor --json >"$folder/login.json" || true
+I_MPI_FABRICS=shm fairlead doctor --json >"$folder/node.json" || true
+
+python3 - "$folder/login.json" "$folder/node.json" <<'END'
+import json, sys
+
+ill = ("warning", "error")
+login, node = (json.load(open(path))["findings"] for path in sys.argv[1:])
+seen = {(f["check"], f["what"]) for f in login}
+for found in node:
+    if found["severity"] in ill and (found["check"], found["what"]) not in seen:
+        print(f"only there: {found['check']}: {found['what']}")
+        print(f"next: {found['remedy']}")
+END

@@ -1,0 +1,136 @@
+"""``fairlead site export``: a site as configuration of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fairlead import export as exports
+from fairlead.cli.screen import json_option, print_json
+from fairlead.export.gather import Wanted, gather
+from fairlead.export.write import write
+
+EPILOG = """\b
+Targets:
+""" + "\n".join(f"  {name:<11} {what}" for name, what in exports.TARGETS.items())
+
+EPILOG += """
+
+\b
+Examples:
+  fairlead site export --for shifter -o shifter-module
+  fairlead site export --for podman-hpc --site login1.json -o modules.d
+  fairlead site export --for lmod --image tensorflow -o modulefiles
+  fairlead site export --for ce --image docker://registry.example.org/ml/train:1 --dry-run
+"""
+
+
+@click.command("export", epilog=EPILOG, short_help="A site as configuration of other tools.")
+@click.option(
+    "--for",
+    "target",
+    required=True,
+    type=click.Choice(sorted(exports.TARGETS)),
+    metavar="TARGET",
+    help="What it is made for; see below.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder for the files.  [default: TARGET-SITE, here]",
+)
+@click.option(
+    "--site",
+    metavar="NAME|FILE",
+    help="The site profile, instead of the detected one; or the capture of another machine.",
+)
+@click.option(
+    "--mpi",
+    default="host",
+    show_default=True,
+    metavar="host|PREFIX",
+    help="Which MPI of the machine: the preferred one, or the one installed in PREFIX.",
+)
+@click.option(
+    "--image",
+    default="",
+    metavar="IMAGE",
+    help="The image that it is for; without, it serves every image. lmod, jupyter and reframe need one.",
+)
+@click.option(
+    "--engine", metavar="KIND", help="The engine that lmod, jupyter and reframe start it with."
+)
+@click.option(
+    "--program",
+    "programs",
+    multiple=True,
+    metavar="NAME",
+    help="A program of the image that lmod offers.  [default: those that use MPI, python3]  Repeatable.",
+)
+@click.option(
+    "--stage",
+    default="/opt/fairlead/stage",
+    show_default=True,
+    metavar="DIR",
+    help="The folder of the machine below which its MPI is staged.",
+)
+@click.option(
+    "--form",
+    default="copy",
+    show_default=True,
+    type=click.Choice(["copy", "bind"]),
+    help="How Shifter gives the staged folder to a container.",
+)
+@click.option(
+    "--name", default="", metavar="NAME", help="Of the module, kernel or environment that is made."
+)
+@click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
+@json_option
+def export_site(
+    target: str,
+    output: Path | None,
+    site: str | None,
+    mpi: str,
+    image: str,
+    engine: str | None,
+    programs: tuple[str, ...],
+    stage: str,
+    form: str,
+    name: str,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """What fairlead knows of a site, as complete configuration of TARGET.
+
+    It works for this machine, and by `--site FILE.json` for another whose capture that is. With
+    --image, what the image needs decides too, and what would not work is refused.
+    """
+    if not stage.startswith("/"):
+        raise click.UsageError(f"--stage {stage}: it is a path that begins with /")
+    facts = gather(Wanted(site, mpi, image, engine, stage, form, name, programs))
+    made = exports.export(target, facts)
+    folder = output or Path(f"{target}-{facts.site.name}")
+    paths = [folder / f.path for f in made] if dry_run else write(made, folder)
+    if as_json:
+        told = [
+            {
+                "path": str(path),
+                "mode": f"{file.mode:04o}",
+                "goes": file.goes,
+                **({"text": file.text} if dry_run else {}),
+            }
+            for path, file in zip(paths, made, strict=True)
+        ]
+        print_json(
+            "site-export",
+            {"target": target, "site": facts.site.name, "dry_run": dry_run, "files": told},
+        )
+        return
+    for path, file in zip(paths, made, strict=True):
+        if dry_run:
+            click.echo(f"==> {path}  ({file.mode:04o}; {file.goes})\n{file.text}")
+        else:
+            click.echo(str(path))
+            click.echo(f"  {file.goes}", err=True)

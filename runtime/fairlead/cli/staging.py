@@ -1,0 +1,306 @@
+"""``--stage-in``, ``--stage-out`` and what belongs to them, and what they add up to."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fairlead.cli.options import Planning
+from fairlead.cli.screen import print_findings, progress
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.launch import new_run_folder
+from fairlead.launcher import registry as launchers
+from fairlead.launcher.allocation import find as find_allocation
+from fairlead.paths import cache_dir
+from fairlead.plan import Plan
+from fairlead.progress import Silent
+from fairlead.site.model import Site
+from fairlead.transfer import datawarp
+from fairlead.transfer.job import Stage, Wish, staged
+from fairlead.transfer.model import MOUNT, InItem, Links, OutItem
+from fairlead.transfer.place import choose, job_here
+from fairlead.transfer.steps import elsewhere, through_launcher
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What the options say, as given."""
+
+    ins: tuple[InItem, ...]
+    outs: tuple[OutItem, ...]
+    to: str
+    follow: bool
+    keep: bool
+
+    def words(self) -> list[str]:
+        """The options again, for a line that is run elsewhere."""
+        found = []
+        for item in self.ins:
+            own = Path(item.source).name == item.name
+            found.append(f"--stage-in={item.source}" + ("" if own else f":{item.name}"))
+        found += [f"--stage-out={one.name}:{one.target}" for one in self.outs]
+        found += [f"--stage-to={self.to}"] if self.to else []
+        found += ["--stage-links=follow"] if self.follow else []
+        return found + ["--stage-keep"] * self.keep
+
+    def check(self) -> None:
+        """Looks whether sources are there and results will have a place: soon, since nodes cost.
+
+        Raises:
+            FairleadError: exit code 2; they are not, or have none.
+        """
+        for item in self.ins:
+            _there(item)
+        for one in self.outs:
+            _free(one)
+
+    def wish(self, site: Site, environ: Mapping[str, str] = os.environ) -> Wish | None:
+        """What is to be staged here; None when nothing is.
+
+        Raises:
+            FairleadError: exit code 2; there is no such storage, or something is in the way.
+        """
+        if not self.ins and not self.outs:
+            if self.to or self.keep or self.follow:
+                raise click.UsageError("nothing is staged: --stage-in or --stage-out is missing")
+            return None
+        job = job_here(environ)
+        if self.keep and not job:
+            raise click.UsageError(
+                "--stage-keep: this is not a scheduler's job, so nothing would ever remove it"
+            )
+        self.check()
+        place = choose(self.to, site.storage, site.name, environ)
+        links = Links.FOLLOW if self.follow else Links.REFUSE
+        return Wish(self.ins, self.outs, place, links, self.keep, job)
+
+
+_OPTIONS = (
+    click.option(
+        "--stage-keep",
+        "keep",
+        is_flag=True,
+        help="Leave what was staged in to the next run of this job.",
+    ),
+    click.option(
+        "--stage-links",
+        "links",
+        type=click.Choice(["refuse", "follow"]),
+        default="refuse",
+        show_default=True,
+        help="Links that lead out of what is staged in: refuse, or copy what they lead to.",
+    ),
+    click.option(
+        "--stage-to",
+        "to",
+        default="",
+        metavar="memory|node-local|burst-buffer|PATH",
+        help="Where to stage.  [default: the site's node-local disk, else its memory]",
+    ),
+    click.option(
+        "--stage-out",
+        "outs",
+        multiple=True,
+        metavar="NAME[:DST]",
+        help="Copy $FAIRLEAD_STAGE/NAME back after the command; DST must not exist. Repeatable.",
+    ),
+    click.option(
+        "--stage-in",
+        "ins",
+        multiple=True,
+        metavar="SRC[:NAME]",
+        help="Copy a file or folder to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
+    ),
+)
+
+
+def stage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of staging, which reach ``function`` as one :class:`Staging` called ``data``."""
+
+    @functools.wraps(function)
+    def wrapped(
+        *,
+        ins: tuple[str, ...],
+        outs: tuple[str, ...],
+        to: str,
+        links: str,
+        keep: bool,
+        **others: Any,
+    ) -> Any:
+        items = tuple(_in_item(text) for text in ins)
+        back = tuple(_out_item(text) for text in outs)
+        _apart([item.name for item in items], "--stage-in")
+        _apart([one.name for one in back], "--stage-out")
+        return function(data=Staging(items, back, to, links == Links.FOLLOW.value, keep), **others)
+
+    for option in _OPTIONS:
+        wrapped = option(wrapped)
+    return wrapped
+
+
+@contextlib.contextmanager
+def staged_here(
+    wish: Wish | None,
+    plan: Plan,
+    planning: Planning,
+    ranks: int,
+    *,
+    quiet: bool,
+    as_json: bool,
+    environ: Mapping[str, str] = os.environ,
+) -> Iterator[Stage | None]:
+    """Around a launch: stages in on every node that it may come to, and out after it."""
+    if wish is None:
+        yield None
+        return
+    words = step_words(plan, planning, ranks, environ)
+    steps = through_launcher(words, plan.unset, environ) if words else None
+    with staged(
+        wish,
+        each_node=steps,
+        shared=new_run_folder(cache_dir(environ)) if steps else None,
+        progress=Silent() if quiet else progress(as_json),
+        told=lambda findings: print_findings(findings) if findings else None,
+    ) as stage:
+        yield stage
+
+
+def step_words(
+    plan: Plan, planning: Planning, ranks: int, environ: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """What starts a step on every node that ranks may come to; empty when that is this one."""
+    shape = replace(plan.request.shape, ranks=ranks)
+    spread = bool(planning.choices.launcher) or shape.nodes > 1 or bool(shape.hosts)
+    if not elsewhere(spread, environ):
+        return ()
+    # Copying wants neither the ranks' GPUs nor their binding, and the ranks' own nodes.
+    shape = replace(shape, gpus=0, bind="")
+    allocation = find_allocation(environ)
+    nodes = len(shape.hosts) or shape.nodes
+    if shape.hosts or (allocation and nodes and allocation.nodes == nodes):
+        # No choice of nodes is left to the launcher: one process on each will do.
+        one = replace(shape, ranks=nodes, nodes=nodes, per_node=1, cores=0)
+        with contextlib.suppress(FairleadError):  # a launcher that has no word for that
+            return launchers.words(plan.launcher, one, ()).argv
+    return launchers.words(plan.launcher, shape, ()).argv
+
+
+def space_lines(capacity: str, site: Site | None, scheduler: str) -> tuple[str, ...]:
+    """The directives by which a job gets ``capacity`` of a burst buffer.
+
+    Raises:
+        FairleadError: exit code 2; the site has none, or it is not Slurm's to give.
+    """
+    if site is None or site.storage.burst_buffer != "datawarp" or scheduler != "slurm":
+        raise fail(
+            "no burst buffer can be asked for",
+            where=f"--burst-buffer {capacity}",
+            why=f"the profile `{site.name}` names none that {scheduler} gives"
+            if site
+            else "no site profile fits this machine",
+            remedy="leave it out, or name the machine with --site",
+            check="stage-place",
+            code=ExitCode.USAGE,
+        )
+    return datawarp.directives(capacity, options=site.storage.burst_buffer_options)
+
+
+def stage_json(stage: Stage | None) -> dict[str, Any] | None:
+    """What became of a run's data, for ``--json``; None when nothing was staged."""
+    if stage is None:
+        return None
+    wish = stage.wish
+    return {
+        "place": {"kind": wish.place.kind, "path": wish.place.path, "why": wish.place.why},
+        "folder": wish.folder,
+        "mount": MOUNT,
+        "nodes": stage.nodes,
+        "in": [one.to_json() for one in stage.moved_in],
+        "out": [one.to_json() for one in stage.moved_out],
+        "kept": [
+            {"node": node, "name": name, "path": path} for (node, name), path in stage.kept.items()
+        ],
+        "findings": [finding.to_json() for finding in stage.findings],
+    }
+
+
+def _in_item(text: str) -> InItem:
+    # A path that is there is meant as it stands, colons and all.
+    source, name = text, ""
+    if not os.path.lexists(text) and ":" in text:
+        source, _, name = text.rpartition(":")
+    path = Path(source).expanduser().absolute()
+    name = name or Path(posixpath.normpath(path)).name
+    return InItem(posixpath.normpath(path), _name(name, f"--stage-in {text}"))
+
+
+def _out_item(text: str) -> OutItem:
+    name, _, target = text.partition(":")
+    name = _name(name, f"--stage-out {text}")
+    if target.endswith("/"):  # into that folder
+        target += posixpath.basename(name)
+    path = Path(target or name).expanduser().absolute()
+    return OutItem(name, posixpath.normpath(path))
+
+
+def _name(name: str, where: str) -> str:
+    parts = name.rstrip("/").split("/")
+    if {"", ".", ".."} & set(parts) or "\0" in name:
+        raise click.UsageError(
+            f"{where}: `{name}` is no name below {MOUNT}: no / in front, no . and .. in it"
+        )
+    return "/".join(parts)
+
+
+def _apart(names: list[str], option: str) -> None:
+    for one in names:
+        if names.count(one) > 1:
+            raise click.UsageError(f"{option}: two have the name `{one}`; write :NAME behind one")
+        inside = next((other for other in names if other.startswith(f"{one}/")), None)
+        if inside:
+            raise click.UsageError(f"{option}: `{inside}` lies within `{one}`; name them apart")
+
+
+def _there(item: InItem) -> None:
+    if not Path(item.source).exists():
+        raise fail(
+            "there is nothing to stage in",
+            where=item.source,
+            why="no such file or folder, or a link that leads nowhere",
+            remedy="mend the path behind --stage-in; relative ones begin at the folder that you are in",
+            check="stage-source",
+            code=ExitCode.USAGE,
+        )
+
+
+def _free(one: OutItem) -> None:
+    """Whether results will have a place: to learn that after the command would be late."""
+    target = Path(one.target)
+    if os.path.lexists(target):
+        raise fail(
+            "there is something where results are to go",
+            where=str(target),
+            why="--stage-out replaces nothing",
+            remedy=f"move it away, or name another path: --stage-out {one.name}:PATH; a / at its end "
+            "means into that folder",
+            check="stage-target",
+            code=ExitCode.USAGE,
+        )
+    above = next(parent for parent in target.parents if os.path.lexists(parent))
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise fail(
+            "results could not be written where they are to go",
+            where=str(target),
+            why=f"{above} is no folder that you may write to",
+            remedy=f"name another path: --stage-out {one.name}:PATH",
+            check="stage-target",
+            code=ExitCode.USAGE,
+        )

@@ -1,0 +1,250 @@
+"""A profile made of facts: what was seen of a machine, laid over the family that it is of.
+
+Each value has its evidence beside it as a comment, and ``[sources.detected]`` as its source, with status
+``run`` and the day; what only usually follows from what was seen is a guess. What was not seen, and what a
+login node shows of itself rather than of compute nodes, is left to the family, or to whoever edits the draft.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, get_args
+
+from fairlead.detect.match import Detected
+from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+from fairlead.site.model import Site
+from fairlead.site.profile import GUESS, EngineKind, LauncherKind, Pmi, SchedulerKind
+
+
+class Value(NamedTuple):
+    """One value of the draft, and what was seen of it; a guess where it follows from that only usually."""
+
+    section: str
+    key: str
+    value: object
+    seen: str
+    guess: bool = False
+
+
+def draft(
+    name: str,
+    facts: SiteFacts,
+    found: Detected,
+    base: Site | None,
+    today: datetime.date | None = None,
+) -> str:
+    """The text of ``NAME.toml``.
+
+    Args:
+        name: of the profile; that of its file.
+        base: what it extends.
+    """
+    day = today or datetime.date.today()
+    told = "; ".join(found.reasons) if base else "no profile fits, so nothing is inherited"
+    lines = [
+        f"# A draft that `fairlead site detect --write` made on {_comment(facts.node)}, {day}. Read every line:",
+        "# it says what was seen from this one node. A login node may lack what compute nodes have.",
+        "",
+        "[site]",
+        f'name = "{name}"',
+        f'summary = "What fairlead saw of {_safe(facts.node)}; say here what the machine is."',
+    ]
+    if base:
+        lines += [f"# {_comment(told)}", f'extends = "{base.name}"']
+    lines += [
+        "",
+        "[sources.detected]",
+        f'text = "seen by fairlead site detect on {_safe(facts.node)}"',
+        'status = "run"',
+        f"read = {day}",
+    ]
+    section = ""
+    for value in _values(facts, base):
+        if value.section != section:
+            section = value.section
+            lines += ["", f"[{section}]", 'source = "detected"']
+        lines += [f"# {_comment(value.seen)}", f"{value.key} = {_toml(value.value)}"]
+        if value.guess:
+            lines.append(f'sources.{value.key} = "{GUESS}"')
+    left = [f"# not known: {_comment(u.what)}: {_comment(u.why)}" for u in facts.unknown]
+    return "\n".join([*lines, *(["", *left] if left else [])]) + "\n"
+
+
+def name_for(facts: SiteFacts) -> str:
+    """A name for the profile: the cluster's, else the node's without its number."""
+    cluster = next((s.cluster for s in facts.schedulers if s.cluster), "")
+    stem = (
+        cluster or re.sub(r"[-_]?(login|node|nid)?\d*$", "", facts.node.split(".")[0]) or facts.node
+    )
+    plain = re.sub(r"[^a-z0-9-]+", "-", stem.split(".")[0].lower()).strip("-")[:63]
+    return plain or "here"
+
+
+def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
+    yield from _clues(facts)
+    schedulers = [s for s in facts.schedulers if s.kind in get_args(SchedulerKind)]
+    if schedulers:
+        yield Value("scheduler", "kind", schedulers[0].kind, schedulers[0].seen)
+    elif not facts.schedulers:
+        yield Value("scheduler", "kind", "none", "no scheduler's program on PATH, no job of one")
+    yield from _launcher(facts)
+    engines = {e.kind: e for e in facts.engines if e.kind in get_args(EngineKind)}
+    if engines:
+        yield Value(
+            "engine", "kinds", list(engines), "; ".join(map(_engine_seen, engines.values()))
+        )
+    yield from _fabric(facts, base)
+    yield from _mpi(facts)
+    yield from _devices(facts)
+    if _whole(facts):
+        for gpu in facts.gpus[:1]:
+            yield Value("gpu", "vendor", gpu.vendor, gpu.seen)
+            yield Value("gpu", "per_node", gpu.count, gpu.seen)
+    for role, key in (("shared", "shared"), ("node-local", "node_local"), ("memory", "memory")):
+        place = next((s for s in facts.storage if s.role == role), None)
+        if place:
+            yield Value("storage", key, place.path, f"{place.seen} {place.kind}".strip())
+    if (processor := facts.processor) and _whole(facts):
+        if processor.target:
+            yield Value("node", "processor", [processor.target], f"archspec: {processor.model}")
+        cores = processor.online or processor.cores
+        yield Value("node", "cores", cores, processor.seen)
+        if processor.memory_bytes:
+            gib = round(processor.memory_bytes / 2**30, 1)
+            yield Value("node", "memory_gib", gib, "MemTotal in /proc/meminfo")
+
+
+def _whole(facts: SiteFacts) -> bool:
+    """Whether this node is one that ranks run on: in a job, or where there is no scheduler."""
+    return not facts.schedulers or any(s.job for s in facts.schedulers)
+
+
+def _clues(facts: SiteFacts) -> Iterator[Value]:
+    clusters = [s for s in facts.schedulers if s.cluster and s.kind == "slurm"]
+    if clusters:
+        yield Value("detect", "clusters", [clusters[0].cluster], clusters[0].seen)
+    else:
+        host = facts.node.split(".")[0]
+        pattern = re.sub(r"\d+", "*", host) if facts.schedulers else host
+        # A star and little else would be many machines.
+        if "*" not in pattern or len(pattern.replace("*", "")) > 2:
+            yield Value("detect", "hostnames", [pattern, f"{pattern}.*"], f"host name {facts.node}")
+
+
+def _launcher(facts: SiteFacts) -> Iterator[Value]:
+    kinds: dict[str, str] = {}
+    for launcher in facts.launchers:
+        if launcher.kind in get_args(LauncherKind):
+            kinds.setdefault(launcher.kind, launcher.seen)
+    for mpi in facts.mpis:
+        if mpi.launcher:
+            kinds.setdefault("mpiexec", f"{mpi.launcher}, of {mpi.vendor}")
+    if kinds:
+        yield Value("launcher", "kinds", list(kinds), "; ".join(kinds.values()))
+    flavours = {p.flavour: p for p in facts.pmi if p.flavour in get_args(Pmi)}
+    if flavours:
+        seen = "; ".join(f"{p.flavour}: {p.detail}, {p.seen}" for p in flavours.values())
+        yield Value("launcher", "pmi", list(flavours), seen)
+
+
+def _engine_seen(engine: EngineFact) -> str:
+    return f"{engine.kind} {engine.version}: {engine.seen}".strip()
+
+
+# Transports that a proof may find on a kind of network, beside shared memory within a node.
+_WITHIN = ("shm", "sm", "vader", "self", "sysv", "posix", "cma", "xpmem")
+_BEYOND = {
+    "slingshot": ("cxi",),
+    "aries": ("ugni", "gni"),
+    "infiniband": ("verbs", "ofi_rxm", "rc_mlx5", "dc_mlx5", "ud_mlx5", "rc_verbs", "ud_verbs"),
+    "omni-path": ("psm2", "opx"),
+    "ethernet": ("tcp", "sockets", "udp", "ofi_rxm", "ofi_rxd"),
+    "none": ("tcp", "sockets", "udp", "ofi_rxm", "ofi_rxd"),
+}
+_KINDS = {"roce": "infiniband", "efa": "ethernet"}
+
+
+def _fabric(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
+    fast = facts.fast_fabrics
+    if fast:
+        kind, seen = _KINDS.get(fast[0].kind, fast[0].kind), "; ".join(f.seen for f in fast[:4])
+        yield Value("fabric", "kind", kind, seen)
+    elif facts.schedulers:
+        # A login node may lack it, so that nothing was learnt; a profile must accept something all the same.
+        kind, seen = (
+            "ethernet",
+            "no fabric device on this node: look from a compute node, and correct this",
+        )
+        if base and base.accepts:
+            return
+    else:
+        kind, seen = "none", "no scheduler and no fabric device"
+        yield Value("fabric", "kind", kind, seen)
+    if not (base and base.accepts and base.fabric.kind == kind):
+        accepted = [*_WITHIN, *_BEYOND[kind]]
+        yield Value(
+            "fabric", "accepts", accepted, f"what MPIs call the transports of {kind}; {seen}", True
+        )
+    interfaces = dict.fromkeys(
+        m[0] for f in fast if (m := re.search(r"\b(hsn|ib)\d", f"{f.device} {f.state}"))
+    )
+    if interfaces:
+        yield Value(
+            "fabric", "interfaces", sorted({f"{n[:-1]}*" for n in interfaces}), fast[0].state
+        )
+
+
+def _mpi(facts: SiteFacts) -> Iterator[Value]:
+    chosen = next((m for m in facts.mpis if m.family != "mpi-abi"), None)
+    if chosen is None:
+        return
+    if chosen.vendor != "unknown":
+        yield Value("mpi", "vendor", chosen.vendor, chosen.seen)
+    if chosen.family in ("mpich", "openmpi"):
+        yield Value("mpi", "family", chosen.family, f"SONAME {chosen.soname}")
+    # One that has a launcher of its own is found by that, with it.
+    apart = [m for m in facts.mpis if not m.launcher]
+    if apart:
+        folders = list(dict.fromkeys(m.path.rpartition("/")[0] for m in apart))
+        yield Value("mpi", "search", folders, "; ".join(map(_mpi_seen, apart)))
+    if chosen.missing:
+        yield Value(
+            "dependencies", "expected", list(chosen.missing),
+            f"{chosen.path} needs them, and the loader does not find them; name their folders in `folders`",
+        )  # fmt: skip
+
+
+def _mpi_seen(mpi: MpiFact) -> str:
+    return f"{mpi.vendor} {mpi.version}".strip() + f" in {mpi.path}"
+
+
+_NODES = {"slingshot": "/dev/cxi*", "aries": "/dev/kgni*", "infiniband": "/dev/infiniband/*",
+          "roce": "/dev/infiniband/*", "efa": "/dev/infiniband/*", "omni-path": "/dev/hfi1_*"}  # fmt: skip
+
+
+def _devices(facts: SiteFacts) -> Iterator[Value]:
+    paths = [_NODES[f.kind] for f in facts.fast_fabrics] + ([facts.xpmem] if facts.xpmem else [])
+    if paths:
+        seen = [f.seen for f in facts.fast_fabrics] + ([facts.xpmem] if facts.xpmem else [])
+        yield Value("devices", "paths", list(dict.fromkeys(paths)), ", ".join(seen[:5]))
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, Iterable):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return str(value)
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w. -]", "?", text)
+
+
+def _comment(text: str) -> str:
+    """On one line, without what a comment may not hold."""
+    flat = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in flat)[:300]

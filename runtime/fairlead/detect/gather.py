@@ -1,0 +1,88 @@
+"""Every probe asked at once, each in its own time box, and one :class:`SiteFacts` made of what they say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fairlead.detect.ask import PATIENCE_S, at_once
+from fairlead.detect.model import SiteFacts, Unknown
+from fairlead.detect.probes import (
+    engines,
+    fabric,
+    gpu,
+    kernel,
+    launchers,
+    mpi,
+    pmi,
+    processor,
+    scheduler,
+    storage,
+    system,
+    transports,
+)
+from fairlead.doctor.world import Machine, View
+from fairlead.findings import FairleadError
+
+LIMIT_S = 4.0
+# Reading all that is behind several MPIs for the first time is work, which takes long on a busy machine.
+LONGER_S = {"MPI": 30.0}
+
+
+# Values of fields of SiteFacts; and `unknown`, what it could not learn.
+Probe = Callable[[View], dict[str, Any]]
+
+PROBES: dict[str, Probe] = {
+    "system": system.probe,
+    "processor": processor.probe,
+    "kernel": kernel.probe,
+    "scheduler": scheduler.probe,
+    "launchers": launchers.probe,
+    "PMI": pmi.probe,
+    "engines": engines.probe,
+    "MPI": mpi.probe,
+    "fabric": fabric.probe,
+    "GPUs": gpu.probe,
+    "storage": storage.probe,
+    "transports": transports.probe,
+}
+
+
+def here(environ: Mapping[str, str] = os.environ) -> SiteFacts:
+    """The facts of the machine we are on."""
+    return gather(Machine(environ, patience_s=PATIENCE_S))
+
+
+def gather(world: View, limit_s: float = LIMIT_S) -> SiteFacts:
+    """What can be seen of a machine. Never fails, starts nothing that it does not end.
+
+    Args:
+        limit_s: how long the slowest probe may take; what it would have said is told as unknown.
+    """
+
+    def task(probe: Probe) -> Callable[[], dict[str, Any]]:
+        return lambda: probe(world)
+
+    longer = {name: max(limit, limit_s) for name, limit in LONGER_S.items()}
+    said = at_once({name: task(probe) for name, probe in PROBES.items()}, limit_s, longer)
+    facts: dict[str, Any] = {}
+    unknown: list[Unknown] = []
+    for name in PROBES:
+        answer = said.get(name)
+        if isinstance(answer, dict):
+            unknown += answer.pop("unknown", ())
+            facts |= answer
+        elif isinstance(answer, FairleadError):
+            unknown.append(Unknown(name, "; ".join(f.what for f in answer.findings)))
+        elif answer is None:
+            unknown.append(Unknown(name, f"no answer within {longer.get(name, limit_s):g} s"))
+        else:
+            unknown.append(Unknown(name, f"{type(answer).__name__}: {answer}"))
+    told = facts.get("transports", ())
+    facts["transports"] = (*told, *transports.of_modules(world, facts.get("mpis", ()), told))
+    return SiteFacts(node=world.hostname, uid=world.uid, unknown=_once(unknown), **facts)
+
+
+def _once(unknown: Iterable[Unknown]) -> tuple[Unknown, ...]:
+    return tuple(dict.fromkeys(unknown))

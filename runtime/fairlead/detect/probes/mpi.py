@@ -1,0 +1,75 @@
+"""The MPIs that are installed, as their libraries say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fairlead.detect.model import MpiFact, Unknown
+from fairlead.doctor.world import View
+from fairlead.hostmpi import HostMpi
+
+# Variables by which modules name a prefix, and folders in which Cray keeps libraries for foreign programs.
+VARIABLES = (
+    "CRAY_MPICH_DIR",
+    "MPICH_DIR",
+    "I_MPI_ROOT",
+    "MPI_ROOT",
+    "MPI_HOME",
+    "MPI_DIR",
+    "OPENMPI_DIR",
+)
+PLACES = (
+    "/opt/cray/pe/mpich/default/ofi/gnu/*/lib-abi-mpich",
+    "/opt/cray/pe/mpich/*/ofi/gnu/*/lib-abi-mpich",
+    "/opt/cray/pe/mpt/default/gni/mpich-gnu-abi/*/lib",
+    "/opt/cray/pe/mpt/*/gni/mpich-gnu-abi/*/lib",
+    "/usr/lib/shifter/mpich-*",
+    "/opt/intel/oneapi/mpi/latest",
+    "/opt/ibm/spectrum_mpi",
+)
+
+
+def probe(world: View) -> dict[str, Any]:
+    found: dict[str, HostMpi] = {}
+    for mpi in world.host_mpis():
+        found.setdefault(mpi.library.path, mpi)
+    for folder, reason in _named(world):
+        for mpi in world.mpis_below(folder, reason):
+            found.setdefault(mpi.library.path, mpi)
+    facts = tuple(fact(mpi) for mpi in found.values())
+    slow = [
+        m.launcher for m in found.values() if m.launcher and m.launcher.family.value == "unknown"
+    ]
+    unknown = tuple(
+        Unknown(f"which MPI {one.path} is of", "its `--version` does not say") for one in slow
+    )
+    return {"mpis": facts, "unknown": unknown}
+
+
+def _named(world: View) -> Iterator[tuple[str, str]]:
+    for variable in VARIABLES:
+        if (value := world.environ.get(variable, "")) and value.startswith("/"):
+            yield value, f"named by ${variable}"
+    for pattern in PLACES:
+        for folder in world.matching(pattern):
+            yield folder, "where its maker installs it"
+
+
+def fact(mpi: HostMpi) -> MpiFact:
+    """What of an MPI is a fact for people and profiles."""
+    library = mpi.library
+    return MpiFact(
+        vendor=library.vendor,
+        version=library.version,
+        family=library.family.value,
+        level=library.level,
+        soname=library.soname,
+        prefix=mpi.prefix,
+        path=library.path,
+        launcher=mpi.launcher.path if mpi.launcher else "",
+        launcher_title=mpi.launcher.title if mpi.launcher else "",
+        missing=tuple(sorted({name for name, _ in mpi.missing})),
+        closure={e.soname or e.path.rpartition("/")[2]: e.path for e in mpi.closure},
+        seen=f"{library.path}, {mpi.found_by}",
+    )

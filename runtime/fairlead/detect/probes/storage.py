@@ -1,0 +1,121 @@
+"""Places for data: in memory, on the node, shared, and burst buffers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fairlead.detect.ask import at_once
+from fairlead.detect.model import StorageFact
+from fairlead.doctor.world import View
+
+SHARED = frozenset(
+    {
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "panfs",
+        "wekafs",
+        "dvs",
+        "ceph",
+        "nfs",
+        "nfs4",
+        "fuse.daos",
+        "orangefs",
+        "pvfs2",
+        "afs",
+    }
+)
+_SCRATCH = ("SCRATCH", "PSCRATCH", "CSCRATCH", "MEMBERWORK", "SCRATCHDIR", "WORK", "GSCRATCH")
+_NODE_LOCAL = ("LOCAL_SCRATCH", "SLURM_TMPDIR", "TMP_LOCAL", "LOCALSCRATCH", "JOBFS", "NVME")
+_BURST = ("DW_JOB_STRIPED", "DW_JOB_PRIVATE", "BBPATH", "BB_JOB_STRIPED")
+_NODE_PLACES = (
+    "/mnt/bb",
+    "/mnt/nvme",
+    "/local/scratch",
+    "/local_scratch",
+    "/nvme",
+    "/scratch/local",
+    "/tmp_user",
+)
+
+
+def probe(world: View) -> dict[str, Any]:
+    mounts = _mounts(world)
+    facts = [
+        *_plain(world, mounts),
+        *_by_variable(world, mounts, _SCRATCH, "shared"),
+        *_by_variable(world, mounts, _NODE_LOCAL, "node-local"),
+        *_by_variable(world, mounts, _BURST, "burst buffer"),
+        *_persistent(world),
+        *_node_places(world, mounts),
+        *_shared(mounts),
+    ]
+    return {"storage": tuple(dict.fromkeys(facts))}
+
+
+def _mounts(world: View) -> list[tuple[str, str]]:
+    """``(folder, type)`` in the order in which they were mounted."""
+    found = []
+    for line in (world.read("/proc/self/mounts") or "").splitlines():
+        fields = line.split()
+        if len(fields) > 2:
+            found.append(
+                (re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[1]), fields[2])
+            )
+    return found
+
+
+def _type(path: str, mounts: list[tuple[str, str]]) -> str:
+    """The type of the file system that a path is in: the longest folder, of equal ones the last."""
+    best, kind = "", ""
+    for folder, name in mounts:
+        inside = path == folder or path.startswith(folder.rstrip("/") + "/")
+        if inside and len(folder) >= len(best):
+            best, kind = folder, name
+    return kind
+
+
+def _free(world: View, path: str) -> int | None:
+    found = at_once({"": lambda: world.free_bytes(path)}, 0.5).get("")
+    return found if isinstance(found, int) else None
+
+
+def _plain(world: View, mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
+    if world.access("/dev/shm", 0):
+        yield StorageFact(
+            "memory", "/dev/shm", _type("/dev/shm", mounts), _free(world, "/dev/shm"), "/dev/shm"
+        )
+    temporary = world.environ.get("TMPDIR") or "/tmp"
+    kind = _type(temporary, mounts)
+    free = None if kind in SHARED else _free(world, temporary)
+    seen = "$TMPDIR" if world.environ.get("TMPDIR") else "/tmp"
+    yield StorageFact("temporary", temporary, kind, free, seen)
+
+
+def _by_variable(
+    world: View, mounts: list[tuple[str, str]], variables: tuple[str, ...], role: str
+) -> Iterator[StorageFact]:
+    for variable in variables:
+        value = world.environ.get(variable, "")
+        if value.startswith("/"):
+            yield StorageFact(role, f"${variable}", _type(value, mounts), None, f"${variable}")
+
+
+def _persistent(world: View) -> Iterator[StorageFact]:
+    for variable in sorted(world.environ):
+        if variable.startswith("DW_PERSISTENT_STRIPED_"):
+            yield StorageFact("burst buffer", f"${variable}", "", None, f"${variable}")
+
+
+def _node_places(world: View, mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
+    for path in _NODE_PLACES:
+        if world.access(path, 0) and (kind := _type(path, mounts)) not in SHARED:
+            yield StorageFact("node-local", path, kind, None, path)
+
+
+def _shared(mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
+    found: dict[str, str] = {folder: kind for folder, kind in mounts if kind in SHARED}
+    for folder, kind in list(found.items())[:20]:
+        yield StorageFact("shared", folder, kind, None, "/proc/self/mounts")

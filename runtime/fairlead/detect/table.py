@@ -1,0 +1,133 @@
+"""Facts as rows for people: what, its value, where it was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+
+Row = tuple[str, str, str]
+
+
+def rows(facts: SiteFacts) -> Iterator[Row]:
+    """One row a fact, in the order in which a profile has its sections."""
+    if system := facts.system:
+        parts = [system.name, f"kernel {system.kernel}", system.machine]
+        parts += [f"glibc {system.glibc}"] if system.glibc else []
+        yield "system", ", ".join(filter(None, parts)), system.seen
+        if system.inside:
+            yield "inside", system.inside, system.seen.rpartition(", ")[2]
+    if processor := facts.processor:
+        cores = f"{processor.cores} cores for this process"
+        cores += f" of {processor.online}" if processor.online != processor.cores else ""
+        model = f" ({processor.model})" if processor.model else ""
+        yield "processor", f"{processor.target or 'unknown'}{model}, {cores}", processor.seen
+        if processor.memory_bytes:
+            yield "memory", f"{processor.memory_bytes / 2**30:.1f} GiB", "/proc/meminfo"
+    for scheduler in facts.schedulers:
+        parts = [f"{scheduler.kind} {scheduler.version}".strip()]
+        parts += [f"cluster {scheduler.cluster}"] if scheduler.cluster else []
+        parts += [f"in job {scheduler.job}"] if scheduler.job else ["outside of a job"]
+        yield "scheduler", ", ".join(parts), scheduler.seen
+    if not facts.schedulers:
+        yield "scheduler", "none", "no program and no job of one"
+    for launcher in facts.launchers:
+        yield "launcher", f"{launcher.kind}: {launcher.title}", launcher.seen
+    for pmi in facts.pmi:
+        yield "PMI", f"{pmi.flavour} ({pmi.detail})" if pmi.detail else pmi.flavour, pmi.seen
+    for engine in facts.engines:
+        yield "engine", _engine(engine), engine.seen
+        told = "; ".join(f"{key} {value}".strip() for key, value in telling(engine).items())
+        if told:
+            yield "", told, engine.config or engine.seen
+    if not facts.engines:
+        yield "engine", "none", "PATH, `srun --help`"
+    for mpis in _by_prefix(facts.mpis):
+        yield _mpi(mpis)
+    if not facts.mpis:
+        yield (
+            "MPI",
+            "none",
+            "$FAIRLEAD_MPI, fairlead's own, mpiexec on PATH, system and Cray folders",
+        )
+    for fabric in facts.fabrics:
+        state = f", {fabric.state}" if fabric.state else ""
+        yield "fabric", f"{fabric.kind}: {fabric.device}{state}", fabric.seen
+    if not facts.fast_fabrics:
+        yield "fabric", "no device beyond Ethernet", "/sys/class/{cxi,infiniband,net}, /dev"
+    if facts.xpmem:
+        yield "XPMEM", "yes", facts.xpmem
+    for transport in facts.transports:
+        kind = "providers" if transport.library == "libfabric" else "transports"
+        some = "" if transport.complete else f"{kind} as modules, besides built-in ones: "
+        title = f"{transport.library} {transport.version}".strip()
+        yield title, some + ", ".join(transport.names), transport.seen
+    for gpu in facts.gpus:
+        vendor = "" if gpu.vendor in gpu.model.lower() else gpu.vendor
+        driver = f", driver {gpu.driver}" if gpu.driver else ""
+        name = f"{vendor} {gpu.model}".strip()
+        yield "GPU", f"{gpu.count} × {name}{driver}", gpu.seen
+    if not facts.gpus:
+        yield "GPU", "none", "/proc/driver/nvidia, /sys/class/kfd, /sys/class/drm, /dev"
+    for ability in facts.abilities:
+        yield ability.name, ability.value, ability.seen
+    for place in facts.storage:
+        free = f", {place.free_bytes / 1e9:.1f} GB free" if place.free_bytes is not None else ""
+        kind = f" ({place.kind})" if place.kind else ""
+        yield "storage", f"{place.role}: {place.path}{kind}{free}", place.seen
+    for unknown in facts.unknown:
+        yield "not known", unknown.what, unknown.why
+
+
+def _by_prefix(mpis: Iterable[MpiFact]) -> list[list[MpiFact]]:
+    """An MPI may have several binary interfaces."""
+    found: dict[tuple[str, str, str], list[MpiFact]] = {}
+    for mpi in mpis:
+        found.setdefault((mpi.vendor, mpi.version, mpi.prefix), []).append(mpi)
+    return list(found.values())
+
+
+def _mpi(mpis: list[MpiFact]) -> Row:
+    first = mpis[0]
+    families = " and ".join(dict.fromkeys(m.family for m in mpis))
+    parts = [f"{first.vendor} {first.version}".strip() + f", {families} family, MPI {first.level}"]
+    title = first.launcher_title or first.launcher
+    parts += [f"launcher {title}" if title else "no launcher"]
+    parts += [f"lacks {', '.join(first.missing)}"] if first.missing else []
+    return "MPI", "; ".join(parts), first.seen
+
+
+def _engine(engine: EngineFact) -> str:
+    setuid = {True: ", setuid", False: ", not setuid", None: ""}[engine.setuid]
+    return f"{engine.kind} {engine.version}".strip() + setuid
+
+
+# What configurations say unless somebody has changed them.
+_USUAL = {
+    "allow setuid": "yes",
+    "user bind control": "yes",
+    "mount hostfs": "no",
+    "mount home": "yes",
+    "mount tmp": "yes",
+    "mount dev": "yes",
+    "mount proc": "yes",
+    "mount sys": "yes",
+    "enable fusemount": "yes",
+    "max loop devices": "256",
+    "allow container squashfs": "yes",
+    "allow container sif": "yes",
+    "allow container dir": "yes",
+    "root default capabilities": "full",
+    "always use nv": "no",
+    "always use rocm": "no",
+}
+_ALWAYS = ("user bind control", "mount hostfs", "bind path", "enable overlay", "enable underlay")
+
+
+def telling(engine: EngineFact) -> dict[str, str]:
+    """Of an engine's settings those that decide much, and those that are not as usual."""
+    return {
+        key: value
+        for key, value in engine.settings.items()
+        if key in _ALWAYS or value != _USUAL.get(key)
+    }

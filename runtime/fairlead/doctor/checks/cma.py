@@ -1,0 +1,86 @@
+"""May ranks of a node read each other's memory? MPI moves large messages so, in one copy."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+
+NAME = "cma"
+YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    ran = world.try_cma()
+    try:
+        tried = {case: int(code) for case, code in json.loads(ran.stdout).items()}
+        plain, allowed, apart = (tried[case] for case in ("plain", "allowed", "namespaces"))
+    except (ValueError, KeyError, AttributeError):
+        yield note(NAME, "it could not be tried", where=" ".join(ran.argv), why=ran.said)
+        return
+    scope = (world.read(YAMA) or "").strip()
+    if plain == 0:
+        yield _well(world, apart)
+    elif allowed == 0:
+        yield ill(
+            NAME,
+            "a process may read another's memory only where that one allows it",
+            where=f"{YAMA} = {scope}",
+            why="UCX asks for it by itself; MPICH's and MVAPICH's own cross-memory attach does not, and "
+            "fails or copies twice",
+            remedy="sudo sysctl -w kernel.yama.ptrace_scope=0 (and a line in /etc/sysctl.d to keep it)\n"
+            "or without root, for MPICH: export MPIR_CVAR_CH4_CMA_ENABLE=0",
+            severity=Severity.WARNING,
+        )
+    else:
+        yield ill(
+            NAME,
+            "no process may read another's memory",
+            where=f"{YAMA} = {scope}" if scope not in ("", "0") else "process_vm_readv(2)",
+            why=f"{_why(plain, scope)}; large messages between ranks of a node are copied twice",
+            remedy=_remedy(plain, scope),
+            severity=Severity.WARNING,
+        )
+
+
+def _well(world: World, apart: int) -> Diagnosis:
+    what = "a process may read another's memory"
+    engine = world.engine_here()
+    if engine and engine.userns_per_rank and apart:
+        return note(
+            NAME,
+            f"{what}, but not across the user namespaces that this engine makes",
+            where=engine.path,
+            why="each rank has one of its own; fairlead tells MPI to go without, and messages from 256 kB up "
+            "take longer",
+            remedy="nothing is to be done; a setuid Apptainer, or root, has no such namespaces",
+        )
+    return well(NAME, what, "tried with process_vm_readv")
+
+
+def _why(code: int, scope: str) -> str:
+    if code == errno.ENOSYS:
+        return (
+            "the kernel was built without CONFIG_CROSS_MEMORY_ATTACH, or a seccomp filter hides it"
+        )
+    if scope in ("2", "3"):
+        return (
+            "only an administrator may trace" if scope == "2" else "nobody may trace until a reboot"
+        )
+    return (
+        f"it ended with {errno.errorcode.get(code, code)}: a seccomp filter, or a security module"
+    )
+
+
+def _remedy(code: int, scope: str) -> str:
+    if scope == "3":
+        return "a line kernel.yama.ptrace_scope = 0 in /etc/sysctl.d, then a reboot"
+    if scope == "2":
+        return "sudo sysctl -w kernel.yama.ptrace_scope=0 (and a line in /etc/sysctl.d to keep it)"
+    if code == errno.ENOSYS:
+        return "a kernel with it; in Docker: --cap-add SYS_PTRACE"
+    return "in Docker: --cap-add SYS_PTRACE; else ask an administrator which security module forbids it"

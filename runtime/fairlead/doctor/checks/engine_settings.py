@@ -1,0 +1,279 @@
+"""What an administrator has set for the engines: apptainer.conf, Podman's files, Charliecloud."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from fairlead.doctor import podman, process
+from fairlead.doctor.checks.setuid import starters
+from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.engine.apptainer import CAP_SYS_RESOURCE
+from fairlead.findings import Severity
+from fairlead.paths import data_dir
+
+NAME = "engine-settings"
+# Key, values that harm, how much, what comes of it, the value to set. Source: Apptainer's and
+# SingularityCE's administrator guides, "Configuration Files".
+_RULES = (
+    (
+        "user bind control",
+        ("no",),
+        Severity.ERROR,
+        "nothing of the node can be bound into a container: neither the host's MPI nor your data",
+        "yes",
+    ),
+    (
+        "allow container squashfs",
+        ("no",),
+        Severity.ERROR,
+        "an image that is a squashfs is refused",
+        "yes",
+    ),
+    ("allow container sif", ("no",), Severity.ERROR, "an image that is a SIF is refused", "yes"),
+    (
+        "mount dev",
+        ("no", "minimal"),
+        Severity.WARNING,
+        "a container has a /dev of its own: no fabric, no GPU, and a /dev/shm that ranks do not share",
+        "yes",
+    ),
+    (
+        "mount tmp",
+        ("no",),
+        Severity.WARNING,
+        "a container has a /tmp of its own, in which Open MPI's ranks do not find each other",
+        "yes",
+    ),
+    ("mount proc", ("no",), Severity.WARNING, "MPI finds neither its cores nor its peers", "yes"),
+    ("mount sys", ("no",), Severity.WARNING, "MPI and UCX find no devices and no cores", "yes"),
+    (
+        "mount home",
+        ("no",),
+        Severity.INFO,
+        "the home folder is not in a container unless it is bound: --bind $HOME",
+        "yes",
+    ),
+)
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    found = [*_apptainer(world), *_podman(world), *_charliecloud(world)]
+    if found:
+        yield from found
+    else:
+        program = world.engine()
+        where = _file(world, program) if program else ""
+        yield well(
+            NAME,
+            "nothing in the engines' configuration is in the way"
+            if program
+            else "there is no engine to configure",
+            where,
+        )
+
+
+def parse(text: str) -> dict[str, tuple[str, ...]]:
+    """``key = value`` lines of an apptainer.conf; a key may come again."""
+    found: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("#")[0].partition("=")
+        if equals:
+            name = " ".join(key.split()).lower()
+            found[name] = (*found.get(name, ()), value.strip())
+    return found
+
+
+def _file(world: World, program: str) -> str:
+    """The engine's configuration: below its prefix, or /etc for one below /usr."""
+    named = world.environ.get("APPTAINER_CONFIG_FILE") or world.environ.get(
+        "SINGULARITY_CONFIG_FILE"
+    )
+    if named:
+        return named
+    prefix = str(PurePosixPath(world.real(program)).parent.parent)
+    etc = "/etc" if prefix == "/usr" else f"{prefix}/etc"
+    for name in ("apptainer/apptainer.conf", "singularity/singularity.conf"):
+        if world.matching(f"{etc}/{name}"):
+            return f"{etc}/{name}"
+    return f"{etc}/apptainer/apptainer.conf"
+
+
+def _apptainer(world: World) -> Iterator[Diagnosis]:
+    program = world.engine()
+    if program is None:
+        return
+    file = _file(world, program)
+    text = world.read(file)
+    if text is None:
+        yield ill(
+            NAME,
+            "the engine's configuration cannot be read",
+            where=file,
+            why="it is absent, or not readable by you; the engine needs it to start",
+            remedy=f"sudo chmod 644 {file}, or reinstall the engine",
+            severity=Severity.WARNING,
+        )
+        return
+    values = parse(text)
+    for key, bad, severity, why, good in _RULES:
+        value = values.get(key, ("",))[-1].lower()
+        if value in bad:
+            yield ill(
+                NAME,
+                f"`{key} = {value}` in the engine's configuration",
+                where=file,
+                why=why,
+                remedy=_line(world, program, file, key, good),
+                fix=None if severity is Severity.INFO else _fix(world, program, file, key, good),
+                severity=severity,
+            )
+    yield from _mount_points(world, program, file, values)
+    yield from _loop_devices(world, program, file, values)
+    yield from _others(world, program, file, values)
+
+
+def _mount_points(
+    world: World, program: str, file: str, values: Mapping[str, tuple[str, ...]]
+) -> Iterator[Diagnosis]:
+    overlay = values.get("enable overlay", ("yes",))[-1].lower()
+    underlay = values.get("enable underlay", ("yes",))[-1].lower()
+    if overlay == "no" and underlay == "no":
+        yield ill(
+            NAME,
+            "`enable overlay` and `enable underlay` are both no",
+            where=file,
+            why="nothing can be bound to a path that the image does not have, such as /opt/fairlead",
+            remedy=_line(world, program, file, "enable underlay", "yes"),
+            fix=_fix(world, program, file, "enable underlay", "yes"),
+            severity=Severity.ERROR,
+        )
+
+
+def _loop_devices(
+    world: World, program: str, file: str, values: Mapping[str, tuple[str, ...]]
+) -> Iterator[Diagnosis]:
+    """Only the kernel's own squashfs takes loop devices: for root, and for a setuid engine."""
+    if world.uid != 0 and not starters(world, program):
+        return
+    shared = values.get("shared loop devices", ("no",))[-1].lower() == "yes"
+    text = values.get("max loop devices", ("256",))[-1]
+    most = int(text) if text.isdecimal() else 256
+    ranks = world.cores()
+    if not shared and most < ranks:
+        yield ill(
+            NAME,
+            f"{most} loop devices for up to {ranks} ranks, and they are not shared",
+            where=file,
+            why="each container takes one, and the next finds none: `no loop devices available`",
+            remedy=_line(world, program, file, "shared loop devices", "yes"),
+            fix=_fix(world, program, file, "shared loop devices", "yes"),
+            severity=Severity.WARNING,
+        )
+
+
+def _others(
+    world: World, program: str, file: str, values: Mapping[str, tuple[str, ...]]
+) -> Iterator[Diagnosis]:
+    if values.get("allow setuid", ("yes",))[-1].lower() == "no" and starters(world, program):
+        yield note(
+            NAME,
+            "`allow setuid = no`, though the engine is installed setuid",
+            where=file,
+            why="each rank gets a user namespace of its own, as without setuid",
+            remedy=_line(world, program, file, "allow setuid", "yes"),
+        )
+    for entry in values.get("bind path", ()):
+        source = entry.split(":")[0]
+        if source and not world.access(source, os.F_OK):
+            yield note(
+                NAME,
+                f"`bind path = {entry}` names what is not there",
+                where=file,
+                why="the engine warns of it whenever a container starts, on every rank",
+                remedy=f'sudo {shlex.quote(program)} config global --unset "bind path" {shlex.quote(entry)}',
+            )
+    for key in ("limit container owners", "limit container groups", "limit container paths"):
+        value = ", ".join(v for v in values.get(key, ()) if v and v.upper() != "NULL")
+        if value:
+            yield note(
+                NAME,
+                f"`{key} = {value}`: other images are refused",
+                where=file,
+                why="an administrator allows some images only; fairlead's are in its cache folder",
+                remedy="ask for an exception, or keep images where they are allowed",
+            )
+
+
+def _line(world: World, program: str, file: str, key: str, value: str) -> str:
+    become = "" if _own(world, file) else "sudo "
+    return f'{become}{shlex.quote(program)} config global --set "{key}" {value}'
+
+
+def _own(world: World, file: str) -> bool:
+    """Whether it is of fairlead's private Apptainer."""
+    return world.real(file).startswith(world.real(str(data_dir(world.environ))) + "/")
+
+
+def _fix(world: World, program: str, file: str, key: str, value: str) -> Fix | None:
+    """Only in one's own installation; what an administrator has decided is theirs to change."""
+    if not _own(world, file):
+        return None
+    words = (program, "config", "global", "--set", key, value)
+    return OwnFix(
+        f"sets `{key} = {value}` in {file}",
+        lambda progress: process.run_checked(
+            words, f"cannot set `{key}`", f"edit {file}", environ=world.environ
+        ),
+    )
+
+
+def _podman(world: World) -> Iterator[Diagnosis]:
+    if world.which("podman") is None:
+        return
+    if world.uid == 0:
+        yield from _ulimits(world)
+        return
+    driver, where = podman.storage_driver(world)
+    if driver == "vfs":
+        yield note(
+            NAME,
+            "Podman keeps images by `vfs`: each layer is a whole copy",
+            where=where,
+            why="building and starting take ten times as long, and images many times the space",
+            remedy=f'[storage] driver = "overlay" in {podman.own_storage_file(world)}, '
+            "then `podman system reset` (which deletes its images)",
+        )
+
+
+def _ulimits(world: World) -> Iterator[Diagnosis]:
+    """Podman raises limits for root's containers, which takes a capability that this root may lack."""
+    match = re.search(
+        r"^CapEff:\s*([0-9a-f]+)", world.read("/proc/self/status") or "", re.MULTILINE
+    )
+    if not match or int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
+        return
+    if podman.setting(world, "containers", "default_ulimits")[0] is None:
+        yield note(
+            NAME,
+            "Podman raises limits, which this root may not",
+            where="default_ulimits of containers.conf",
+            why="root lacks CAP_SYS_RESOURCE here: `podman run` ends with `error setting rlimit`; `fairlead run` passes limits that it may, lines of your own must",
+            remedy='[containers] default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"] in '
+            "/etc/containers/containers.conf",
+        )
+
+
+def _charliecloud(world: World) -> Iterator[Diagnosis]:
+    if world.which("ch-run") and not world.environ.get("USER"):
+        yield note(
+            NAME,
+            "Charliecloud's ch-run needs the variable USER",
+            where="USER",
+            why="it ends at once where it is not set, as in some services; fairlead sets it, lines of your own must",
+            remedy="export USER=$(id -un)",
+        )

@@ -1,0 +1,161 @@
+"""Does MPI reach the fabric that this machine has, or would it take TCP without a word?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from fairlead.doctor.against import DEVICES, FABRICS, in_job, says
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.facts import AbiFamily
+from fairlead.findings import Severity
+from fairlead.hostmpi import HostMpi
+from fairlead.site import Site
+
+NAME = "fabric"
+# Libraries and modules behind an MPI by which it knows a fabric: rdma-core, UCX, libfabric, Cray.
+_KNOWS = {
+    "infiniband": re.compile(
+        r"(libibverbs|libuct_(ib|rc|dc|ud)|libmlx5|libverbs-fi|mca_btl_openib)"
+    ),
+    "omni-path": re.compile(r"(libpsm2|libpsm_infinipath|libopx|libpsmx2-fi|mca_mtl_psm2)"),
+    "slingshot": re.compile(r"(libcxi)"),
+    "aries": re.compile(r"(libugni)"),
+}
+_TCP = re.compile(r"(tcp|sockets|net|udp)(;ofi_rx[md])?")
+_LOCAL = frozenset({"tcp", "self", "sm", "shm", "posix", "sysv", "cma", "mm", "knem", "xpmem"})
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    site = world.profile().site
+    devices = {kind: found[0] for kind in DEVICES if (found := world.matching(DEVICES[kind]))}
+    expected = site.fabric.kind if site and site.fabric.kind in FABRICS else ""
+    problems = []
+    if expected and expected not in devices:
+        problems.append(_no_device(world, site, expected))
+    problems += _unreached(world, devices)
+    if devices or expected:
+        problems += _forced(world.environ, "this shell", Severity.WARNING)
+        if site:
+            problems += _profile_forces(site)
+            problems += _profile_accepts(site)
+    yield from problems
+    if not problems:
+        told = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
+        if not told:
+            yield well(NAME, "there is no fabric here: shared memory within the node, TCP beyond")
+        else:
+            yield well(NAME, f"{told}: the MPIs here know it")
+
+
+def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:
+    assert site is not None
+    says_so = says(site, "fabric.kind", kind)
+    if in_job(world.environ):
+        return ill(
+            NAME,
+            f"this node of a job has no {FABRICS[kind]} device",
+            where=DEVICES[kind],
+            why=f"{says_so}; MPI would take TCP",
+            remedy="report the node to the site, or correct the profile: fairlead site show "
+            f"{site.name}",
+            severity=Severity.WARNING,
+        )
+    return note(
+        NAME,
+        f"there is no {FABRICS[kind]} device here: this seems to be a login node",
+        where=DEVICES[kind],
+        why=f"{says_so}; what MPI does on a compute node cannot be seen from here",
+        remedy="fairlead doctor fabric, within a job",
+    )
+
+
+def _unreached(world: World, devices: Mapping[str, str]) -> Iterator[Diagnosis]:
+    mpis = [m for m in world.host_mpis() if m.library.family is not AbiFamily.UNKNOWN]
+    for kind, path in devices.items():
+        if not mpis or any(knows(mpi, kind) for mpi in mpis):
+            continue
+        names = ", ".join(dict.fromkeys(m.library.title for m in mpis))
+        yield ill(
+            NAME,
+            f"no MPI here knows {FABRICS[kind]}: jobs over several nodes would run on TCP",
+            where=path,
+            why=f"found: {names}; behind none is a library or module for it",
+            remedy="load the site's own MPI (module avail mpi), then `fairlead site detect`; "
+            "or name it by --mpi PREFIX",
+            severity=Severity.WARNING,
+        )
+
+
+def knows(mpi: HostMpi, kind: str) -> bool:
+    """Whether an MPI has behind it, or among its modules, what speaks a fabric's language."""
+    sonames = [elf.soname for elf in (*mpi.closure, *mpi.optional)]
+    modules = [PurePosixPath(file).name for plugin in mpi.plugins for file in plugin.files]
+    needed = [name for elf in (mpi.library.elf, *mpi.closure) for name in elf.needed]
+    return any(_KNOWS[kind].match(name) for name in (*sonames, *modules, *needed))
+
+
+def _profile_forces(site: Site) -> Iterator[Diagnosis]:
+    """A site may have its reasons; whoever measures there must know."""
+    for key, values in (
+        ("environment.set", site.environment.set),
+        ("gpu.set", site.gpu.set),
+    ):
+        for found in _forced(values, f"the profile `{site.name}`", Severity.WARNING):
+            yield ill(
+                NAME,
+                found.finding.what,
+                where=says(site, key, found.finding.where),
+                why=found.finding.why,
+                remedy=f"if the fabric can be used by now, an overlay of the profile without it; "
+                f"fairlead site show {site.name}",
+                severity=Severity.WARNING,
+            )
+
+
+def _profile_accepts(site: Site) -> Iterator[Diagnosis]:
+    """A proof that takes TCP for the fabric proves nothing of speed."""
+    kernel = [name for name in site.fabric.accepts if _TCP.fullmatch(name)]
+    if kernel and site.fabric.kind in FABRICS:
+        yield ill(
+            NAME,
+            f"the profile takes {', '.join(kernel)} for the fabric",
+            where=says(site, "fabric.accepts", ", ".join(kernel)),
+            why=f"a run that misses {FABRICS[site.fabric.kind]} would be proved all the same",
+            remedy=f"accepts without {', '.join(kernel)} in [fabric] of an overlay; fairlead site show "
+            f"{site.name}",
+            severity=Severity.WARNING,
+        )
+
+
+def _forced(values: Mapping[str, str], who: str, severity: Severity) -> Iterator[Diagnosis]:
+    for name in _tcp_only(values):
+        yield ill(
+            NAME,
+            f"{name}={values[name]} keeps MPI from the fabric",
+            where=f"{name}={values[name]}",
+            why=f"{who} sets it: right answers, over TCP, many times slower",
+            remedy=f"unset {name}",
+            severity=severity,
+        )
+
+
+def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
+    """Variables that leave TCP alone: libfabric's fi_provider(7), UCX' FAQ, Intel's and Open MPI's."""
+    for name in ("FI_PROVIDER", "I_MPI_OFI_PROVIDER"):
+        value = values.get(name, "")
+        kept = [] if value.startswith("^") else [part.strip() for part in value.split(",") if part]
+        if kept and all(_TCP.fullmatch(part) for part in kept):
+            yield name
+    tls = [part for part in values.get("UCX_TLS", "").split(",") if part]
+    if "tcp" in tls and not values["UCX_TLS"].startswith("^") and set(tls) <= _LOCAL:
+        yield "UCX_TLS"
+    devices = [part for part in values.get("UCX_NET_DEVICES", "").split(",") if part]
+    if devices and all(re.fullmatch(r"(lo|eth|en|em|bond|ib|hsn|ipogif)\w*", d) for d in devices):
+        yield "UCX_NET_DEVICES"
+    btl = [part for part in values.get("OMPI_MCA_btl", "").split(",") if part]
+    kernel_only = values.get("OMPI_MCA_pml") == "ob1" and not {"openib", "uct", "ofi"} & set(btl)
+    if "tcp" in btl and kernel_only:
+        yield "OMPI_MCA_btl"

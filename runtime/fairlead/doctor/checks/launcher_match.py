@@ -1,0 +1,187 @@
+"""Are the launcher that one would type and the MPI that one would get of the same family?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.doctor import slurm
+from fairlead.doctor.against import says, severity
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.facts import AbiFamily
+from fairlead.findings import Severity
+from fairlead.hostmpi import HostMpi
+from fairlead.launcher.choose import launcher_of
+from fairlead.launcher.model import Launcher
+
+NAME = "launcher-match"
+# Variables that a loaded module of an MPI sets, and its family.
+_VARIABLES = {
+    "CRAY_MPICH_DIR": AbiFamily.MPICH,
+    "MPICH_DIR": AbiFamily.MPICH,
+    "I_MPI_ROOT": AbiFamily.MPICH,
+    "MVAPICH2_HOME": AbiFamily.MPICH,
+    "OPAL_PREFIX": AbiFamily.OPENMPI,
+    "OMPI_DIR": AbiFamily.OPENMPI,
+    "OPENMPI_HOME": AbiFamily.OPENMPI,
+}
+# The same by a module's name, up to its first slash.
+_MODULES = {
+    "cray-mpich": AbiFamily.MPICH,
+    "cray-mpich-abi": AbiFamily.MPICH,
+    "mpich": AbiFamily.MPICH,
+    "mvapich": AbiFamily.MPICH,
+    "mvapich2": AbiFamily.MPICH,
+    "impi": AbiFamily.MPICH,
+    "intel-mpi": AbiFamily.MPICH,
+    "intelmpi": AbiFamily.MPICH,
+    "openmpi": AbiFamily.OPENMPI,
+    "hpcx": AbiFamily.OPENMPI,
+    "spectrum-mpi": AbiFamily.OPENMPI,
+}
+_TITLES = {AbiFamily.MPICH: "MPICH", AbiFamily.OPENMPI: "Open MPI"}
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    program = world.which("mpiexec")
+    launcher = _identified(world, program) if program else None
+    modules = loaded(world)
+    problems: list[Diagnosis] = []
+    if program and launcher and launcher.family in _TITLES:
+        problems += _against_modules(launcher, modules)
+        if not problems:
+            problems += _against_host(world, launcher)
+    problems += [*_sites_own(world), *_slurm(world, modules)]
+    yield from problems
+    if not problems:
+        title = launcher.title if launcher else "none"
+        names = ", ".join(modules) or "none"
+        yield well(NAME, f"`mpiexec` on PATH: {title}; MPI modules: {names}", program or "")
+
+
+def loaded(world: World) -> dict[str, AbiFamily]:
+    """The MPIs that the user's modules have chosen, by what tells so."""
+    found = {}
+    for module in world.environ.get("LOADEDMODULES", "").split(":"):
+        name = module.partition("/")[0].lower()
+        if name in _MODULES:
+            found[f"module {module}"] = _MODULES[name]
+    for variable, family in _VARIABLES.items():
+        if world.environ.get(variable):
+            found[variable] = family
+    return found
+
+
+def _identified(world: World, program: str) -> Launcher:
+    """By its own words; the same as for those that fairlead finds beside an MPI."""
+    real = world.real(program)
+    if "/pals/" in real:
+        return Launcher(program, AbiFamily.UNKNOWN, "PALS")
+    ran = world.run((program, "--version"))
+    unknown = Launcher(program, AbiFamily.UNKNOWN, Path(real).name)
+    return launcher_of(program, ran.stdout + ran.stderr) or unknown
+
+
+def _against_modules(launcher: Launcher, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
+    others = [how for how, family in modules.items() if family is not launcher.family]
+    if others and launcher.family not in modules.values():
+        yield ill(
+            NAME,
+            f"`mpiexec` on PATH is {launcher.title}, and the MPI that is loaded is of another family",
+            where=f"{launcher.path}; {', '.join(others)}",
+            why="a launcher connects the ranks of its own family only: each rank would be rank 0 of 1, with "
+            "exit code 0",
+            remedy="load the launcher of that MPI, or put its bin folder first on PATH; "
+            "`fairlead run` takes the MPI's own",
+            severity=Severity.WARNING,
+        )
+
+
+def _against_host(world: World, launcher: Launcher) -> Iterator[Diagnosis]:
+    chosen = _chosen(world.host_mpis())
+    site = world.profile().site
+    by_others = site is not None and "mpiexec" not in site.launcher.kinds
+    if chosen is None or chosen.launcher is None or by_others:
+        return
+    if chosen.launcher.family is not launcher.family:
+        yield note(
+            NAME,
+            f"`mpiexec` on PATH is {launcher.title}, of another family than the host MPI",
+            where=launcher.path,
+            why=f"fairlead starts ranks by the host MPI's own launcher, {chosen.launcher.path}, so "
+            "nothing is to be done",
+        )
+
+
+def _chosen(mpis: tuple[HostMpi, ...]) -> HostMpi | None:
+    usable = [m for m in mpis if m.launcher and m.library.family is AbiFamily.MPICH]
+    return next(iter(usable), None)
+
+
+# The program of a profile's kind of launcher; `mpiexec` may be the MPI's own, off PATH.
+_PROGRAMS = {
+    "srun": "srun",
+    "aprun": "aprun",
+    "jsrun": "jsrun",
+    "ibrun": "ibrun",
+    "flux": "flux",
+    "pals": "mpiexec",
+}
+
+
+def _sites_own(world: World) -> Iterator[Diagnosis]:
+    """What starts ranks at this site, as its profile has it."""
+    site = world.profile().site
+    if site is None or "mpiexec" in site.launcher.kinds:
+        return
+    programs = list(dict.fromkeys(_PROGRAMS.get(kind, kind) for kind in site.launcher.kinds))
+    if not any(world.which(program) for program in programs):
+        yield ill(
+            NAME,
+            f"what starts ranks at this site is not here: {', '.join(programs)}",
+            where="PATH",
+            why=says(site, "launcher.kinds", ", ".join(site.launcher.kinds)),
+            remedy="on a node of the site, load the scheduler's module; elsewhere, name another profile: "
+            "export FAIRLEAD_SITE=laptop",
+            severity=severity(site, "launcher.kinds"),
+        )
+
+
+def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
+    """What `srun` does where no --mpi is given."""
+    if world.which("srun") is None:
+        return
+    values = slurm.settings(world)
+    # Slurm's own default, where slurm.conf was read and does not say.
+    configured = values.get("mpidefault", "none" if values else "")
+    default = world.environ.get("SLURM_MPI_TYPE") or configured
+    where = "SLURM_MPI_TYPE" if world.environ.get("SLURM_MPI_TYPE") else "MpiDefault of slurm.conf"
+    families = set(modules.values()) or {
+        m.library.family for m in world.host_mpis() if m.library.family in _TITLES
+    }
+    if default in ("none", "(null)"):
+        yield note(
+            NAME,
+            "`srun` without --mpi starts ranks that do not know of each other",
+            where=f"{where} = {default}",
+            why="only an MPI that is linked with Slurm's libpmi finds its peers then",
+            remedy="srun --mpi=pmi2 (MPICH, Intel MPI) or --mpi=pmix (Open MPI); `srun --mpi=list`",
+        )
+    elif default.startswith("pmi2") and families == {AbiFamily.OPENMPI}:
+        yield _wrong_default(default, where, "Open MPI", "pmix")
+    elif default.startswith("pmix") and families == {AbiFamily.MPICH}:
+        behind = {e.soname for m in world.host_mpis() for e in m.closure}
+        if not any(name.startswith("libpmix.so") for name in behind):
+            yield _wrong_default(default, where, "MPICH", "pmi2")
+
+
+def _wrong_default(default: str, where: str, mpi: str, right: str) -> Diagnosis:
+    return ill(
+        NAME,
+        f"`srun` speaks {default} unless it is told otherwise, and {mpi} here does not",
+        where=f"{where} = {default}",
+        why="each rank would be rank 0 of 1, with exit code 0",
+        remedy=f"srun --mpi={right}, or export SLURM_MPI_TYPE={right}",
+        severity=Severity.WARNING,
+    )

@@ -1,0 +1,120 @@
+"""Do LD_LIBRARY_PATH and LD_PRELOAD bring an MPI, or a C library, that nobody meant?"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator
+
+from fairlead.doctor.checks.launcher_match import loaded
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.facts import AbiFamily
+from fairlead.findings import Severity
+
+NAME = "library-path"
+_NAMES = (
+    (re.compile(r"lib(mpi|mpich)(_\w+)?\.so\.12(\.|$)"), AbiFamily.MPICH),
+    (re.compile(r"libmpi\.so\.(40|20)(\.|$)"), AbiFamily.OPENMPI),
+)
+_ANY_MPI = re.compile(r"lib(mpi|mpich|mpi_abi|mpi_cray|mpi_gnu)[\w.]*\.so")
+_TITLES = {AbiFamily.MPICH: "MPICH's family", AbiFamily.OPENMPI: "Open MPI's family"}
+_PRELOADS = ("LD_PRELOAD", "APPTAINERENV_LD_PRELOAD", "SINGULARITYENV_LD_PRELOAD")
+_PATHS = ("LD_LIBRARY_PATH", "APPTAINERENV_LD_LIBRARY_PATH", "SINGULARITYENV_LD_LIBRARY_PATH")
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    problems = [*_preloads(world)]
+    for variable in _PATHS:
+        problems += _folders(world, variable)
+    yield from problems
+    if not problems:
+        given = [name for name in (*_PRELOADS, *_PATHS) if world.environ.get(name)]
+        what = (
+            f"{' and '.join(given)} bring no foreign MPI"
+            if given
+            else "neither LD_LIBRARY_PATH nor LD_PRELOAD is set"
+        )
+        yield well(NAME, what)
+
+
+def _preloads(world: World) -> Iterator[Diagnosis]:
+    for variable in _PRELOADS:
+        for path in re.split(r"[:\s]+", world.environ.get(variable, "")):
+            name = path.rpartition("/")[2]
+            if _ANY_MPI.match(name) and not name.startswith("libmpi_gtl"):
+                yield ill(
+                    NAME,
+                    f"{variable} brings an MPI into every program",
+                    where=f"{variable}={path}",
+                    why="two MPIs in a process: wrong ranks, or a crash in MPI_Init; `run` refuses it",
+                    remedy=f"unset {variable}",
+                    severity=Severity.WARNING,
+                )
+            elif (
+                variable == "LD_PRELOAD"
+                and path.startswith("/")
+                and not world.access(path, os.F_OK)
+            ):
+                yield ill(
+                    NAME,
+                    f"{variable} names a file that is not there",
+                    where=f"{variable}={path}",
+                    why="the loader says so at the start of every program, also in the container",
+                    remedy=f"unset {variable}, or correct the path",
+                    severity=Severity.WARNING,
+                )
+
+
+def _folders(world: World, variable: str) -> Iterator[Diagnosis]:
+    value = world.environ.get(variable, "")
+    if not value:
+        return
+    meant = _meant(world)
+    entries = value.split(":")
+    for folder in dict.fromkeys(entries):
+        if not folder:
+            continue
+        here = world.matching(f"{glob.escape(folder)}/libmpi*.so*")
+        names = [path.rpartition("/")[2] for path in here]
+        families = {family for p, family in _NAMES if any(p.match(name) for name in names)}
+        foreign = families - meant
+        if meant and foreign and not families & meant:
+            yield ill(
+                NAME,
+                f"{variable} has an MPI of {_TITLES[min(foreign)]} in it, and yours is of another",
+                where=f"{folder}: {', '.join(sorted(names)[:3])}",
+                why="programs and libraries that look for an MPI by name find it first",
+                remedy=f"module unload the MPI that you do not mean, or take {folder} out of {variable}",
+                severity=Severity.WARNING,
+            )
+        if world.access(f"{folder}/libc.so.6", os.F_OK) and not folder.startswith(
+            ("/lib", "/usr/lib")
+        ):
+            yield ill(
+                NAME,
+                f"{variable} brings another C library",
+                where=f"{folder}/libc.so.6",
+                why="it must fit its loader to the letter: programs end with `undefined symbol: "
+                "... GLIBC_PRIVATE`",
+                remedy=f"take {folder} out of {variable}",
+                severity=Severity.WARNING,
+            )
+    if "" in entries:
+        yield note(
+            NAME,
+            f"{variable} has an empty entry: the current folder",
+            where=f"{variable}={value}",
+            why="libraries are looked for in whichever folder a program stands in",
+            remedy=f"export {variable}={':'.join(e for e in entries if e)}",
+        )
+
+
+def _meant(world: World) -> set[AbiFamily]:
+    """The family that the user's modules say, else that of the MPI fairlead would take."""
+    modules = set(loaded(world).values())
+    if modules:
+        return modules
+    usable = [m for m in world.host_mpis() if m.launcher]
+    return {usable[0].library.family} if usable else set()

@@ -1,0 +1,213 @@
+"""Variables of this shell, or of the profile, by which MPI fails or gets slow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from fairlead.doctor.against import says
+from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
+from fairlead.facts import AbiFamily
+from fairlead.findings import Severity
+from fairlead.hostmpi import HostMpi
+
+NAME = "mpi-variables"
+_PATTERNS = ("I_MPI_", "MPICH_", "MPIR_CVAR_", "MV2_", "OMPI_", "UCX_", "FI_", "PMIX_", "PRTE_")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A setting that spoils runs.
+
+    Attributes:
+        harms: whether a value of the variable does.
+        why: what comes of it.
+        remedy: what to type.
+    """
+
+    variable: str
+    harms: Callable[[str], bool]
+    why: str
+    remedy: str
+
+
+def _is(*values: str) -> Callable[[str], bool]:
+    return lambda value: value.strip().lower() in values
+
+
+def _words(value: str) -> set[str]:
+    return set(value.replace("^", "").split(","))
+
+
+_OLD_FABRICS = {"dapl", "tcp", "tmi", "ofa"}
+_NODE_ALONE = "ranks of one node talk through the network card: many times slower"
+_SHORTER = "MPI takes the slower of two ways within a node"
+# Sources: Intel MPI's developer reference; MPICH's and Cray's intro_mpi(3); MVAPICH2's and Open MPI's
+# manuals; facts of trials with real libraries for PREFIX variables.
+RULES = (
+    Rule(
+        "I_MPI_FABRICS",
+        lambda value: value.strip() == "shm",
+        "shared memory alone: a job over two nodes fails in MPI_Init",
+        "unset I_MPI_FABRICS, or shm:ofi",
+    ),
+    Rule(
+        "I_MPI_FABRICS",
+        lambda value: bool(_OLD_FABRICS & set(value.split(":"))),
+        "Intel MPI has known only shm and ofi since 2019, and ends in MPI_Init",
+        "unset I_MPI_FABRICS, or shm:ofi",
+    ),
+    Rule(
+        "I_MPI_FABRICS",
+        lambda value: value.strip() == "ofi",
+        _NODE_ALONE,
+        "unset I_MPI_FABRICS, or shm:ofi",
+    ),
+    Rule(
+        "OMPI_MCA_btl",
+        lambda value: (
+            not value.startswith("^")
+            and bool(_words(value))
+            and not {"sm", "vader"} & _words(value)
+        ),
+        f"no shared memory among the transports: {_NODE_ALONE}",
+        "unset OMPI_MCA_btl",
+    ),
+    Rule(
+        "OMPI_MCA_btl",
+        lambda value: value.startswith("^") and bool({"sm", "vader", "self"} & _words(value)),
+        f"shared memory is left out: {_NODE_ALONE}",
+        "unset OMPI_MCA_btl",
+    ),
+    Rule(
+        "OMPI_MCA_btl",
+        lambda value: not value.startswith("^") and "openib" in _words(value),
+        "Open MPI 5 has no openib, and says so on every rank; InfiniBand goes by UCX",
+        "unset OMPI_MCA_btl",
+    ),
+    Rule(
+        "OMPI_MCA_mtl",
+        lambda value: "^ofi" in value,
+        "libfabric is left out, which Omni-Path, Slingshot and EFA need",
+        "unset OMPI_MCA_mtl",
+    ),
+    Rule(
+        "MPIR_CVAR_NOLOCAL", _is("1", "yes", "true", "on"), _NODE_ALONE, "unset MPIR_CVAR_NOLOCAL"
+    ),
+    Rule(
+        "MPIR_CVAR_NO_LOCAL", _is("1", "yes", "true", "on"), _NODE_ALONE, "unset MPIR_CVAR_NO_LOCAL"
+    ),
+    Rule("MPICH_NO_LOCAL", _is("1"), _NODE_ALONE, "unset MPICH_NO_LOCAL"),
+    Rule("MV2_USE_SHARED_MEM", _is("0"), _SHORTER, "unset MV2_USE_SHARED_MEM"),
+    Rule("MPICH_SMP_SINGLE_COPY_MODE", _is("none"), _SHORTER, "unset MPICH_SMP_SINGLE_COPY_MODE"),
+    Rule(
+        "SLURM_MPI_TYPE",
+        _is("none"),
+        "srun starts ranks that do not know of each other: rank 0 of 1, with exit code 0",
+        "unset SLURM_MPI_TYPE",
+    ),
+    Rule(
+        "MPICH_MAX_THREAD_SAFETY",
+        _is("single"),
+        "frameworks with threads of their own ask for more, and mpi4py does",
+        "unset MPICH_MAX_THREAD_SAFETY",
+    ),
+)
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    mpis = world.host_mpis()
+    problems = [
+        *_broken(world.environ, lambda name: f"{name}={world.environ[name]}"),
+        *_gpu(world.environ, mpis),
+        *_prefixes(world, mpis),
+        *_files(world),
+    ]
+    site = world.profile().site
+    if site:
+        for key, values in (("environment.set", site.environment.set), ("gpu.set", site.gpu.set)):
+            for found in _broken(values, lambda name, v=values: f"{name}={v[name]}"):  # type: ignore[misc]
+                problems.append(_of_profile(found, says(site, key, found.finding.where)))
+    yield from problems
+    if not problems:
+        seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
+        what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
+        yield well(NAME, what or "no variable of this shell steers MPI", ", ".join(seen))
+
+
+def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[Diagnosis]:
+    for rule in RULES:
+        value = values.get(rule.variable, "")
+        if value and rule.harms(value):
+            yield ill(
+                NAME,
+                f"{rule.variable}={value} spoils runs",
+                where=where(rule.variable),
+                why=rule.why,
+                remedy=rule.remedy,
+                severity=Severity.WARNING,
+            )
+
+
+def _of_profile(found: Diagnosis, where: str) -> Diagnosis:
+    finding = found.finding
+    return ill(
+        NAME,
+        finding.what,
+        where=where,
+        why=finding.why,
+        remedy="an overlay of the profile without it; `fairlead site show` tells where it comes from",
+        severity=Severity.WARNING,
+    )
+
+
+def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
+    """Cray MPICH ends in MPI_Init: "GTL library is not linked"."""
+    cray = [m for m in mpis if m.library.vendor == "Cray MPICH"]
+    if values.get("MPICH_GPU_SUPPORT_ENABLED") != "1" or not cray:
+        return
+    if not any(mpi.gpu_transport for mpi in cray):
+        yield ill(
+            NAME,
+            "MPICH_GPU_SUPPORT_ENABLED=1, and there is no GPU transport library",
+            where="MPICH_GPU_SUPPORT_ENABLED=1",
+            why=f"no libmpi_gtl_cuda or libmpi_gtl_hsa beside {cray[0].library.path}: MPI_Init ends with "
+            "`GTL library is not linked`",
+            remedy="unset MPICH_GPU_SUPPORT_ENABLED, or load the module of the GPU "
+            "(craype-accel-...)",
+        )
+
+
+def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
+    """A prefix of Open MPI's leads every Open MPI astray, the image's too."""
+    for name in ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX"):
+        value = world.environ.get(name, "")
+        if not value:
+            continue
+        here = {world.real(m.prefix) for m in mpis if m.library.family is AbiFamily.OPENMPI}
+        if world.real(value) not in here:
+            yield ill(
+                NAME,
+                f"{name} names no Open MPI that is found here",
+                where=f"{name}={value}",
+                why="every Open MPI looks for its parts there: it ends in opal_init, or ranks are alone",
+                remedy=f"unset {name}",
+                severity=Severity.WARNING,
+            )
+
+
+def _files(world: World) -> Iterator[Diagnosis]:
+    """Variables that name a file."""
+    for name in ("I_MPI_PMI_LIBRARY", "MPI4PY_LIBMPI"):
+        value = world.environ.get(name, "")
+        if value.startswith("/") and not world.access(value, os.F_OK):
+            yield ill(
+                NAME,
+                f"{name} names a file that is not there",
+                where=f"{name}={value}",
+                why="the MPI ends where it opens it",
+                remedy=f"unset {name}, or correct its path",
+                severity=Severity.WARNING,
+            )

@@ -1,0 +1,139 @@
+"""Can ranks that srun starts find each other? Slurm's PMI against what the MPIs here speak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fairlead.doctor.against import says, severity
+from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
+from fairlead.facts import AbiFamily
+from fairlead.findings import Severity
+from fairlead.hostmpi import HostMpi
+from fairlead.launcher.choose import slurm_pmi
+from fairlead.launcher.srun import pmi_listed
+
+NAME = "pmi"
+# A profile's word, and the plugins of Slurm that speak it (`srun --mpi=list`).
+_PLUGINS = {
+    "cray": re.compile(r"cray_\w+"),
+    "pmi2": re.compile(r"pmi2"),
+    "pmix": re.compile(r"pmix(_v\d+)?"),
+    "pmi1": re.compile(r"none"),  # Slurm speaks PMI-1 without a plugin
+}
+_TAKES = {
+    AbiFamily.MPICH: "pmi2, or Cray's own where the profile says so",
+    AbiFamily.OPENMPI: "pmix",
+}
+_FOLDERS = (
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/*-linux-gnu*",
+    "/usr/lib64/slurm*",
+    "/usr/lib/*/slurm*",
+    "/opt/cray/pe/pmi/default/lib",
+    "/opt/slurm/lib*",
+)
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    if world.which("srun") is None:
+        yield well(NAME, "there is no Slurm here: an MPI's own launcher connects its ranks")
+        return
+    ran = world.run(("srun", "--mpi=list"))
+    types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()
+    if not types:
+        yield ill(
+            NAME,
+            "srun does not tell which PMI it speaks",
+            where="srun --mpi=list",
+            why=ran.said or f"it ended with code {ran.returncode} and said nothing",
+            remedy="srun --version; if Slurm works, ask its administrator for `srun --mpi=list`",
+            severity=Severity.WARNING,
+        )
+        return
+    libraries = _libraries(world)
+    told = f"srun speaks {', '.join(types)}" + (
+        f"; {', '.join(libraries)}" if libraries else "; no libpmi"
+    )
+    problems = [*_against_profile(world, types), *_against_mpis(world, types, libraries)]
+    yield from problems
+    if not problems:
+        yield well(NAME, told, "srun --mpi=list")
+
+
+def speaks(kind: str, types: tuple[str, ...]) -> bool:
+    """Whether Slurm has a plugin for a profile's word."""
+    plugin = _PLUGINS.get(kind)
+    return plugin is None or any(plugin.fullmatch(name) for name in types)
+
+
+def _against_profile(world: World, types: tuple[str, ...]) -> Iterator[Diagnosis]:
+    site = world.profile().site
+    if site is None or not site.launcher.pmi or "srun" not in site.launcher.kinds:
+        return
+    wanted = site.launcher.pmi
+    spoken = [kind for kind in _PLUGINS if speaks(kind, types)]
+    if not any(speaks(kind, types) for kind in wanted):
+        yield ill(
+            NAME,
+            f"srun speaks none of {', '.join(wanted)}",
+            where="srun --mpi=list",
+            why=f"it speaks {', '.join(types)}; {says(site, 'launcher.pmi', ', '.join(wanted))}",
+            remedy="a Slurm with that plugin"
+            + (f"; or pmi = {spoken} in [launcher] of the profile" if spoken else ""),
+            severity=severity(site, "launcher.pmi"),
+        )
+
+
+def _against_mpis(
+    world: World, types: tuple[str, ...], libraries: tuple[str, ...]
+) -> Iterator[Diagnosis]:
+    site = world.profile().site
+    preferred = site.launcher.pmi if site else ()
+    for place, mpi in enumerate(_of_families(world.host_mpis())):
+        # The first is the one that `run` takes; the others may never be meant.
+        severe = Severity.INFO if place else Severity.WARNING
+        title = mpi.library.title
+        if not slurm_pmi(mpi.library.family, types, preferred):
+            yield ill(
+                NAME,
+                f"srun cannot connect ranks of {title}: each would be rank 0 of 1",
+                where=mpi.library.path,
+                why=f"it takes {_TAKES[mpi.library.family]}, and srun offers {', '.join(types)}",
+                remedy=f"start them by its own launcher: {mpi.launcher.path if mpi.launcher else 'mpiexec'}"
+                "; or a Slurm with that plugin",
+                severity=severe,
+            )
+        elif mpi.library.vendor == "Intel MPI" and not _intel_knows(world, libraries):
+            yield ill(
+                NAME,
+                "Intel MPI under srun needs a libpmi2, and none is known",
+                where=mpi.library.path,
+                why="I_MPI_PMI_LIBRARY is not set and no libpmi2.so was found: ranks would be alone",
+                remedy="install Slurm's libpmi2, and export I_MPI_PMI_LIBRARY=.../libpmi2.so",
+                severity=severe,
+            )
+
+
+def _of_families(mpis: tuple[HostMpi, ...]) -> list[HostMpi]:
+    """The preferred one of each family."""
+    found: dict[AbiFamily, HostMpi] = {}
+    for mpi in mpis:
+        if mpi.library.family in (AbiFamily.MPICH, AbiFamily.OPENMPI):
+            found.setdefault(mpi.library.family, mpi)
+    return list(found.values())
+
+
+def _intel_knows(world: World, libraries: tuple[str, ...]) -> bool:
+    named = world.environ.get("I_MPI_PMI_LIBRARY", "")
+    return bool(named) or any("libpmi2" in path for path in libraries)
+
+
+def _libraries(world: World) -> tuple[str, ...]:
+    names = ("libpmi2.so.0", "libpmi.so.0", "libpmix.so.2")
+    found = [
+        path for folder in _FOLDERS for name in names for path in world.matching(f"{folder}/{name}")
+    ]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,197 @@
+"""Can files be written, and libraries be mapped, where fairlead and the engine keep theirs?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+from fairlead.paths import cache_dir
+
+NAME = "quotas"
+FILES_NEEDED = 60_000  # a TensorFlow image's tree while it is packed
+FULL = 0.95  # of a quota
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder that is written.
+
+    Attributes:
+        variable: by which it is moved.
+        chosen: whether that variable is set.
+        maps: programs or libraries are run from it.
+        essential: without it nothing works.
+    """
+
+    title: str
+    folder: str
+    variable: str
+    chosen: bool
+    maps: bool = False
+    essential: bool = False
+
+
+def places(world: World) -> list[Place]:
+    """Where fairlead and Apptainer write."""
+    environ = world.environ
+    home = environ.get("HOME") or "/"
+    temporary = environ.get("TMPDIR")
+    found = [
+        Place(
+            "fairlead's cache",
+            str(cache_dir(environ)),
+            "XDG_CACHE_HOME",
+            bool(environ.get("XDG_CACHE_HOME")),
+            maps=True,
+            essential=True,
+        ),
+        Place(
+            "the folder for temporary files",
+            temporary or "/tmp",
+            "TMPDIR",
+            bool(temporary),
+            maps=True,
+            essential=True,
+        ),
+    ]
+    engine = {
+        "CACHEDIR": ("Apptainer's cache", f"{home}/.apptainer/cache"),
+        "TMPDIR": ("Apptainer's folder for temporary files", ""),
+    }
+    for name, (title, usual) in engine.items():
+        for prefix in ("APPTAINER_", "SINGULARITY_"):
+            if value := environ.get(prefix + name):
+                found.append(Place(title, value, prefix + name, True))
+                break
+        else:
+            if usual and world.access(usual, os.F_OK):
+                found.append(Place(title, usual, f"APPTAINER_{name}", False))
+    return found
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    every = places(world)
+    problems = [d for place in every for d in _place(world, place)]
+    problems += _quota(world, every)
+    yield from problems
+    if not problems:
+        fewest = min(
+            (fs.free_files for p in every if (fs := world.file_system(p.folder)).total_files),
+            default=None,
+        )
+        files = f"{fewest} files and more" if fewest is not None else "any number of files"
+        yield well(NAME, f"{len(every)} folders take {files}, and none is noexec")
+
+
+def _place(world: World, place: Place) -> Iterator[Diagnosis]:
+    there = world.access(place.folder, os.F_OK)
+    severe = Severity.ERROR if place.essential else Severity.WARNING
+    if not there and place.chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
+        folder = Path(place.folder)
+        yield ill(
+            NAME,
+            f"{place.title} does not exist",
+            where=f"{place.variable}={place.folder}",
+            why="programs that write there fail, or take /tmp without a word",
+            remedy=f"mkdir -p {shlex.quote(place.folder)}, or unset {place.variable}"
+            if place.folder.startswith("/")
+            else f"unset {place.variable}: a relative path is another folder wherever a program stands",
+            fix=OwnFix(
+                f"makes {place.folder}",
+                lambda progress: folder.mkdir(parents=True, exist_ok=True, mode=0o700),
+            )
+            if place.folder.startswith("/")
+            else None,
+            severity=Severity.WARNING,
+        )
+        return
+    if there and not world.access(place.folder, os.R_OK | os.W_OK | os.X_OK):
+        yield ill(
+            NAME,
+            f"{world.user} may not write to {place.title}",
+            where=place.folder,
+            why="it is another's, or its file system is mounted read-only",
+            remedy=f"export {place.variable}=... with a folder of yours",
+            severity=severe,
+        )
+        return
+    fs = world.file_system(place.folder)
+    if "noexec" in fs.options and place.maps:
+        yield ill(
+            NAME,
+            f"{place.title} is on a file system that is mounted noexec",
+            where=f"{place.folder} ({fs.mount}, {fs.kind})",
+            why="a library there cannot be mapped: `failed to map segment from shared object`; and builds "
+            "cannot run what they unpack",
+            remedy=f"export {place.variable}=... on another file system, or sudo mount -o remount,exec "
+            f"{fs.mount}",
+            severity=severe if place.variable == "XDG_CACHE_HOME" else Severity.WARNING,
+        )
+    if fs.total_files and fs.free_files < FILES_NEEDED:
+        yield ill(
+            NAME,
+            f"{place.title} has room for {fs.free_files} more files",
+            where=f"{place.folder} ({fs.mount}, {fs.kind})",
+            why="no file can be made there, whatever space is left"
+            if not fs.free_files
+            else f"building an image makes up to {FILES_NEEDED} files for a while",
+            remedy=f"remove files there (`df -i {shlex.quote(place.folder)}`), or export {place.variable}=... elsewhere",
+            severity=severe if not fs.free_files else Severity.WARNING,
+        )
+
+
+def _quota(world: World, every: list[Place]) -> list[Diagnosis]:
+    """What quota(1) and lfs-quota(1) say of this user, for the file systems of these folders."""
+    mounts: dict[str, Place] = {}
+    for place in every:
+        mounts.setdefault(world.file_system(place.folder).mount, place)
+    found: list[Diagnosis] = []
+    if world.which("quota"):
+        for line in world.run(("quota", "-w", "-v")).stdout.splitlines():
+            words = line.split()
+            mount = _mount_point(world, words[0]) if words else ""
+            if mount in mounts:
+                found += _full(words[1:], mounts[mount], f"quota: {words[0]}")
+    if world.which("lfs"):
+        for mount, place in mounts.items():
+            if world.file_system(place.folder).kind == "lustre":
+                said = world.run(("lfs", "quota", "-q", "-u", world.user, mount)).stdout.split()
+                found += _full(said[1:], place, f"lfs quota {mount}")
+    return found
+
+
+def _mount_point(world: World, device: str) -> str:
+    """quota(1) names a device or an export, not where it is mounted."""
+    for line in (world.read("/proc/mounts") or "").splitlines():
+        words = line.split()
+        if words and words[0] == device:
+            return words[1]
+    return device
+
+
+def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
+    """``blocks quota limit grace files quota limit grace``; grace is left out, or ``-``, where there is
+    none. Blocks are of 1024 bytes; a ``*`` behind a number says that it is over its quota."""
+    numbers = [re.sub(r"[*\[\]]", "", w) for w in words]
+    counts = [int(n) for n in numbers if n.isdecimal()]
+    if len(counts) < 6:
+        return
+    halves = (("KiB", counts[0:3]), ("files", counts[3:6]))
+    for unit, (used, soft, hard) in halves:
+        limit = hard or soft
+        if limit and used >= FULL * limit:
+            yield ill(
+                NAME,
+                f"your quota is used up to {used / limit:.0%} where {place.title} is",
+                where=f"{place.folder}; {where}",
+                why=f"{used} of {limit} {unit}; writing ends with `Disk quota exceeded`",
+                remedy=f"remove files there, or export {place.variable}=... on another file system",
+                severity=Severity.WARNING,
+            )

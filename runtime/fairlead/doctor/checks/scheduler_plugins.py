@@ -1,0 +1,131 @@
+"""Do the scheduler's plugins for containers stand: Slurm's SPANK plugins, and PALS?"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from fairlead.doctor import slurm
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+
+NAME = "scheduler-plugins"
+# A plugin's file name, and whose it is.
+KNOWN = {
+    "shifter_slurm.so": "Shifter",
+    "spank_pyxis.so": "pyxis (enroot)",
+    "libspank_ce.so": "Container Engine",
+    "libslurm-uenv-mount.so": "uenv",
+    "sarus": "Sarus",
+    "singularity-exec.so": "SingularityCE",
+    "spank_podman_hpc.so": "podman-hpc",
+}
+_DEEPEST = 8  # includes within includes
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A line of plugstack.conf (spank(7))."""
+
+    required: bool
+    path: str
+    arguments: tuple[str, ...]
+    where: str
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    pals = _pals(world)
+    if world.which("srun") is None:
+        yield from pals or [well(NAME, "there is no scheduler with plugins here")]
+        return
+    config, folder = _config(world)
+    plugins = list(read_plugins(world, config))
+    gone = [plugin for plugin in plugins if not _there(world, plugin, folder)]
+    for plugin in gone:
+        yield ill(
+            NAME,
+            f"a plugin of Slurm is not there: {plugin.path}",
+            where=plugin.where,
+            why="it is required, so every srun ends with `Failed to load plugin`"
+            if plugin.required
+            else "it is optional: srun says so at each start, and its options are missing",
+            remedy=f"install it, or take the line out of {plugin.where.rpartition(':')[0]}",
+            severity=Severity.ERROR if plugin.required else Severity.WARNING,
+        )
+    missing = [(plugin, file) for plugin in plugins for file in _lost_files(world, plugin)]
+    for plugin, file in missing:
+        yield ill(
+            NAME,
+            f"what a plugin of Slurm reads is not there: {file}",
+            where=plugin.where,
+            why=f"{PurePosixPath(plugin.path).name} is told to read it",
+            remedy=f"write {file}, or correct the line",
+            severity=Severity.WARNING,
+        )
+    yield from pals
+    if not gone and not missing and not pals:
+        names = [PurePosixPath(p.path).name for p in plugins]
+        engines = [title for name, title in KNOWN.items() if any(name in n for n in names)]
+        yield well(
+            NAME,
+            f"Slurm's plugins: {', '.join(names)}" if names else "Slurm has no SPANK plugins",
+            f"{config}; containers by {', '.join(engines) or 'none of them'}",
+        )
+
+
+def read_plugins(world: World, path: str, depth: int = 0) -> Iterator[Plugin]:
+    """The plugins of a plugstack.conf and of what it includes."""
+    for number, line in enumerate((world.read(path) or "").splitlines(), 1):
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError:
+            words = line.split()
+        if len(words) >= 2 and words[0] == "include" and depth < _DEEPEST:
+            pattern = str(PurePosixPath(path).parent / words[1])
+            for inner in world.matching(pattern):
+                yield from read_plugins(world, inner, depth + 1)
+        elif len(words) >= 2 and words[0] in ("required", "optional"):
+            yield Plugin(words[0] == "required", words[1], tuple(words[2:]), f"{path}:{number}")
+
+
+def _config(world: World) -> tuple[str, str]:
+    """Where plugstack.conf is, and the folder of plugins that are named without one."""
+    values = slurm.settings(world)
+    beside = str(PurePosixPath(values.get("slurm_conf", slurm.USUAL[0])).parent)
+    named = values.get("plugstackconfig", "")
+    config = named if named.startswith("/") else f"{beside}/plugstack.conf"
+    return config, values.get("plugindir", "/usr/lib64/slurm")
+
+
+def _there(world: World, plugin: Plugin, folders: str) -> bool:
+    if plugin.path.startswith("/"):
+        return world.access(plugin.path, os.F_OK)
+    return any(world.access(f"{folder}/{plugin.path}", os.F_OK) for folder in folders.split(":"))
+
+
+def _lost_files(world: World, plugin: Plugin) -> list[str]:
+    """Files that a plugin's arguments name, e.g. ``shifter_config=/etc/shifter/udiRoot.conf``."""
+    named = [word.partition("=")[2] for word in plugin.arguments if "config=" in word]
+    return [file for file in named if file.startswith("/") and not world.access(file, os.F_OK)]
+
+
+def _pals(world: World) -> list[Diagnosis]:
+    """HPE's launcher: its mpiexec, and the daemon's folder that ranks must see."""
+    program = world.which("mpiexec")
+    if program is None or "/pals/" not in world.real(program):
+        return []
+    if any(world.access(path, os.F_OK) for path in ("/var/run/palsd", "/run/palsd")):
+        return []
+    return [
+        note(
+            NAME,
+            "PALS is here, its daemon is not",
+            where=program,
+            why="there is no /var/run/palsd: this is a login node, or palsd is not running",
+            remedy="fairlead doctor scheduler-plugins, within a job",
+        )
+    ]

@@ -1,0 +1,74 @@
+"""Is Apptainer installed setuid, and if so, does the kernel heed it?"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+
+NAME = "setuid"
+SETUID = 0o4000
+
+
+def starters(world: World, program: str) -> tuple[str, ...]:
+    """The helpers that may be setuid: where Apptainer, SingularityCE and Debian put theirs."""
+    prefix = PurePosixPath(world.real(program)).parent.parent
+    patterns = (
+        f"{prefix}/libexec/*/bin/starter-suid",
+        f"{prefix}/lib/*/*/bin/starter-suid",
+        f"{prefix}/lib/*/bin/starter-suid",
+    )
+    return tuple(path for pattern in patterns for path in world.matching(pattern))
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    program = world.engine()
+    if program is None:
+        yield well(NAME, "there is no Apptainer to look at")
+        return
+    found = starters(world, program)
+    if not found:
+        yield well(NAME, "Apptainer is not setuid: user namespaces stand in for it", program)
+        return
+    starter = found[0]
+    quoted = shlex.quote(starter)
+    owner, mode = world.owner_mode(starter) or (-1, 0)
+    if owner != 0 or not mode & SETUID:
+        yield _unheeded(
+            world,
+            f"its owner is uid {owner} and its mode {mode:04o}; root's, and 4755, are needed",
+            starter,
+            f"sudo chown root:root {quoted} && sudo chmod 4755 {quoted}\n"
+            f"or, to do without: sudo rm {quoted}, and Apptainer uses user namespaces",
+        )
+        return
+    there = world.file_system(starter)
+    if "nosuid" in there.options:
+        yield _unheeded(
+            world,
+            f"{there.mount} ({there.kind}) is mounted nosuid, so the kernel ignores the bit",
+            starter,
+            f"sudo mount -o remount,suid {there.mount}, or install Apptainer on another file system",
+        )
+    elif re.search(r"^NoNewPrivs:\s*1", world.read("/proc/self/status") or "", re.MULTILINE):
+        yield _unheeded(
+            world,
+            "this process may gain no privileges (NoNewPrivs in /proc/self/status)",
+            starter,
+            "start this container or job step without no-new-privileges",
+        )
+    else:
+        yield well(NAME, "Apptainer is setuid: ranks share one user namespace", starter)
+
+
+def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
+    what = "Apptainer's setuid helper has no effect"
+    if world.uid == 0:  # root needs none
+        return note(NAME, what, where=starter, why=why, remedy=remedy)
+    why += "; Apptainer refuses to start, or makes a user namespace a rank"
+    return ill(NAME, what, where=starter, why=why, remedy=remedy, severity=Severity.WARNING)

@@ -1,0 +1,91 @@
+"""Do the ranks of a node, each in a container, share what MPI exchanges data through?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+
+NAME = "sharing"
+# What shared-memory transports of MPICH, Open MPI and UCX map a rank, with room to spare.
+BYTES_PER_RANK = 16 * 10**6
+# What it is called, whether a rank cannot do without, what comes of it, what mends it.
+_KINDS = {
+    "shm": (
+        "/dev/shm",
+        Severity.ERROR,
+        "ranks of one node wait for each other's memory for ever, or copy through TCP",
+        "`mount dev = yes` in the engine's configuration, and no --contain among its options",
+    ),
+    "pid": (
+        "process ids",
+        Severity.WARNING,
+        "a rank cannot name another's process: cross-memory attach and UCX's shared memory fail",
+        "start the engine without --pid or --containall",
+    ),
+    "ipc": (
+        "System V memory",
+        Severity.WARNING,
+        "UCX's sysv transport finds no segment of another rank",
+        "start the engine without --ipc or --containall",
+    ),
+    "tmp": (
+        "/tmp",
+        Severity.WARNING,
+        "Open MPI's ranks meet in files there, and its launcher hangs when they are not the same",
+        "`mount tmp = yes` in the engine's configuration, or --bind /tmp",
+    ),
+}
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    yield from _room(world)
+    if world.engine() is None:
+        yield note(NAME, "not looked into a container: there is no engine", why="see `engine`")
+        return
+    outside, inside = world.look_inside()
+    if inside.returncode or outside.returncode:
+        yield note(
+            NAME,
+            "not looked into a container: none could be started",
+            why=(inside if inside.returncode else outside).said,
+            remedy="fairlead doctor engine",
+        )
+        return
+    here, there = (_values(ran.stdout) for ran in (outside, inside))
+    apart = [kind for kind in _KINDS if here.get(kind) != there.get(kind)]
+    for kind in apart:
+        name, severity, harm, remedy = _KINDS[kind]
+        yield ill(
+            NAME,
+            f"each container has {name} of its own",
+            where=f"{name}: {here.get(kind)} on the node, {there.get(kind)} in a container",
+            why=harm,
+            remedy=remedy,
+            severity=severity,
+        )
+    if not apart:
+        yield well(NAME, "a container sees the node's /dev/shm, /tmp, process ids and IPC")
+
+
+def _values(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def _room(world: World) -> Iterator[Diagnosis]:
+    total = world.file_system("/dev/shm").total_bytes
+    site = world.profile().site
+    cores = site.node.cores if site and site.node.cores else world.cores()
+    if total < cores * BYTES_PER_RANK:
+        yield ill(
+            NAME,
+            f"/dev/shm holds {total / 1e6:.0f} MB, for up to {cores} ranks",
+            where="/dev/shm",
+            why=f"a rank takes up to {BYTES_PER_RANK / 1e6:.0f} MB of it; when it is full, ranks end with "
+            "SIGBUS",
+            remedy=f"sudo mount -o remount,size={max(1, cores * BYTES_PER_RANK * 2 // 10**9)}G /dev/shm; "
+            "in Docker: --shm-size, or --ipc=host",
+            severity=Severity.WARNING,
+        )

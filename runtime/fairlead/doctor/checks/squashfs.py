@@ -1,0 +1,93 @@
+"""Can images be opened in the compression they have: by squashfuse, by the engine, by the kernel?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fairlead.doctor.against import says
+from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
+from fairlead.findings import Severity
+
+NAME = "squashfs"
+# fairlead's own images, and what Apptainer packs where it is not told otherwise.
+TRIED = ("zstd", "gzip")
+_OPTION = {"zstd": "CONFIG_SQUASHFS_ZSTD", "gzip": "CONFIG_SQUASHFS_ZLIB"}
+
+
+def examine(world: World) -> Iterator[Diagnosis]:
+    failed: dict[str, list[str]] = {compression: [] for compression in TRIED}
+    openers = []
+    if world.which("tar2sqfs") and world.which("squashfuse_ll"):
+        openers.append(("squashfuse_ll", world.try_squashfuse))
+    if world.which("tar2sqfs") and world.engine():
+        openers.append(("the engine", world.try_image))
+    for name, attempt in openers:
+        for compression in TRIED:
+            ran = attempt(compression)
+            if ran.returncode:
+                failed[compression].append(
+                    f"{name}: {ran.said or f'it ended with {ran.returncode}'}"
+                )
+    kernel = _kernel(world)
+    if not openers:
+        yield note(
+            NAME,
+            "not tried: tar2sqfs, or what opens its squashfs, is missing",
+            why=f"`packages` and `engine` tell which; the kernel {kernel}",
+        )
+        return
+    names = " and ".join(name for name, _ in openers)
+    wanted, why = _wanted(world)
+    broken = [compression for compression in TRIED if failed[compression]]
+    if not broken:
+        yield well(
+            NAME,
+            f"{names} open{'s' * (len(openers) == 1)} zstd and gzip squashfs",
+            f"the kernel {kernel}",
+        )
+    elif len(broken) == len(TRIED):
+        yield note(
+            NAME,
+            "neither a zstd nor a gzip squashfs could be opened",
+            why="\n".join([*failed["zstd"], f"the kernel {kernel}"]),
+            remedy="it is not the compression: mend what `fuse`, `user-namespaces` and `engine` find",
+        )
+    else:
+        [bad] = broken
+        other = next(c for c in TRIED if c != bad)
+        yield ill(
+            NAME,
+            f"a {bad} squashfs cannot be opened, a {other} one can",
+            where=names,
+            why="\n".join([*failed[bad], why, f"the kernel {kernel}"]),
+            remedy=f"a squashfuse and a kernel that know {bad}; or images of {other}: [images] compression = "
+            f'"{other}" in the profile'
+            if bad == wanted
+            else f"images of others that are packed by {bad} will not start; a squashfuse that knows it",
+            severity=Severity.ERROR if bad == wanted else Severity.WARNING,
+        )
+
+
+def _wanted(world: World) -> tuple[str, str]:
+    site = world.profile().site
+    if site is None:
+        return "zstd", "fairlead packs images by zstd"
+    return site.images.compression, says(site, "images.compression", site.images.compression)
+
+
+def _kernel(world: World) -> str:
+    """What the running kernel knows: one without squashfs is no harm where squashfuse mounts."""
+    release = (world.read("/proc/sys/kernel/osrelease") or "").strip()
+    listed = "squashfs" in (world.read("/proc/filesystems") or "")
+    module = world.matching(f"/lib/modules/{release}/kernel/fs/squashfs/squashfs.ko*")
+    if not listed and not module:
+        return "has no squashfs of its own"
+    state = "has squashfs" if listed else "has squashfs as a module that is not loaded"
+    files = ("/proc/config.gz", f"/boot/config-{release}", f"/lib/modules/{release}/config")
+    options = world.run(("zgrep", "-hs", "^CONFIG_SQUASHFS_", *files)).stdout
+    if not options:
+        return f"{state}; with which compressions it does not tell"
+    known = [c for c in TRIED if re.search(rf"^{_OPTION[c]}=y", options, re.MULTILINE)]
+    return f"{state} with {' and '.join(known) or 'neither zstd nor gzip'}"

@@ -1,0 +1,89 @@
+"""Apptainer: what ``fairlead run`` would do, as variables for those who type ``apptainer exec``.
+
+A file to source and a modulefile say the same. Apptainer reads APPTAINER_BINDPATH at each start, and
+hands APPTAINERENV_NAME on as NAME.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from fairlead import __version__
+from fairlead.export.lua import text as lua
+from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.staged import Staged, library, lowest, script, staged
+
+# Options that have a variable, by which they reach an `apptainer exec` that somebody else has typed.
+_OPTIONS = {"--userns": "APPTAINER_USERNS", "--fakeroot": "APPTAINER_FAKEROOT"}
+
+
+def files(facts: Facts) -> tuple[ExportFile, ...]:
+    """The file to source, the modulefile, and the staging script."""
+    made = staged(facts, "apptainer")
+    binds, env = _binds(facts, made), _variables(facts, made)
+    name = facts.name or "fairlead-mpi"
+    floor = lowest(facts)
+    about = [
+        f"fairlead {__version__}: {made.plan.planned_title} of {facts.node} in place of an image's MPI.",
+        f"First run stage.sh; it makes {made.folder}.",
+        *([f"An image must have {floor}."] if floor and not facts.image else []),
+    ]
+    lines = [
+        *(f"# {line}" for line in about),
+        "# Source it; then: mpiexec -n 2 apptainer exec IMAGE …",
+    ]
+    joined = ",".join(binds)
+    lines.append(
+        f'export APPTAINER_BINDPATH="${{APPTAINER_BINDPATH:+$APPTAINER_BINDPATH,}}"{shlex.quote(joined)}'
+    )
+    lines += [f"export {variable}={shlex.quote(value)}" for variable, value in env.items()]
+    module = [
+        *(f"-- {line}" for line in about),
+        f"help({lua(' '.join(about))})",
+        f"whatis({lua(f'Description: {made.plan.planned_title} for Apptainer containers')})",
+        f"conflict({lua(name)})",
+        *(f'append_path("APPTAINER_BINDPATH", {lua(bind)}, ",")' for bind in binds),
+        *(f"setenv({lua(variable)}, {lua(value)})" for variable, value in env.items()),
+    ]
+    return (
+        ExportFile("environment.sh", "\n".join(lines) + "\n", "source it in a job script"),
+        ExportFile(
+            f"{name}/{_version(made)}.lua",
+            "\n".join(module) + "\n",
+            "a folder of MODULEPATH, for Lmod",
+        ),
+        ExportFile(
+            "stage.sh", script(facts, made, "Apptainer"), "run it where the ranks run", 0o755
+        ),
+    )
+
+
+def _version(made: Staged) -> str:
+    return re.sub(r"[^0-9A-Za-z.]+", "-", made.plan.planned_title).strip("-").lower() or "1"
+
+
+def _binds(facts: Facts, made: Staged) -> list[str]:
+    binds = [f"{made.folder}:{made.place}:ro", *(f"{s}:{t}:ro" for s, t in made.over)]
+    binds += facts.here.binds
+    for bind in binds:
+        if re.search(r"[,\s\\]", bind) or bind.count(":") > 2:
+            raise unfit(
+                bind, bind, "`,` and `:` separate, and a module cannot tell", "APPTAINER_BINDPATH"
+            )
+    return binds
+
+
+def _variables(facts: Facts, made: Staged) -> dict[str, str]:
+    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
+    path = ":".join([*made.search, *filter(None, own.split(":"))])
+    env = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
+    found = {f"APPTAINERENV_{name}": value for name, value in sorted(env.items())}
+    options = facts.engine.options if facts.engine and facts.engine.kind == "apptainer" else ()
+    words = iter(options)
+    for word in words:
+        if word == "--drop-caps":
+            found["APPTAINER_DROP_CAPS"] = next(words, "")
+        elif word in _OPTIONS:
+            found[_OPTIONS[word]] = "1"
+    return found

@@ -1,0 +1,62 @@
+"""CSCS' Container Engine: an environment definition file (EDF), and the script that stages the MPI.
+
+Without an image it is an environment to build others on: ``base_environment = ["NAME"]``.
+Source: eth-cscs/cscs-docs, docs/software/container-engine/edf.md and resource-hook.md.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fairlead import __version__
+from fairlead.engine.ce import edf
+from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.staged import library, script, staged
+
+
+def files(facts: Facts) -> tuple[ExportFile, ...]:
+    """The EDF and the staging script; only the EDF where the site itself exchanges libfabric."""
+    name = facts.name or f"fairlead-{facts.site.name}"
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        raise unfit(f"the name `{name}`", name, "it is a file's name", "srun --environment")
+    head = (
+        f"# fairlead {__version__}, for {facts.site.name}. Put it into ~/.edf or a folder of EDF_PATH.\n"
+        f"# Use: srun --environment={name} COMMAND; not in an #SBATCH line.\n"
+    )
+    opened = image(facts.image.name, facts.image.path) if facts.image else ""
+    if facts.site.mpi.replaces == "libfabric":
+        return (ExportFile(f"{name}.toml", head + edf(opened, (), {}, cxi=True), "~/.edf"),)
+    made = staged(facts, "ce")
+    mounts = [(made.folder, made.place, True), *((s, t, True) for s, t in made.over)]
+    mounts += [(path, path, False) for path in facts.here.binds]
+    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
+    path = ":".join([*made.search, *filter(None, own.split(":"))])
+    env = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
+    text = head + edf(opened, mounts, env)
+    return (
+        ExportFile(f"{name}.toml", text, "~/.edf, or a folder of EDF_PATH"),
+        ExportFile(
+            "stage.sh",
+            script(facts, made, f"the environment `{name}`"),
+            "run it where the ranks run; the folder must be on a file system that they see",
+            0o755,
+        ),
+    )
+
+
+def image(name: str, path: str) -> str:
+    """An image as an EDF names it: ``HOST#REPOSITORY:TAG``, or the path of a squashfs.
+
+    Raises:
+        FairleadError: it is a SIF, which the engine does not open.
+    """
+    if match := re.fullmatch(r"docker://([^/@]+)/([^@]+?)(@sha256:[0-9a-f]+)?", name):
+        return f"{match[1]}#{match[2]}"
+    if path.endswith((".squashfs", ".sqsh")):
+        return path
+    raise unfit(
+        f"the image {name}",
+        path,
+        "it opens a squashfs (`fairlead build RECIPE --format squashfs`) or docker://HOST/REPOSITORY:TAG",
+        "an EDF",
+    )

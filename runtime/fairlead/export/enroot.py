@@ -1,0 +1,87 @@
+"""enroot, and pyxis over it: files for environ.d, mounts.d and hooks.d, and the staging script.
+
+In /etc/enroot they hold for every container of the machine, in ~/.config/enroot for those of one user. The
+hook hands the launcher's variables on: enroot gives a container nothing of the caller's environment.
+Source: NVIDIA/enroot, doc/configuration.md, doc/image-format.md, src/runtime.sh,
+conf/hooks/extra/50-slurm-pmi.sh; NVIDIA/pyxis, README.md.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fairlead import __version__
+from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.staged import library, script, staged
+
+_HOOK = """\
+#!/usr/bin/env bash
+# What the launcher says to its ranks, for MPI in a container. fairlead @VERSION@.
+set -euo pipefail
+for name in $(compgen -e | grep -E '^(PMI|PMIX|PALS|SLURM|OMPI|HYDI)_' || :); do
+    case ${!name} in
+        *$'\\n'*) ;; # a line of the file is a variable
+        *) printf '%s=%s\\n' "$name" "${!name}" >>"$ENROOT_ENVIRON" ;;
+    esac
+done
+if [ -n "${PMIX_SERVER_TMPDIR-}" ]; then
+    printf '%s x-create=dir,bind,rw,nosuid,noexec,nodev,private,nofail\\n' "$PMIX_SERVER_TMPDIR" >>"$ENROOT_MOUNTS"
+fi
+"""
+
+
+def files(facts: Facts) -> tuple[ExportFile, ...]:
+    """The files and the staging script."""
+    made = staged(facts, "enroot")
+    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
+    path = ":".join([*made.search, *filter(None, own.split(":"))])
+    env = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
+    mounts = [
+        (made.folder, made.place, "dir", ",ro"),
+        *((s, t, "file", ",ro") for s, t in made.over),
+    ]
+    mounts += [(p, p, "auto", "") for p in (*facts.here.binds, *facts.here.devices)]
+    name = facts.name or "fairlead"
+    head = f"# fairlead {__version__}: {made.plan.planned_title} of {facts.node}. First run stage.sh.\n"
+    into = "/etc/enroot/{} (every container), or ~/.config/enroot/{} (yours)"
+    return (
+        ExportFile(
+            f"environ.d/50-{name}.env",
+            "".join(_variable(n, v) for n, v in sorted(env.items())),
+            into.format("environ.d", "environ.d"),
+        ),
+        ExportFile(
+            f"mounts.d/50-{name}.fstab",
+            head + "".join(_mount(*mount) for mount in mounts),
+            into.format("mounts.d", "mounts.d"),
+        ),
+        ExportFile(
+            f"hooks.d/50-{name}-launcher.sh",
+            _HOOK.replace("@VERSION@", __version__),
+            into.format("hooks.d", "hooks.d") + "; enroot runs it only if it is executable",
+            0o755,
+        ),
+        ExportFile(
+            "stage.sh",
+            script(facts, made, "enroot's mounts.d"),
+            "run it where the ranks run",
+            0o755,
+        ),
+    )
+
+
+def _variable(name: str, value: str) -> str:
+    if "$" in value or "\n" in value:
+        raise unfit(
+            f"{name}={value}", value, "`${…}` is the host's, and a line is a variable", "environ.d"
+        )
+    return f"{name}={value}\n"
+
+
+def _mount(source: str, target: str, kind: str, more: str) -> str:
+    for path in (source, target):
+        if re.search(r"[\s$#]", path):
+            raise unfit(
+                path, path, "blanks separate the fields, `$` and `#` mean something", "mounts.d"
+            )
+    return f"{source} {target} none x-create={kind},rbind{more},nosuid,private 0 0\n"

@@ -1,0 +1,144 @@
+"""Finds the facts of an export: on this machine, or in the capture of another."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fairlead import capture, hostmpi
+from fairlead import plan as planning
+from fairlead import site as sites
+from fairlead.capture import Capture
+from fairlead.detect.match import why_not
+from fairlead.engine import registry as engines
+from fairlead.engine.model import Engine
+from fairlead.export.model import Facts
+from fairlead.facts import AbiFamily
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.hostmpi import HostMpi
+from fairlead.image import Image, open_image
+from fairlead.patchelf import find_patchelf
+from fairlead.plan import Request
+from fairlead.site.here import look
+from fairlead.site.model import Site
+
+_TOOLS = ("modprobe", "insmod", "cp", "mv", "chmod", "dd", "true", "ldconfig", "ldd", "readelf")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line says of an export; empty where it leaves it to be found."""
+
+    site: str | None = None
+    mpi: str = "host"
+    image: str = ""
+    engine: str | None = None
+    stage_root: str = "/opt/fairlead/stage"
+    form: str = "copy"
+    name: str = ""
+    programs: tuple[str, ...] = ()
+
+
+def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
+    """The facts.
+
+    Raises:
+        FairleadError: exit code 2; an unknown site, image or MPI, or a file that is no capture.
+    """
+    there = None
+    if wanted.site and capture.is_capture(wanted.site):
+        there = capture.read(Path(wanted.site))
+    site = there.site if there else sites.resolve(wanted.site, environ)[0]
+    image = open_image(wanted.image, environ) if wanted.image else None
+    host = _host(wanted, there, image, site, environ)
+    return Facts(
+        site=site,
+        node=there.node if there else platform.node(),
+        host=host,
+        launcher=host.launcher if host else None,
+        engine=there.engine if there else _engine(wanted, site.engine.kinds, environ),
+        image=image,
+        against=() if there or wanted.mpi != "host" else why_not(site, environ),
+        here=there.here if there else look(site, environ),
+        stage_root=wanted.stage_root,
+        isolate=bool(there or find_patchelf()),
+        form=wanted.form,
+        name=wanted.name,
+        programs=wanted.programs or _programs(image),
+        fairlead=("fairlead",) if there else (_fairlead(),),
+        tools={} if there else {t: p for t in _TOOLS if (p := _tool(t, environ))},
+    )
+
+
+def _tool(name: str, environ: Mapping[str, str]) -> str:
+    path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
+    return shutil.which(name, path=path) or ""
+
+
+def _fairlead() -> str:
+    """This fairlead, by its path: what an export is read by may have another PATH."""
+    own = Path(sys.executable).with_name("fairlead")
+    return str(own) if own.is_file() else "fairlead"
+
+
+def _engine(
+    wanted: Wanted, preferred: tuple[str, ...], environ: Mapping[str, str]
+) -> Engine | None:
+    try:
+        return engines.choose(wanted.engine, preferred, environ)
+    except FairleadError as exc:
+        if wanted.engine and exc.code is ExitCode.USAGE:
+            raise
+        return None  # an export may be for an engine that is not here yet
+
+
+def _host(
+    wanted: Wanted,
+    there: Capture | None,
+    image: Image | None,
+    site: Site,
+    environ: Mapping[str, str],
+) -> HostMpi | None:
+    if wanted.mpi == "container":
+        raise fail(
+            "an export brings the host's MPI",
+            where="--mpi",
+            why="what the image has of its own needs no export",
+            remedy="leave --mpi out, or name the prefix of an MPI",
+            check="usage",
+            code=ExitCode.USAGE,
+        )
+    if wanted.mpi != "host":
+        prefix = Path(wanted.mpi)
+        found = (
+            capture.mpi_below(there, prefix)
+            if there
+            else hostmpi.from_prefix(prefix, environ, site=site)
+        )
+    else:
+        found = there.mpis if there else hostmpi.discover(environ, site=site)
+    if image and planning.image_family(image.facts) is not AbiFamily.UNKNOWN:
+        launched = site.launcher.kinds[0] != "mpiexec"
+        chosen = planning.choose_host(image.facts, found, Request(), launched)[0]
+        # What nobody would choose is refused by the checks, which say why.
+        return chosen or (found[0] if wanted.mpi != "host" else None)
+    with_launcher = [mpi for mpi in found if mpi.launcher]
+    return next(iter(with_launcher or found), None)
+
+
+def _programs(image: Image | None) -> tuple[str, ...]:
+    """Programs of the image that use MPI and do not belong to it, and its Python."""
+    if image is None:
+        return ()
+    homes = {str(PurePosixPath(m.path).parents[1] / "bin") for m in image.facts.mpis}
+    own = [
+        e.path
+        for e in image.facts.consumers
+        if e.interpreter and str(PurePosixPath(e.path).parent) not in homes
+    ]
+    return (*own, *(["python3"] if image.facts.python else []))

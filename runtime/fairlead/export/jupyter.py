@@ -1,0 +1,41 @@
+"""Jupyter: a kernelspec whose kernel runs in an image.
+
+Interrupts come as messages: a signal would go to the launcher.
+Source: jupyter_client, docs/kernels.rst ("Kernel specs").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import PurePosixPath
+
+from fairlead.export.model import ExportFile, Facts, need_image, unfit
+
+
+def files(facts: Facts) -> tuple[ExportFile, ...]:
+    """``NAME/kernel.json``."""
+    image = need_image(facts, "jupyter")
+    own = re.sub(r"\.(sif|squashfs|sqsh|sandbox)$", "", PurePosixPath(image.name).name)
+    name = facts.name or re.sub(r"[^a-z0-9._-]+", "-", f"fairlead-{own}".lower())
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise unfit(
+            f"the name `{name}`", name, "a kernel's is of letters, digits, `.`, `_`, `-`", "Jupyter"
+        )
+    if not image.facts.python:
+        raise unfit(
+            f"the image {image.name}", image.path, "it has no Python for a kernel", "Jupyter"
+        )
+    engine = ["--engine", facts.engine.kind] if facts.engine else []
+    spec = {
+        "argv": [
+            *facts.fairlead, "run", "--quiet", "-n", "1", *engine, image.path, "--",
+            "python3", "-m", "ipykernel_launcher", "-f", "{connection_file}",
+        ],
+        "display_name": f"Python in {own} (fairlead)",
+        "language": "python",
+        "interrupt_mode": "message",
+        "metadata": {"debugger": False, "fairlead": {"image": image.name, "site": facts.site.name}},
+    }  # fmt: skip
+    goes = "jupyter kernelspec install --user, or a folder `kernels` of `jupyter --paths`"
+    return (ExportFile(f"{name}/kernel.json", json.dumps(spec, indent=1) + "\n", goes),)

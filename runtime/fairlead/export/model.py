@@ -1,0 +1,96 @@
+"""What exports are made from, and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fairlead.engine.model import Engine
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.hostmpi import HostMpi
+from fairlead.image import Image
+from fairlead.launcher.model import Launcher
+from fairlead.site.here import NOTHING, Here
+from fairlead.site.model import Site
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """A file of an export.
+
+    Attributes:
+        path: below the folder that the export is written to.
+        mode: its permissions.
+        goes: where it belongs, and who puts it there; for people.
+    """
+
+    path: str
+    text: str
+    goes: str
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an export is made from.
+
+    Attributes:
+        node: the machine's name.
+        host: the MPI of the machine; None where none was found or none is needed.
+        image: None for an export that serves every image.
+        against: what tells that this machine is not of the site, whose MPI is then not here either.
+        here: what of the profile's paths is on the machine.
+        stage_root: the folder of the machine below which its MPI is staged.
+        isolate: staged copies get a DT_RPATH, by patchelf.
+        form: how Shifter gets the staged folder: ``copy`` or ``bind``.
+        name: of the module, the kernel, the environment.
+        programs: of the image, to be offered as commands.
+        fairlead: the words that start fairlead there.
+        tools: programs of the machine by name, where they were looked for.
+    """
+
+    site: Site
+    node: str
+    host: HostMpi | None
+    launcher: Launcher | None = None
+    engine: Engine | None = None
+    image: Image | None = None
+    against: tuple[str, ...] = ()
+    here: Here = NOTHING
+    stage_root: str = "/opt/fairlead/stage"
+    isolate: bool = True
+    form: str = "copy"
+    name: str = ""
+    programs: tuple[str, ...] = ()
+    fairlead: tuple[str, ...] = ("fairlead",)
+    tools: Mapping[str, str] = field(default_factory=dict)
+
+
+def unfit(what: str, value: str, why: str, target: str) -> FairleadError:
+    """A value that a format cannot hold."""
+    return fail(
+        f"{target} cannot be told {what}",
+        where=value[:200] or "an empty value",
+        why=why,
+        remedy="give it another value in the site's profile, or another name with --name or --stage",
+        check="export-value",
+        code=ExitCode.USAGE,
+    )
+
+
+def need_image(facts: Facts, target: str) -> Image:
+    """The image, of an export that is made for one.
+
+    Raises:
+        FairleadError: exit code 2; none was named.
+    """
+    if facts.image is None:
+        raise fail(
+            f"an export for {target} needs an image",
+            where="--image",
+            why="it is for the programs of one image",
+            remedy=f"fairlead site export --for {target} --image IMAGE",
+            check="export-image",
+            code=ExitCode.USAGE,
+        )
+    return facts.image

@@ -1,0 +1,110 @@
+"""Sarus: OCI hooks that exchange MPI and C library, and the script that stages the MPI.
+
+The MPI hook pairs libraries by the name before ``.so`` and reads the version behind it, so it is given
+copies under their SONAMEs: a Cray's libmpi_gnu_123.so.12 would find no partner. It shows what is behind
+them in /usr/lib, by the same names, and sets no variable: what the MPI needs of those goes into sarus.json.
+Source: eth-cscs/sarus, doc/config/mpi-hook.rst, doc/config/glibc-hook.rst; oci-hooks(5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.staged import Staged, script, staged
+from fairlead.hostmpi import is_binding
+from fairlead.layout import MOUNT
+
+_PREFIX = "/opt/sarus/default"
+
+
+def files(facts: Facts) -> tuple[ExportFile, ...]:
+    """Hooks, what sarus.json needs, and the staging script."""
+    # /usr/lib of the container is where everything is found: no search path of the copies' own.
+    made = staged(replace(facts, isolate=False), "sarus", glibc=True)
+    name = facts.name or (facts.host.library.family.value if facts.host else "mpi")
+    mpi, behind = _libraries(made)
+    tool = facts.tools.get
+    env = {
+        "LDCONFIG_PATH": tool("ldconfig", "/sbin/ldconfig"),
+        "MPI_COMPATIBILITY_TYPE": "major",
+        "MPI_LIBS": _joined(mpi),
+        "MPI_DEPENDENCY_LIBS": _joined(behind),
+        "BIND_MOUNTS": _joined([made.folder, *facts.here.binds, *facts.here.devices]),
+    }
+    # Each on a hook whose annotations all hold: --mpi --mpi-type=NAME, or defaultMPIType in sarus.json.
+    when = {"^com.hooks.mpi.enabled$": "^true$", "^com.hooks.mpi.type$": f"^{name}$"}
+    own = {n: v.replace(MOUNT, made.folder) for n, v in sorted(made.env.items())}
+    part = {"defaultMPIType": name, "environment": {"set": own}}
+    into = f"{_PREFIX}/etc/hooks.d, root's"
+    return (
+        ExportFile("hooks.d/05-mpi-hook.json", hook("mpi_hook", env, when), into),
+        *_glibc(facts, into),
+        ExportFile(
+            "sarus.part.json",
+            json.dumps(part, indent=2) + "\n",
+            f"add its entries to {_PREFIX}/etc/sarus.json, root's",
+        ),
+        ExportFile(
+            "stage.sh",
+            script(facts, made, "the MPI hook of Sarus"),
+            "run it as root on every node",
+            0o755,
+        ),
+    )
+
+
+def _libraries(made: Staged) -> tuple[list[str], list[str]]:
+    """The MPI with its companions, and what is behind them; modules are opened by their folder."""
+    host = made.plan.host
+    assert host is not None
+    modules = {path for plugins in host.plugins for path in plugins.files}
+    mpi: list[str] = []
+    behind: list[str] = []
+    for file in made.staging.files:
+        name = PurePosixPath(file.target).name
+        if file.source in modules:
+            continue
+        own = name == host.library.soname or is_binding(name)
+        (mpi if own else behind).append(f"{made.folder}/{file.target}")
+    return mpi, behind
+
+
+def _glibc(facts: Facts, into: str) -> tuple[ExportFile, ...]:
+    """The other hook, where the pieces of the host's C library are known."""
+    pieces = [e.path for e in facts.host.glibc] if facts.host else []
+    if not pieces:
+        return ()
+    tool = facts.tools.get
+    env = {
+        "GLIBC_LIBS": _joined(pieces),
+        "LDCONFIG_PATH": tool("ldconfig", "/sbin/ldconfig"),
+        "LDD_PATH": tool("ldd", "/usr/bin/ldd"),
+        "READELF_PATH": tool("readelf", "/usr/bin/readelf"),
+    }
+    text = hook("glibc_hook", env, {"^com.hooks.glibc.enabled$": "^true$"})
+    return (ExportFile("hooks.d/01-glibc-hook.json", text, into),)
+
+
+def hook(program: str, env: Mapping[str, str], annotations: Mapping[str, str]) -> str:
+    """A hook as oci-hooks(5) describes it; both of Sarus' are of the stage ``createContainer``."""
+    document = {
+        "version": "1.0.0",
+        "hook": {
+            "path": f"{_PREFIX}/bin/{program}",
+            "env": [f"{name}={value}" for name, value in env.items() if value],
+        },
+        "when": {"annotations": dict(annotations)},
+        "stages": ["createContainer"],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _joined(paths: Sequence[str]) -> str:
+    for path in paths:
+        if ":" in path:
+            raise unfit(path, path, "a `:` separates the paths of a list", "a hook of Sarus")
+    return ":".join(paths)

@@ -1,0 +1,38 @@
+"""Writes an export, whole or not at all: each file gets its name only when it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from fairlead.export.model import ExportFile
+from fairlead.findings import ExitCode, fail
+from fairlead.paths import atomic_write
+
+
+def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
+    """Writes ``files`` below ``folder``; what is there of the same name is replaced.
+
+    Raises:
+        FairleadError: one cannot be written.
+    """
+    written = []
+    for file in files:
+        inner = PurePosixPath(file.path)
+        assert not inner.is_absolute() and ".." not in inner.parts
+        path = folder / inner
+        try:
+            with atomic_write(path, "w") as stream:
+                stream.write(file.text)
+            path.chmod(file.mode)
+        except OSError as exc:
+            raise fail(
+                "the export cannot be written",
+                where=str(exc.filename or path),
+                why=exc.strerror or str(exc),
+                remedy="give another folder with -o",
+                check="output-unwritable",
+                code=ExitCode.FAILED,
+            ) from None
+        written.append(path)
+    return tuple(written)

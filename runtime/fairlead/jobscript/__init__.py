@@ -1,0 +1,1 @@
+"""Job scripts: what ``fairlead script`` writes for each scheduler."""

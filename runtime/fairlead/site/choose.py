@@ -1,0 +1,141 @@
+"""Profiles by name, and the one to use here.
+
+All of them are remembered together, under the content of every file that was read: to check them takes
+longer than all else before a launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead import __version__
+from fairlead.findings import ExitCode, FairleadError, Finding, fail
+from fairlead.paths import atomic_write, cache_dir
+from fairlead.serial import from_json, to_json
+from fairlead.site import places
+from fairlead.site.model import Site
+from fairlead.suggest import suggest
+
+CHOSEN = "FAIRLEAD_SITE"
+_SCHEMA = 2
+
+
+def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file of the profile called ``name``, or ``name`` itself when it is a ``.toml`` path.
+
+    Raises:
+        FairleadError: exit code 2; there is no such profile.
+    """
+    found = places.files(environ)
+    path = Path(name) if name.endswith(".toml") else found.get(name, (None,))[-1]
+    if path is None:
+        raise fail(
+            f"no site profile `{name}`",
+            where="--site",
+            why=suggest(name, found),
+            remedy="fairlead site list",
+            check="site-unknown",
+            code=ExitCode.USAGE,
+        )
+    return path
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Every profile that is sound.
+
+    Attributes:
+        wrong: the mistakes of the others, by name.
+    """
+
+    sites: Mapping[str, Site]
+    wrong: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+
+
+def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
+    """Every profile that can be found, by name."""
+    found = places.files(environ)
+    key = _key([p for paths in found.values() for p in paths])
+    cached = cache_dir(environ) / "facts" / f"sites-{key}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return from_json(Sites, json.loads(cached.read_text()))
+    from fairlead.site import layers  # pydantic, only when something must be checked
+
+    sites: dict[str, Site] = {}
+    wrong: dict[str, tuple[Finding, ...]] = {}
+    for name, paths in found.items():
+        try:
+            sites[name] = layers.load(paths[-1], environ).site
+        except FairleadError as exc:
+            wrong[name] = exc.findings
+    every = Sites(sites, wrong)
+    with contextlib.suppress(OSError), atomic_write(cached, "w") as stream:
+        json.dump(to_json(every), stream)
+    return every
+
+
+def _key(paths: list[Path]) -> str:
+    digest = hashlib.sha256(f"{_SCHEMA} {__version__}".encode())
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            content = b""
+        digest.update(f"\n{path} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:20]
+
+
+def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
+    """The profile called ``name``, checked.
+
+    Raises:
+        FairleadError: exit code 2; it is unknown, or its files have mistakes.
+    """
+    path = profile_file(name, environ)
+    if not name.endswith(".toml"):
+        every = all_sites(environ)
+        if name in every.sites:
+            return every.sites[name]
+    from fairlead.site import layers
+
+    return layers.load(path, environ).site
+
+
+def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Site, str]:
+    """The profile to use and why: ``--site``, ``$FAIRLEAD_SITE``, or what was detected.
+
+    Raises:
+        FairleadError: exit code 2; none was named and none fits, or a profile that might have is
+            wrong. Guessing would be silent.
+    """
+    from fairlead.detect.match import detect  # it asks for all profiles, which are here
+
+    if name:
+        return load_site(name, environ), "named by --site"
+    if chosen := environ.get(CHOSEN):
+        return load_site(chosen, environ), f"named by ${CHOSEN}"
+    found = detect(environ)
+    if found.profile is None:
+        reasons = "\n".join(f"{site}: {why[0]}" for site, why in found.against.items() if why)
+        tied = "\n".join(found.notes)
+        raise fail(
+            "several site profiles fit this machine equally"
+            if found.ties
+            else "no site profile fits this machine",
+            where=platform.node(),
+            why=tied or reasons,
+            remedy=f"name one of them, e.g. --site {found.ties[0]}"
+            if found.ties
+            else "fairlead site detect; then name one with --site, e.g. `--site laptop` to use "
+            "mpiexec on this node alone, or write one: fairlead site detect --write",
+            check="site-detect",
+            code=ExitCode.USAGE,
+        )
+    return load_site(found.profile, environ), "detected"

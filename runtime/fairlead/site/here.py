@@ -1,0 +1,73 @@
+"""What of a profile's patterns there is on a machine.
+
+A pattern is a path with ``*``, ``?`` or ``[…]``, and may begin with a variable: ``$CRAY_MPICH_ROOTDIR/gtl/lib``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.site.model import Site
+
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def matches(
+    patterns: Iterable[str], environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> list[Path]:
+    """The paths that fit, pattern by pattern; of one pattern's, the highest version first.
+
+    A pattern whose variable is not set fits nothing.
+    """
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        if any(name not in environ for name in _VARIABLE.findall(pattern)):
+            continue
+        full = _VARIABLE.sub(lambda match: environ[match[1]], pattern)
+        try:
+            paths = list(root.glob(full.lstrip("/")))
+        except (OSError, ValueError):  # a file server that is away, an odd value of the variable
+            continue
+        for path in sorted(paths, key=_by_version, reverse=True):
+            found[path] = None
+    return list(found)
+
+
+def _by_version(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Numbers in a path as numbers: 8.1.29 comes after 8.1.9."""
+    parts = re.findall(r"\d+|\D+", str(path))
+    return tuple((1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts)
+
+
+@dataclass(frozen=True)
+class Here:
+    """What of a profile's paths is on this machine.
+
+    Attributes:
+        binds, devices: that are there.
+        absent: patterns of binds that fit nothing.
+    """
+
+    binds: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+
+NOTHING = Here()
+
+
+def look(site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Here:
+    """Looks; a file system that is away counts as nothing there."""
+
+    def seen(patterns: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"/{p.relative_to(root)}" for p in matches(patterns, environ, root))
+
+    return Here(
+        binds=seen(site.binds),
+        devices=seen(site.devices),
+        absent=tuple(p for p in site.binds if not matches((p,), environ, root)),
+    )

@@ -1,0 +1,259 @@
+"""One profile out of several files: its own, what that extends, and what a machine or user lays over it.
+
+Where the files are, and which hides which, is :mod:`fairlead.site.places`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.findings import ExitCode, FairleadError, Finding, fail
+from fairlead.site import model
+from fairlead.site.model import Origin, Site, Status
+from fairlead.site.places import files
+from fairlead.site.profile import GUESS, SECTIONS, SiteProfile, section_model
+from fairlead.suggest import suggest
+from fairlead.tomlfile import Document, Mistake, read
+
+_PROVENANCE = ("source", "sources")
+
+
+@dataclass(frozen=True)
+class Layered:
+    """A profile and the files that it is made of.
+
+    Attributes:
+        documents: the base first.
+    """
+
+    site: Site
+    documents: tuple[Document, ...]
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Layered:
+    """The profile in ``path``, laid over what it extends.
+
+    Raises:
+        FairleadError: exit code 2; one finding for each mistake of any of its files.
+    """
+    *read_here, end = _chain(path, environ)
+    documents = tuple(d for d in (*read_here, end) if isinstance(d, Document))[::-1]
+    findings: list[Finding] = list(end.findings) if isinstance(end, FairleadError) else []
+    for document in documents:
+        _, mistakes = document.validate(SiteProfile)
+        findings += mistakes
+        # What has no sound shape can not be looked into further.
+        if not mistakes:
+            findings += [document.finding(m) for m in _unfounded(document.data)]
+            findings += [document.finding(m) for m in _misnamed(document)]
+    if findings:
+        raise FairleadError(findings, ExitCode.USAGE)
+    return Layered(_merged(documents), documents)
+
+
+def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | FairleadError]:
+    """The file and those below it, itself first; where they do not lead on, the reason is the last."""
+    known = files(environ)
+    seen: list[Path] = []
+    while True:
+        named = path.stem if path in known.get(path.stem, ()) else shlex.quote(str(path))
+        try:
+            document = read(path, f"fairlead site show {named}")
+        except FairleadError as exc:
+            yield exc
+            return
+        seen.append(path)
+        yield document
+        about = document.data.get("site")
+        base = about.get("extends") if isinstance(about, dict) else None
+        if not isinstance(base, str):
+            return
+        own = known.get(base, ())
+        # Its own name, or one that has already had a turn: what is below that.
+        used = [own.index(p) for p in seen if p in own]
+        below = own[: min(used)] if used else own
+        if base == path.stem and path not in own:
+            below = own
+        if not below:
+            yield FairleadError(document.finding(_no_base(base, known, seen)), ExitCode.USAGE)
+            return
+        path = below[-1]
+
+
+def _no_base(base: str, known: Mapping[str, tuple[Path, ...]], seen: list[Path]) -> Mistake:
+    if base in known:
+        names = " -> ".join(p.stem for p in seen)
+        return Mistake(
+            ("site", "extends"),
+            f"`{base}` comes round to itself",
+            f"{names} -> {base}, and no other folder has a profile of that name",
+            "site-extends",
+        )
+    return Mistake(
+        ("site", "extends"),
+        f"it extends `{base}`, which there is not",
+        suggest(base, known),
+        "site-extends",
+    )
+
+
+def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Values that do not say where they come from."""
+    known = {*data.get("sources", {}), GUESS}
+    for section in SECTIONS:
+        values = data.get(section, {})
+        own = values.get("sources", {})
+        for key, name in (("source", values.get("source")), *own.items()):
+            if name is not None and name not in known:
+                yield Mistake(
+                    (section, "sources", key) if key in own else (section, key),
+                    f"`{name}` is no entry of [sources]",
+                    suggest(name, known),
+                    "site-source",
+                )
+        for key in own:
+            if key not in values:
+                yield Mistake(
+                    (section, "sources", key),
+                    f"a source for `{section}.{key}`, which is not set here",
+                    f"[{section}] sets {', '.join(k for k in values if k not in _PROVENANCE) or 'nothing'}",
+                    "site-source",
+                )
+        for key in values:
+            if key not in (*_PROVENANCE, *own) and "source" not in values:
+                yield Mistake(
+                    (section, key),
+                    f"`{section}.{key}` does not say where it comes from",
+                    f'[{section}] has no `source`; `source = "{GUESS}"` says that nobody knows',
+                    "site-source",
+                )
+    for number, reference in enumerate(data.get("performance", ())):
+        if reference["source"] not in known:
+            yield Mistake(
+                ("performance", number, "source"),
+                f"`{reference['source']}` is no entry of [sources]",
+                suggest(reference["source"], known),
+                "site-source",
+            )
+
+
+def _misnamed(document: Document) -> Iterator[Mistake]:
+    name, stem = document.data["site"]["name"], document.path.stem
+    if name != stem:
+        yield Mistake(
+            ("site", "name"),
+            f"the profile calls itself `{name}`, its file is {stem}.toml",
+            "profiles are found by the names of their files",
+            "site-name",
+        )
+
+
+def _merged(documents: tuple[Document, ...]) -> Site:
+    data: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    references: dict[tuple[str, str], tuple[dict[str, Any], Origin]] = {}
+    notes: list[str] = []
+    for document in documents:
+        about = document.data["site"]
+        notes = [*about.get("notes", ()), *notes]
+        # Dates and operator are a machine's own: kept by a file that amends it, not by one like it.
+        below = data.get("site", {})
+        kept = below if below.get("name") == about["name"] else {}
+        data["site"] = {**kept, **about, "notes": list(dict.fromkeys(notes))}
+        for section in SECTIONS:
+            for key, value in document.data.get(section, {}).items():
+                if key in _PROVENANCE:
+                    continue
+                origin = _origin(document, section, key)
+                origins[f"{section}.{key}"] = origin
+                if isinstance(value, dict):
+                    origins |= {f"{section}.{key}.{name}": origin for name in value}
+                    value = {**data.get(section, {}).get(key, {}), **value}
+                data.setdefault(section, {})[key] = value
+        for reference in document.data.get("performance", ()):
+            named = (reference["what"], reference.get("conditions", ""))
+            references[named] = (reference, _from(document, reference["source"]))
+    profile = SiteProfile.model_validate(data)
+    if not profile.fabric.accepts:
+        raise fail(
+            "the profile accepts no transport, so no proof could hold",
+            where=str(documents[-1].path),
+            why="neither it nor what it extends sets `fabric.accepts`",
+            remedy='add [fabric] accepts = ["…"], or [site] extends = "…"; then '
+            + documents[-1].remedy,
+            check="missing-key",
+            code=ExitCode.USAGE,
+        )
+    return _site(profile, documents, origins, references)
+
+
+def _origin(document: Document, section: str, key: str) -> Origin:
+    values = document.data[section]
+    return _from(document, values.get("sources", {}).get(key) or values["source"])
+
+
+def _from(document: Document, source: str) -> Origin:
+    name = document.data["site"]["name"]
+    entry = document.data.get("sources", {}).get(source)
+    if entry is None:
+        return Origin(Status.GUESS, model.NOBODY, "", name)
+    return Origin(Status(entry["status"]), entry["text"], str(entry.get("read", "")), name)
+
+
+def _site(
+    profile: SiteProfile,
+    documents: tuple[Document, ...],
+    origins: Mapping[str, Origin],
+    references: Mapping[tuple[str, str], tuple[dict[str, Any], Origin]],
+) -> Site:
+    about = profile.site
+
+    def part(name: str, kind: type[Any]) -> Any:
+        fields = section_model(name).model_fields
+        section = getattr(profile, name)
+        return kind(**{key: getattr(section, key) for key in fields if key not in _PROVENANCE})
+
+    return Site(
+        name=about.name,
+        summary=about.summary,
+        accepts=profile.fabric.accepts,
+        start_s=float(profile.watchdog.start_s),
+        require_signature=profile.images.require_signature,
+        lineage=tuple(dict.fromkeys(d.data["site"]["name"] for d in reversed(documents))),
+        is_family=about.family,
+        operator=about.operator,
+        since=str(about.since or ""),
+        until=str(about.until or ""),
+        notes=about.notes,
+        detect=part("detect", model.Clues),
+        scheduler=part("scheduler", model.Scheduler),
+        launcher=part("launcher", model.Starter),
+        engine=part("engine", model.Engines),
+        fabric=part("fabric", model.Fabric),
+        mpi=part("mpi", model.MpiHere),
+        dependencies=part("dependencies", model.Dependencies),
+        binds=profile.binds.paths,
+        devices=profile.devices.paths,
+        environment=part("environment", model.Environment),
+        gpu=part("gpu", model.Gpu),
+        storage=part("storage", model.Storage),
+        node=part("node", model.Node),
+        images=part("images", model.Images),
+        performance=tuple(
+            model.Reference(
+                what=raw["what"],
+                value=float(raw["value"]),
+                unit=raw["unit"],
+                higher_is_better=raw["better"] == "higher",
+                conditions=raw.get("conditions", ""),
+                origin=origin,
+            )
+            for raw, origin in references.values()
+        ),
+        origins=origins,
+    )

@@ -1,0 +1,109 @@
+"""``python3 -m fairlead.transfer``: staging on one node, as a step of a job or by hand.
+
+    python3 -m fairlead.transfer in FOLDER --item SOURCE NAME …
+    python3 -m fairlead.transfer out FOLDER --item NAME TARGET …
+    python3 -m fairlead.transfer clear FOLDER
+
+``out`` also fetches what a run could not copy back, and then removes the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from fairlead.findings import ExitCode, FairleadError
+from fairlead.transfer import node
+from fairlead.transfer.model import InItem, Links, NodeReport, OutItem, node_name
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does one step, writes its report where that is asked for, and returns an exit code."""
+    signal.signal(signal.SIGTERM, _interrupted)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _interrupted)
+    args = _parser().parse_args(argv)
+    try:
+        report = _done(args)
+    except FairleadError as exc:
+        report = NodeReport(node_name(), True, findings=exc.findings, error=int(exc.code))
+    except KeyboardInterrupt:
+        report = NodeReport(node_name(), True, error=int(ExitCode.INTERRUPTED))
+    if args.report:
+        _write(args.report, report)
+    else:
+        _say(report)
+    if not report.acted and not args.step:
+        return ExitCode.FAILED
+    return report.error
+
+
+def _done(args: argparse.Namespace) -> NodeReport:
+    if args.what == "in":
+        # The command runs when this process has ended: it holds nothing.
+        begun = node.stage_in(
+            args.folder,
+            [InItem(source, name) for source, name in args.item],
+            links=Links.FOLLOW if args.follow else Links.REFUSE,
+            job=args.job,
+            keep=args.keep,
+            step=args.step,
+            hold=False,
+        )
+        return begun.report
+    if args.what == "out":
+        items = [OutItem(name, target) for name, target in args.item]
+        return node.stage_out(args.folder, items, each=args.each, step=args.step)
+    return node.clear(args.folder, step=args.step)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python3 -m fairlead.transfer")
+    parser.add_argument("what", choices=("in", "out", "clear"))
+    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("--item", nargs=2, action="append", default=[])
+    parser.add_argument("--step", action="store_true", help="other processes do the same")
+    parser.add_argument(
+        "--each", action="store_true", help="copy into a folder of this node's name"
+    )
+    parser.add_argument("--follow", action="store_true", help="copy what links lead to")
+    parser.add_argument("--job", default="", help="use what an earlier run of this job has left")
+    parser.add_argument("--keep", action="store_true", help="leave it to the next run of that job")
+    parser.add_argument("--report", default="", help="folder for a report, instead of words")
+    return parser
+
+
+def _write(folder: str, report: NodeReport) -> None:
+    path = f"{folder}/{report.node}.{os.getpid()}"
+    with open(f"{path}.partial", "w", encoding="ascii") as stream:
+        json.dump(report.to_json(), stream)
+    os.replace(f"{path}.partial", f"{path}.json")
+
+
+def _say(report: NodeReport) -> None:
+    from fairlead.transfer.job import amount
+
+    for one in report.items:
+        rate = "there already" if one.reused else f"{amount(one.rate)}/s"
+        print(
+            f"{one.name}: {amount(one.bytes)} in {one.files} files to {one.target}, {rate}, verified",
+            file=sys.stderr,
+        )
+    for finding in report.findings:
+        label = f"{finding.severity.value}[{finding.check}]"
+        print(f"{label}: {finding.what}\nwhere: {finding.where}", file=sys.stderr)
+        print(f"why:   {finding.why}\nnext:  {finding.remedy}", file=sys.stderr)
+    if not report.acted:
+        print("nothing to do: no folder of yours is there", file=sys.stderr)
+
+
+def _interrupted(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

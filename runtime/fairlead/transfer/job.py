@@ -1,0 +1,391 @@
+"""What a run does about its data: before the command, and after it however it ended.
+
+For one node this process copies by itself. For several, ``python3 -m fairlead.transfer`` runs on each:
+how a step is started on every node is the caller's to say (:data:`EachNode`), and what each node did
+comes back as a file of a folder that all of them see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
+from fairlead.layout import Line
+from fairlead.plan import Bind
+from fairlead.progress import Progress, Silent
+from fairlead.transfer import node
+from fairlead.transfer.folder import Lock
+from fairlead.transfer.model import (
+    MOUNT,
+    PREFIX,
+    VARIABLE,
+    InItem,
+    Links,
+    Moved,
+    NodeReport,
+    OutItem,
+    report_of,
+)
+from fairlead.transfer.place import Place
+
+# Runs words at least once on every node of the job, waits, and gives their exit code.
+EachNode = Callable[[Sequence[str]], int]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be staged.
+
+    Attributes:
+        links: what becomes of links that lead out of what is staged in.
+        keep: what was staged in is left to the next run of the same job.
+        job: the scheduler's job, as :func:`fairlead.transfer.place.job_here` tells it.
+        token: makes this run's folder different from all others.
+    """
+
+    ins: tuple[InItem, ...]
+    outs: tuple[OutItem, ...]
+    place: Place
+    links: Links = Links.REFUSE
+    keep: bool = False
+    job: str = ""
+    token: str = field(default_factory=lambda: os.urandom(6).hex())
+
+    @property
+    def folder(self) -> str:
+        """The run's folder, the same on every node."""
+        return os.path.join(os.path.abspath(self.place.path), f"{PREFIX}{self.token}")
+
+    @property
+    def bind(self) -> Bind:
+        return Bind(f"{self.folder}/data", MOUNT)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables for the container."""
+        return {VARIABLE: MOUNT}
+
+
+@dataclass
+class Stage:
+    """A run's data on its nodes.
+
+    Attributes:
+        moved_in, moved_out: what was copied so far, node by node.
+        findings: what the end of it came to.
+        kept: ``(node, name): path`` of what could not be copied back.
+    """
+
+    wish: Wish
+    moved_in: list[Moved] = field(default_factory=list)
+    moved_out: list[Moved] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    kept: dict[tuple[str, str], str] = field(default_factory=dict)
+    nodes: int = 0
+
+
+@contextlib.contextmanager
+def staged(
+    wish: Wish,
+    *,
+    each_node: EachNode | None = None,
+    shared: Path | None = None,
+    progress: Progress | None = None,
+    told: Callable[[Sequence[Finding]], None] = lambda findings: None,
+) -> Iterator[Stage]:
+    """Stages in, gives the block its data, stages out and removes what was staged.
+
+    Args:
+        each_node: starts a step on every node; without it, this node is the only one.
+        shared: a folder that all nodes see, for what they report; with ``each_node``.
+        told: called with the findings of the end when the block ended with an interrupt, which has no
+            room for them. Those of a FairleadError are added to it; else they are in
+            :attr:`Stage.findings`.
+    Raises:
+        FairleadError: exit codes 2, 121 and 123; it could not be staged in. Nothing is left then.
+    """
+    stage, shown = Stage(wish), progress or Silent()
+    lock = None
+    if each_node:
+        _in_by_steps(stage, each_node, _reports(shared), shown)
+    else:
+        lock = _in_here(stage, shown)
+    try:
+        yield stage
+    except FairleadError as exc:
+        _out(stage, each_node, shared, shown, told)
+        raise FairleadError((*exc.findings, *stage.findings), exc.code) from None
+    except BaseException:
+        _out(stage, each_node, shared, shown, told)
+        told(stage.findings)
+        raise
+    else:
+        _out(stage, each_node, shared, shown, told)
+    finally:
+        if lock:
+            lock.release()
+
+
+def _in_here(stage: Stage, shown: Progress) -> Lock | None:
+    wish, begun = stage.wish, None
+    try:
+        with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (told, say):
+            begun = node.stage_in(
+                wish.folder, wish.ins, links=wish.links, job=wish.job, keep=wish.keep, told=told
+            )
+            stage.moved_in += begun.report.items
+            stage.nodes = 1
+            if wish.ins:
+                say(begun.report.items)
+    except BaseException:
+        if begun:  # interrupted after it was made
+            node.clear(wish.folder)
+        raise
+    return begun.lock
+
+
+def _out(
+    stage: Stage,
+    each_node: EachNode | None,
+    shared: Path | None,
+    shown: Progress,
+    told: Callable[[Sequence[Finding]], None],
+) -> None:
+    """Copies back and removes. Raises nothing but an interrupt."""
+    wish = stage.wish
+    try:
+        title = "staging out" if wish.outs else "removing what was staged"
+        with _shown(shown, title) as (moving, say):
+            if each_node:
+                several = stage.nodes > 1
+                reports = _step(
+                    each_node, out_words(wish, step=True, each=several), _reports(shared)
+                )
+            else:
+                reports = [node.stage_out(wish.folder, wish.outs, told=moving)]
+            _noted(stage, reports)
+            if wish.outs:
+                say(stage.moved_out)
+    except node.Interrupted as exc:
+        _noted(stage, [exc.report])
+        told(stage.findings)
+        raise
+    except FairleadError as exc:
+        stage.findings += exc.findings
+
+
+def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
+    acted = [report for report in reports if report.acted]
+    for report in acted:
+        stage.moved_out += report.items
+        stage.findings += report.findings
+        stage.kept |= {(report.node, name): path for name, path in report.kept.items()}
+    for item in stage.wish.outs:
+        if acted and all(item.name in report.missing for report in acted):
+            stage.findings.append(
+                error(
+                    f"the command left no {item.name} to copy back",
+                    where=f"{MOUNT}/{item.name} in the container",
+                    why="there was neither file nor folder of that name when it had ended",
+                    remedy=f"let it write below ${VARIABLE}, or mend the name behind --stage-out",
+                    check="stage-out",
+                )
+            )
+
+
+# --- several nodes -------------------------------------------------------------------------------
+
+
+def _in_by_steps(stage: Stage, each_node: EachNode, reports: Path, shown: Progress) -> None:
+    wish = stage.wish
+    try:
+        with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (_, say):
+            done = _step(each_node, in_words(wish, step=True), reports)
+            stage.moved_in += [item for report in done for item in report.items]
+            stage.nodes = sum(report.acted for report in done)
+            if wish.ins:
+                say(stage.moved_in)
+    except BaseException:
+        with contextlib.suppress(FairleadError):
+            _step(each_node, clear_words(wish, step=True), reports)
+        raise
+
+
+def _step(each_node: EachNode, words: Sequence[str], reports: Path) -> list[NodeReport]:
+    """Runs a step on every node, and reads what each of its processes reports.
+
+    Raises:
+        FairleadError: a node failed, or one ended without a report.
+    """
+    folder = reports / f"stage-{os.urandom(4).hex()}"
+    folder.mkdir(parents=True)
+    code = each_node([*words, "--report", str(folder)])
+    found = [report_of(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    failed = [report for report in found if report.error]
+    out = "out" in words
+    if failed and not out:
+        findings = {finding: None for report in failed for finding in report.findings}
+        raise FairleadError(tuple(findings), ExitCode(failed[0].error))
+    if not found or (code and not failed):
+        raise fail(
+            "the step that stages on every node failed",
+            where=f"its launcher's exit code is {code}; {len(found)} processes reported",
+            why="its own words are above",
+            remedy=f"try it by hand: {shlex.join(words)}",
+            check="stage-step",
+            code=ExitCode.LAUNCH_FAILED,
+        )
+    return found
+
+
+def _reports(shared: Path | None) -> Path:
+    if shared is None:
+        raise ValueError("steps need a folder for their reports")
+    return shared
+
+
+def in_words(wish: Wish, *, step: bool = False) -> list[str]:
+    """The words that stage in on the node they run on."""
+    words = [*_module(), "in", wish.folder]
+    words += ["--step"] if step else []
+    words += ["--follow"] if wish.links is Links.FOLLOW else []
+    words += ["--job", wish.job] if wish.job else []
+    words += ["--keep"] if wish.keep else []
+    for item in wish.ins:
+        words += ["--item", item.source, item.name]
+    return words
+
+
+def out_words(wish: Wish, *, step: bool = False, each: bool = False) -> list[str]:
+    """The words that stage out, and remove what was staged."""
+    words = [*_module(), "out", wish.folder]
+    words += ["--step"] if step else []
+    words += ["--each"] if each else []
+    for item in wish.outs:
+        words += ["--item", item.name, item.target]
+    return words
+
+
+def clear_words(wish: Wish, *, step: bool = False) -> list[str]:
+    """The words that remove what was staged."""
+    return [*_module(), "clear", wish.folder, *(["--step"] if step else [])]
+
+
+def _module() -> tuple[str, ...]:
+    return (sys.executable, "-m", "fairlead.transfer")
+
+
+def shell(wish: Wish, line: str, launcher: Sequence[str] = ()) -> str:
+    """A line for a shell that stages, runs ``line``, and stages out however it ended.
+
+    Args:
+        launcher: words that start a step on every node; each copies back into a folder of its name then.
+            Without them, all is on the shell's own node.
+    """
+    step = bool(launcher)
+    into = shlex.join([*launcher, *in_words(wish, step=step)])
+    out = shlex.join([*launcher, *out_words(wish, step=step, each=step)])
+    return f"{into} && {{ {line}; c=$?; {out} || c=$(($c ? $c : $?)); (exit $c); }}"
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def lines(wish: Wish) -> tuple[Line, ...]:
+    """What is staged, for ``explain``."""
+    place = f"{wish.place.path} ({wish.place.kind})"
+    found = [
+        Line(
+            "stage-data",
+            f"${VARIABLE}={MOUNT}",
+            f"a folder of this run in {place}, made on each node and removed after the command",
+            wish.place.why,
+        )
+    ]
+    for item in wish.ins:
+        found.append(
+            Line(
+                "stage-data",
+                f"{item.source} -> {MOUNT}/{item.name}",
+                "--stage-in: copied once a node before the command, and read back to compare",
+            )
+        )
+    for one in wish.outs:
+        found.append(
+            Line(
+                "stage-data",
+                f"{MOUNT}/{one.name} -> {one.target}",
+                "--stage-out: copied back after the command, however it ended",
+            )
+        )
+    return tuple(found)
+
+
+def amount(count: float) -> str:
+    """Bytes for people, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def in_short(moved: Sequence[Moved]) -> str:
+    """What was copied, and how fast, in one line; of several nodes, the slowest counts."""
+    if not moved:
+        return "nothing"
+    nodes = {one.node: [m for m in moved if m.node == one.node] for one in moved}
+    first = next(iter(nodes.values()))
+    files, size = sum(m.files for m in first), sum(m.bytes for m in first)
+    text = f"{amount(size)} in {files} file{'s' if files != 1 else ''}"
+    text += f" on each of {len(nodes)} nodes" if len(nodes) > 1 else ""
+    rates = {
+        name: sum(m.data for m in own if not m.reused) / max(sum(m.copy_s for m in own), 1e-6)
+        for name, own in nodes.items()
+    }
+    if all(m.reused for m in moved):
+        return f"{text}, there from an earlier run of this job, verified"
+    slowest = min(rates, key=lambda name: rates[name])
+    text += f", {amount(rates[slowest])}/s"
+    text += f" (the slowest, {slowest})" if len(nodes) > 1 else ""
+    text += ", some there already" if any(m.reused for m in moved) else ""
+    verified = max(sum(m.verify_s for m in own) for own in nodes.values())
+    return f"{text}, verified in {verified:.1f} s"
+
+
+@contextlib.contextmanager
+def _shown(
+    shown: Progress, title: str
+) -> Iterator[tuple[Callable[[str, int], None], Callable[[Sequence[Moved]], None]]]:
+    """A stage of the progress display, fed by what copying tells.
+
+    That nobody reads it any more, as after a hang-up, must not end a copy.
+    """
+    stack, whole = contextlib.ExitStack(), [0]
+    display = stack.enter_context(shown.stage(title, unit="B"))
+
+    def told(what: str, count: int) -> None:
+        with contextlib.suppress(OSError):
+            if what == "size":
+                whole[0] += count
+                display.total(whole[0])
+            elif what == "copying":
+                display.advance(count)
+            else:
+                display.note("reading back")
+
+    try:
+        yield told, lambda moved: display.result(in_short(moved))
+    except BaseException as exc:
+        with contextlib.suppress(OSError):
+            stack.__exit__(type(exc), exc, exc.__traceback__)
+        raise
+    with contextlib.suppress(OSError):
+        stack.close()

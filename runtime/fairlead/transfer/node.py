@@ -1,0 +1,398 @@
+"""What one node does: it copies in, it copies back, and it removes what was staged.
+
+On each node of a job the same step may run in several processes, and several nodes may see one
+storage: whoever makes the folder works, the others say that they did not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.transfer import copying, folder, room, tree
+from fairlead.transfer.copying import Told
+from fairlead.transfer.folder import Lock, Owner, Staged
+from fairlead.transfer.model import (
+    MOUNT,
+    InItem,
+    Links,
+    Moved,
+    NodeReport,
+    OutItem,
+    Tree,
+    node_name,
+)
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A folder that was filled, and the lock that says that its run lives."""
+
+    report: NodeReport
+    lock: Lock | None = None
+
+
+def _nobody(what: str, amount: int) -> None: ...
+
+
+def stage_in(
+    where: str,
+    items: Sequence[InItem],
+    *,
+    links: Links = Links.REFUSE,
+    job: str = "",
+    keep: bool = False,
+    step: bool = False,
+    hold: bool = True,
+    told: Told = _nobody,
+) -> Begun:
+    """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
+
+    Args:
+        job: what an earlier run of it has left is used, when it is what it should be.
+        keep: it is to be left to the next run of that job.
+        step: other processes do the same; one of them does it.
+        hold: the process that calls lives as long as the run: when it ends, the folder is nobody's.
+        told: called with ``size`` and the bytes that are to be copied, then as :func:`copying.copy`.
+    Raises:
+        FairleadError: exit codes 2, 121 and 123. Nothing is left then.
+    """
+    root, me = os.path.dirname(where), node_name()
+    folder.usable(root)
+    folder.clear_stale(root)
+    try:
+        lock = folder.make(where, Owner(me, job, hold, keep))
+    except FileExistsError:
+        if step:
+            return Begun(NodeReport(me, acted=False))
+        raise fail(
+            "the folder of this run is there already",
+            where=where,
+            why="another run has the same one, or this line was started twice",
+            remedy="`fairlead run` anew, which makes a folder of its own",
+            check="stage-place",
+            code=ExitCode.PREFLIGHT_REFUSED,
+        ) from None
+    except OSError as exc:
+        raise _in_words(exc, root) from None
+    try:
+        moved = _filled(where, root, items, links, job, told)
+    except BaseException as exc:
+        with contextlib.suppress(OSError):
+            copying.remove(where)
+        if lock:
+            lock.release()
+        if isinstance(exc, OSError):
+            raise _in_words(exc, root) from None
+        raise
+    return Begun(NodeReport(me, acted=True, items=tuple(moved)), lock)
+
+
+def _filled(
+    where: str, root: str, items: Sequence[InItem], links: Links, job: str, told: Told
+) -> list[Moved]:
+    trees = {item.name: tree.scan(item.source, links) for item in items}
+    moved: list[Moved] = []
+    whole: dict[str, Staged] = {}
+    with folder.of_job(root, job) as earlier:
+        for item in items:
+            if again := _reused(where, item, trees[item.name], earlier, told):
+                whole[item.name], one = again
+                moved.append(one)
+    todo = [item for item in items if item.name not in whole]
+    room.check(where, [trees[item.name] for item in todo])
+    told("size", sum(trees[item.name].bytes for item in todo))
+    for item in todo:
+        seen, partial = trees[item.name], f"{where}/new/copy"
+        copied = copying.copy(seen, partial, told)
+        copying.unchanged(seen, links)
+        target = f"{where}/data/{item.name}"
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        _moved(partial, target)
+        whole[item.name] = Staged(seen, copied.digest, copied.files)
+        moved.append(
+            Moved(
+                node_name(), item.name, seen.top, target, seen.files, seen.bytes, seen.data,
+                copied.copy_s, copied.verify_s, copied.digest,
+            )
+        )  # fmt: skip
+    folder.write_manifest(where, whole)
+    order = {item.name: n for n, item in enumerate(items)}
+    return sorted(moved, key=lambda one: order[one.name])
+
+
+def _reused(
+    where: str, item: InItem, seen: Tree, earlier: Sequence[str], told: Told
+) -> tuple[Staged, Moved] | None:
+    """Takes an item over from an earlier run of the job, if source and copy are what they were."""
+    for other in earlier:
+        known = folder.manifest(other)
+        for name, staged in known.items():
+            if staged.tree.top != seen.top:
+                continue
+            begun, place = time.monotonic(), f"{other}/data/{name}"
+            try:
+                there = tree.scan(place, Links.KEEP, seen_as="\0", leave_special=True)
+                right = not tree.differences(staged.tree, seen)
+                right = right and not copying.differing(seen, there)
+                right = right and copying.digests(there, told) == dict(staged.files)
+            except (OSError, FairleadError):
+                right = False
+            folder.write_manifest(other, {n: s for n, s in known.items() if n != name})
+            if not right:
+                copying.remove(place)
+                break
+            target = f"{where}/data/{item.name}"
+            os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+            _moved(place, target)
+            one = Moved(
+                node_name(), item.name, seen.top, target, seen.files, seen.bytes, seen.data,
+                0.0, time.monotonic() - begun, staged.digest, reused=True,
+            )  # fmt: skip
+            return staged, one
+    return None
+
+
+def _moved(source: str, target: str) -> None:
+    """Renames within a storage; a folder that may not be written to is made writable for that."""
+    mode = os.lstat(source).st_mode
+    ours = os.path.isdir(source) and not os.path.islink(source)
+    if ours:
+        os.chmod(source, 0o700)
+    _rename(source, target)
+    if ours:
+        os.chmod(target, mode & 0o7777)
+
+
+def stage_out(
+    where: str,
+    items: Sequence[OutItem],
+    *,
+    each: bool = False,
+    step: bool = False,
+    told: Told = _nobody,
+) -> NodeReport:
+    """Copies ``items`` back from the folder ``where``, then removes it; what is not back stays.
+
+    Args:
+        each: several nodes have folders of their own: each copies into a folder of its name.
+        step: other processes do the same; one of them does it.
+    Raises:
+        KeyboardInterrupt: after what is not back was marked as kept.
+    """
+    me, owner = node_name(), folder.owner_of(where)
+    if owner is None:
+        return NodeReport(me, acted=False)
+    if step:
+        try:
+            if owner.node != me:
+                return NodeReport(me, acted=False)
+            os.mkdir(f"{where}/out")
+        except OSError:
+            return NodeReport(me, acted=False)
+    moved: list[Moved] = []
+    findings: list[Finding] = []
+    kept: dict[str, str] = {}
+    missing: list[str] = []
+    code, interrupted = 0, False
+    for item in items:
+        place = f"{where}/data/{item.name}"
+        if not os.path.lexists(place):
+            missing.append(item.name)
+            continue
+        target = f"{item.target}/{me}" if each else item.target
+        try:
+            if interrupted:
+                raise KeyboardInterrupt
+            one, told_too = _back(place, item, target, told)
+            moved.append(one)
+            findings += told_too
+            if not owner.keep:
+                copying.remove(place)
+        except (FairleadError, OSError, KeyboardInterrupt) as exc:
+            interrupted = interrupted or isinstance(exc, KeyboardInterrupt)
+            kept[item.name] = place
+            code = ExitCode.LAUNCH_FAILED
+            findings.append(_kept(exc, where, item, place, target))
+    back = {one.name for one in moved}
+    for name in folder.kept_results(where):  # by a run before this call
+        if name not in back and os.path.lexists(f"{where}/data/{name}"):
+            kept.setdefault(name, f"{where}/data/{name}")
+    try:
+        _cleared(where, owner, items, kept)
+    except OSError as exc:
+        findings.append(
+            Finding(
+                Severity.WARNING,
+                "not all that was staged could be removed",
+                str(exc.filename or where),
+                exc.strerror or str(exc),
+                f"rm -rf {shlex.quote(where)}",
+                "stage-clear",
+            )
+        )
+    if interrupted and not step:
+        raise Interrupted(
+            NodeReport(me, True, tuple(moved), tuple(findings), code, kept, tuple(missing))
+        )
+    return NodeReport(
+        me, True, tuple(moved), tuple(findings), code, kept, tuple(missing)
+    )  # fmt: skip
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while results were copied back, and what is back by then."""
+
+    def __init__(self, report: NodeReport):
+        super().__init__()
+        self.report = report
+
+
+def clear(where: str, *, step: bool = False) -> NodeReport:
+    """Removes a run's folder with all that is in it."""
+    return stage_out(where, (), step=step)
+
+
+def _back(place: str, item: OutItem, target: str, told: Told) -> tuple[Moved, list[Finding]]:
+    """Copies one item to ``target``, under another name until it is whole."""
+    seen_as = f"{MOUNT}/{item.name}"
+    seen = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
+    above = os.path.dirname(target)
+    os.makedirs(above, exist_ok=True)
+    room.check(above, [seen])
+    token = os.urandom(4).hex()
+    partial = f"{above}/.{os.path.basename(target)}.{token}.partial"
+    told("size", seen.bytes)
+    findings = _left(item, seen)
+    try:
+        copied = copying.copy(seen, partial, told)
+        copying.unchanged(seen, Links.KEEP, seen_as)
+        try:
+            _moved(partial, target)
+        except FileExistsError:
+            instead = f"{target}.{token}"
+            findings.append(
+                Finding(
+                    Severity.WARNING,
+                    f"{item.name} was copied back under another name",
+                    instead,
+                    f"{target} has come into being since the run began, and nothing is overwritten",
+                    f"look at both, then mv {shlex.quote(instead)} to where it belongs",
+                    "stage-out",
+                )
+            )
+            target = instead
+            _moved(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            copying.remove(partial)
+        raise
+    return (
+        Moved(
+            node_name(), item.name, place, target, seen.files, seen.bytes, seen.data,
+            copied.copy_s, copied.verify_s, copied.digest,
+        ),
+        findings,
+    )  # fmt: skip
+
+
+def _left(item: OutItem, seen: Tree) -> list[Finding]:
+    found = []
+    if seen.left_out:
+        shown = ", ".join(f"{path}: {what}" for path, what in seen.left_out[:5])
+        found.append(
+            Finding(
+                Severity.WARNING,
+                f"{len(seen.left_out)} of {item.name} cannot be copied back and had no content",
+                shown,
+                "sockets, pipes and devices hold no data",
+                "nothing, unless something was to be read from them",
+                "stage-special",
+            )
+        )
+    if seen.outward:
+        found.append(
+            Finding(
+                Severity.WARNING,
+                f"{len(seen.outward)} links of {item.name} lead out of it",
+                ", ".join(seen.outward[:5]),
+                "they were copied back as they are; what they lead to in the container was not",
+                "--stage-out the folder that holds both, if it matters",
+                "stage-link",
+            )
+        )
+    return found
+
+
+def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str) -> Finding:
+    if isinstance(exc, FairleadError):
+        first = exc.findings[0]
+        why = f"{first.what}: {first.where}; {first.why}"
+    elif isinstance(exc, OSError):
+        why = f"{exc.filename or target}: {exc.strerror or exc}"
+    else:
+        why = "it was interrupted"
+    words = (sys.executable, "-m", "fairlead.transfer", "out", where, "--item", item.name, target)
+    return error(
+        f"{item.name} could not be copied back; it is still on {node_name()}",
+        where=place,
+        why=why,
+        remedy=f"on {node_name()}, while the job has it: {shlex.join(words)}",
+        check="stage-out",
+    )
+
+
+def _cleared(where: str, owner: Owner, items: Sequence[OutItem], kept: dict[str, str]) -> None:
+    if kept:
+        folder.keep_results(where, list(kept))
+    elif owner.keep:
+        whole = folder.manifest(where)
+        folder.hand_on(where, owner, [i.name for i in items if i.name not in whole])
+    else:
+        copying.remove(where)
+
+
+def _in_words(exc: OSError, root: str) -> FairleadError:
+    if exc.errno in _NO_ROOM:
+        return room.no_room(
+            root, f"{exc.strerror} while {exc.filename or root} was written: others fill it too"
+        )
+    return folder.in_words(exc, root)
+
+
+def _rename(source: str, target: str) -> None:
+    """Renames, and replaces nothing.
+
+    Raises:
+        FileExistsError: there is something at ``target``.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = (os.fsencode(source), os.fsencode(target))
+    try:
+        failed = libc.renameat2(_AT_FDCWD, words[0], _AT_FDCWD, words[1], _RENAME_NOREPLACE)
+        number = ctypes.get_errno() if failed else 0
+    except AttributeError:  # a C library before glibc 2.28
+        number = errno.ENOSYS
+    if not number:
+        return
+    if number not in (errno.ENOSYS, errno.EINVAL):  # NFS, Lustre: no such rename
+        raise OSError(number, os.strerror(number), source, None, target)
+    if os.path.isdir(source) and not os.path.islink(source):
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        os.rename(source, target)  # over an empty folder at most
+    else:
+        os.link(source, target, follow_symlinks=False)
+        os.unlink(source)

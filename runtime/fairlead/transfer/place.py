@@ -1,0 +1,130 @@
+"""Which storage is meant: what the site's profile calls memory, node-local disk and burst buffer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.site.model import Storage
+
+WORDS = ("memory", "node-local", "burst-buffer")
+# What DataWarp sets in a job that asked for striped space (see datawarp.py).
+DATAWARP = "DW_JOB_STRIPED"
+# By what a job is known: two runs with the same value are of one job.
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A storage near the nodes.
+
+    Attributes:
+        kind: one of :data:`WORDS`, or ``path``.
+        path: its folder.
+        why: who says that it is that one.
+    """
+
+    kind: str
+    path: str
+    why: str
+
+
+def choose(wanted: str, storage: Storage, site: str, environ: Mapping[str, str]) -> Place:
+    """The storage that ``--stage-to`` means; the site's node-local disk, else its memory, without.
+
+    Args:
+        wanted: one of :data:`WORDS`, a path, or empty.
+        site: the profile's name, for messages.
+    Raises:
+        FairleadError: exit code 2; the site has none of that kind, or its path holds a variable that is
+            not set here.
+    """
+    if not wanted:
+        kind = "node-local" if storage.node_local else "memory"
+        first = choose(kind, storage, site, environ)
+        return Place(first.kind, first.path, f"{first.why}; --stage-to names another")
+    if wanted == "burst-buffer":
+        return _burst_buffer(storage, site, environ)
+    if wanted in WORDS:
+        path = storage.memory if wanted == "memory" else storage.node_local
+        if not path:
+            raise _none(wanted, storage, site)
+        why = f"`{path}`, the {wanted} storage of site {site}"
+        return Place(wanted, expanded(path, site, environ), why)
+    if "/" not in wanted:
+        raise fail(
+            f"no storage `{wanted}`",
+            where="--stage-to",
+            why=f"it takes {', '.join(WORDS)}, or a path with a / in it",
+            remedy=f"--stage-to ./{wanted}, if a folder here is meant",
+            check="stage-place",
+            code=ExitCode.USAGE,
+        )
+    return Place("path", wanted, "named by --stage-to")
+
+
+def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
+    """``path`` with the job's variables put in, ``$NAME`` or ``${NAME}``.
+
+    Raises:
+        FairleadError: exit code 2; one of them is not set.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[2]
+        if not environ.get(name):
+            raise fail(
+                f"${name} is not set",
+                where=f"`{path}`, a storage of site {site}",
+                why="the scheduler sets it in a job, so this is not one, or it has no such storage",
+                remedy="run it inside a job, or name a folder: --stage-to PATH",
+                check="stage-place",
+                code=ExitCode.USAGE,
+            )
+        return environ[name]
+
+    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value, path)
+
+
+def job_here(environ: Mapping[str, str]) -> str:
+    """The scheduler's job that this is in, by variable and value; empty outside of one."""
+    return next((f"{name}={environ[name]}" for name in _JOBS if environ.get(name)), "")
+
+
+def _burst_buffer(storage: Storage, site: str, environ: Mapping[str, str]) -> Place:
+    if storage.burst_buffer != "datawarp":
+        raise _none("burst-buffer", storage, site)
+    path = environ.get(DATAWARP, "")
+    if not path:
+        raise fail(
+            "this job has no space in the burst buffer",
+            where=f"${DATAWARP}",
+            why="DataWarp sets it in jobs whose script asks for striped space; it is not set here",
+            remedy="add `#DW jobdw type=scratch access_mode=striped capacity=1TiB` to the job script, "
+            "below its #SBATCH lines",
+            check="stage-place",
+            code=ExitCode.USAGE,
+        )
+    return Place("burst-buffer", path, f"${DATAWARP}, this job's DataWarp space")
+
+
+def _none(kind: str, storage: Storage, site: str) -> FairleadError:
+    has = [
+        word
+        for word, there in zip(
+            WORDS,
+            (storage.memory, storage.node_local, storage.burst_buffer != "none"),
+            strict=True,
+        )
+        if there
+    ]
+    return fail(
+        f"site {site} has no {kind} storage",
+        where=f"[storage] of the profile `{site}`",
+        why=f"it names {', '.join(has) or 'none'}",
+        remedy=f"--stage-to {has[0] if has else 'PATH'}; or add it to the profile in an overlay",
+        check="stage-place",
+        code=ExitCode.USAGE,
+    )

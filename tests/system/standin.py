@@ -1,0 +1,137 @@
+"""Stands in for an engine that cannot be had here: takes the words of its documents and no others, and
+starts Apptainer with what they say. Its own name, ``sarus``, ``enroot`` or ``srun`` (with CSCS' Container
+Engine in it), tells which it is.
+
+    sarus run [--mount=…]… [--env=N=V]… [--workdir=D] NAME:TAG COMMAND…
+    enroot start [--mount F]… [--env N[=V]]… IMAGE COMMAND…
+    srun … --environment=EDF COMMAND…      the rest goes to Slurm's own srun, STANDIN_SRUN
+
+What it cannot read ends it with code 64. The image and Apptainer come by STANDIN_IMAGE and
+STANDIN_APPTAINER.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+
+
+def wrong(why: str) -> None:
+    print(f"{sys.argv[0]}: {why}", file=sys.stderr)
+    raise SystemExit(64)
+
+
+def container_engine(words: list[str]) -> None:
+    """srun: an EDF by the rules of its documentation, in which ``$$`` is a plain ``$``."""
+    real = os.environ["STANDIN_SRUN"]
+    at = next((i for i, word in enumerate(words) if word.startswith("--environment=")), None)
+    if at is None:
+        os.execv(real, [real, *words])
+    with open(words[at].partition("=")[2], "rb") as stream:
+        told = tomllib.load(stream)
+    known = {"base_environment", "image", "workdir", "entrypoint", "writable", "mounts", "env"}
+    if unknown := set(told) - known - {"annotations", "devices"}:
+        wrong(f"unknown keys: {unknown}")
+
+    def plain(text: object) -> str:
+        if not isinstance(text, str) or re.search(r"(?<!\$)(\$\$)*\$(?!\$)", text):
+            wrong(f"not a text, or it is expanded: {text!r}")
+        return str(text).replace("$$", "$")
+
+    image = plain(told["image"])
+    if not image.startswith("/") or not image.endswith((".squashfs", ".sqsh")):
+        wrong(f"no squashfs: {image}")
+    argv = [os.environ["STANDIN_APPTAINER"], "--quiet", "exec"]
+    argv += os.environ.get("STANDIN_OPTIONS", "").split()
+    for mount in told.get("mounts", []):
+        source, target, *flags = plain(mount).split(":")
+        if len(flags) > 1 or flags not in ([], ["ro"]) or source[0] + target[0] != "//":
+            wrong(f"not a mount: {mount}")
+        argv += ["--bind", ":".join([source, target, *flags])]
+    if "workdir" in told:
+        argv += ["--pwd", plain(told["workdir"])]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "APPTAINER"))}
+    for name, value in told.get("env", {}).items():
+        environ[f"APPTAINERENV_{name}"] = plain(value)
+    environ["APPTAINER_NO_EVAL"] = "1"
+    os.execve(real, [real, *words[:at], *argv, image, *words[at + 1 :]], environ)
+
+
+def main() -> None:
+    name = os.path.basename(sys.argv[0])  # noqa: PTH119
+    if name == "srun":
+        container_engine(sys.argv[1:])
+    binds: list[str] = []
+    env: dict[str, str] = {}
+    workdir = ""
+    words = sys.argv[1:]
+    if words[:1] != [{"sarus": "run", "enroot": "start"}[name]]:
+        wrong(f"no such command: {words[:1]}")
+    words = words[1:]
+    while words and words[0].startswith("-"):
+        word = words.pop(0)
+        if name == "enroot":
+            value = words.pop(0)
+            if word == "--mount":
+                if not re.fullmatch(r"[^\s]+(:[^\s]+)*", value):
+                    wrong(f"Invalid argument: {value}")
+                source, target, kind, options = value.split(":")
+                parts = options.split(",")
+                if kind != "none" or "x-create=auto" not in parts or "rbind" not in parts:
+                    wrong(f"not a mount: {value}")
+                binds.append(f"{source}:{target}" + (":ro" if "ro" in parts else ""))
+            elif word == "--env":
+                if not re.match(r"[A-Za-z_]\w*(=|$)", value) or "\n" in value:
+                    wrong(f"Invalid argument: {value}")
+                key, equals, text = value.partition("=")
+                env[key] = text if equals else os.environ[key]
+            else:
+                wrong(f"no such option: {word}")
+            continue
+        option, equals, value = word.partition("=")
+        if not equals:
+            wrong(f"no such option: {word}")
+        elif option == "--mount":
+            given = dict(part.partition("=")[::2] for part in value.split(","))
+            if given.pop("type", "") != "bind":
+                wrong("'type' must be specified")
+            source, target = given.pop("source", ""), given.pop("destination", "")
+            read_only = given.pop("readonly", None) is not None
+            if given or not source.startswith("/") or not target.startswith("/"):
+                wrong(f"Invalid mount request '{value}'")
+            binds.append(f"{source}:{target}" + (":ro" if read_only else ""))
+        elif option == "--env":
+            key, equals, text = value.partition("=")
+            env[key] = text
+            if not equals:
+                wrong("Invalid environment variable")
+        elif option == "--workdir":
+            workdir = value
+        else:
+            wrong(f"no such option: {option}")
+    if len(words) < 2:
+        wrong("an image and a command are missing")
+    image, command = words[0], words[1:]
+    if name == "sarus" and not re.fullmatch(r"[\w.-]+/[\w./-]+:[\w.-]+", image):
+        wrong(f"Invalid image reference '{image}'")
+    if name == "enroot" and not os.path.isfile(image):  # noqa: PTH113
+        wrong(f"No such file or directory: {image}")
+    kept = dict(os.environ) if name == "sarus" else {}  # enroot hands nothing on
+    for key in [k for k in kept if k.startswith(("LD_", "APPTAINER", "SINGULARITY"))]:
+        del kept[key]
+    kept |= {f"APPTAINERENV_{key}": value for key, value in env.items()}
+    kept |= {"PATH": os.environ["PATH"], "APPTAINER_NO_EVAL": "1"}
+    argv = [os.environ["STANDIN_APPTAINER"], "--quiet", "exec"]
+    argv += os.environ.get("STANDIN_OPTIONS", "").split()
+    for bind in binds:
+        argv += ["--bind", bind]
+    if workdir:
+        argv += ["--pwd", workdir]
+    argv += [os.environ["STANDIN_IMAGE"], *command]
+    os.execve(argv[0], argv, kept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""What ``site export`` writes, taken by the tools that it is written for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system import hosts
+from tests.system.podman import podman
+
+from fairlead.engine.find import find_apptainer
+from fairlead.paths import atomic_folder, cache_dir, locked
+from fairlead_build.store import scratch_parent
+
+LMOD = Path("/usr/share/lmod/lmod/init/bash")
+BIN = Path(sys.executable).parent
+# MPICH's own Hydra starts as root; Apptainer as root wants one capability less here.
+ROOT = ("--drop-caps", "CAP_SYS_RESOURCE") if os.geteuid() == 0 else ()
+
+
+@pytest.fixture(scope="module")
+def image() -> Path:
+    return hosts.image_with_programs()
+
+
+def export(target: str, folder: Path, *more: str | Path) -> Path:
+    """The folder with the export of this machine."""
+    out = folder / target
+    done = hosts.fairlead(
+        "site", "export", "--for", target, "--mpi", hosts.mpich(), "--stage", folder / "stage",
+        "-o", out, *more,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def run(*words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
+    done = subprocess.run(
+        list(map(str, words)), capture_output=True, text=True, timeout=300, check=False, cwd=cwd,
+        env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_staging_script_makes_the_folder_that_a_launch_makes(tmp_path: Path, image: Path) -> None:
+    out = export("apptainer", tmp_path, "--image", image)
+    folder = Path(run(out / "stage.sh").strip())
+    done = hosts.fairlead("run", "--mpi", hosts.mpich(), "--dry-run", image, "--", "true")
+    launch = cache_dir() / "stage" / folder.name
+    assert str(launch) in done.stdout, "the key of both is the same"
+    told = run(
+        "diff", "-r", "--no-dereference", "-x", ".state", "-x", "patched.json", launch, folder
+    )
+    assert told == ""
+    assert {p.name for p in folder.rglob("*") if p.is_symlink()} == {
+        p.name for p in launch.rglob("*") if p.is_symlink()
+    }
+
+
+def test_staging_script_leaves_what_is_whole_and_mends_what_is_not(tmp_path: Path) -> None:
+    script = export("apptainer", tmp_path) / "stage.sh"
+    folder = Path(run(script).strip())
+    library = folder / "lib/libmpi.so.12"
+    inode = library.stat().st_ino
+    assert run(script).strip() == str(folder)
+    assert library.stat().st_ino == inode
+    (folder / "lib/libmpi.so").unlink()
+    library.write_bytes(b"cut")
+    run(script)
+    assert library.stat().st_size > 1_000_000 and (folder / "lib/libmpi.so").readlink()
+    old = list(folder.parent.glob(f".{folder.name}.*.old"))
+    assert len(old) == 1, "jobs may have it mounted"
+    assert sorted(p.name for p in folder.parent.iterdir() if ".old" not in p.name) == [folder.name]
+
+
+def test_staging_script_stops_at_a_library_that_is_gone_and_leaves_nothing(tmp_path: Path) -> None:
+    script = export("apptainer", tmp_path) / "stage.sh"
+    text = script.read_text().replace("libucp.so.0 ", "libucp.so.9 ", 1)
+    script.write_text(text)
+    done = subprocess.run([script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "libucp.so.9 is not there" in done.stderr
+    assert "fairlead site export" in done.stderr
+    assert not [p for p in (tmp_path / "stage").iterdir() if p.is_dir()]
+
+
+def test_apptainer_exec_with_the_exported_variables_runs_on_the_hosts_mpi(
+    tmp_path: Path, image: Path
+) -> None:
+    out = export("apptainer", tmp_path, "--image", image)
+    run(out / "stage.sh")
+    line = (
+        f". {out}/environment.sh; {hosts.mpich()}/bin/mpiexec -n 2 {find_apptainer()} --quiet exec "
+        f"{image} python3 -m fairlead.prove"
+    )
+    told = run("/bin/sh", "-euc", line)
+    assert "proved on 2 ranks" in told and "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in told
+    # And the proof knows what must be there: without the bind it stops.
+    gone = line.replace("; ", "; unset APPTAINER_BINDPATH; ", 1)
+    done = subprocess.run(["/bin/sh", "-c", gone], capture_output=True, text=True, check=False)
+    assert done.returncode == 122 and "must be mapped" in done.stdout, done.stdout + done.stderr
+
+
+def _lmod(modules: Path, commands: str) -> str:
+    script = f". {LMOD}\nmodule use {modules}\n{commands}"
+    return run("bash", "--noprofile", "--norc", "-c", script, env={"MODULEPATH": str(modules)})
+
+
+needs_lmod = pytest.mark.skipif(not LMOD.exists(), reason="no Lmod; Debian's package is lmod")
+
+
+@needs_lmod
+def test_lmod_loads_the_module_and_its_commands_run_in_the_image(
+    tmp_path: Path, image: Path
+) -> None:
+    out = export(
+        "lmod", tmp_path, "--image", image, "--name", "my-image/1.0", "--program", "python3",
+        "--program", "/opt/app/allreduce", "--program", "printf",
+    )  # fmt: skip
+    told = _lmod(
+        out,
+        "module load my-image/1.0; module -t list 2>&1; printf '%s|' 'two words' '$HOME'; echo; "
+        "FAIRLEAD_RANKS=2 python3 -m mpi4py.bench helloworld; echo $FAIRLEAD_IMAGE; "
+        "module unload my-image; type python3; echo [$FAIRLEAD_IMAGE]",
+    )
+    assert "my-image/1.0" in told
+    assert "two words|$HOME|" in told
+    assert "Hello, World! I am process 1 of 2" in told
+    assert f"{image}\n" in told and told.endswith("[]\n")
+    assert not re.search(r"python3 is a function", told)
+
+
+@needs_lmod
+def test_lmod_loads_the_module_of_apptainers_variables(tmp_path: Path) -> None:
+    out = export("apptainer", tmp_path)
+    told = _lmod(
+        out,
+        "export APPTAINER_BINDPATH=/data; module load fairlead-mpi; echo $APPTAINER_BINDPATH; "
+        "echo $APPTAINERENV_LD_LIBRARY_PATH; module unload fairlead-mpi; echo $APPTAINER_BINDPATH",
+    )
+    binds, path, after = told.splitlines()[-3:]
+    assert binds.startswith("/data,") and binds.endswith(":/opt/fairlead/mpi:ro")
+    assert path.startswith("/opt/fairlead/mpi/lib") and after == "/data"
+
+
+@pytest.fixture(scope="module")
+def with_kernel() -> Path:
+    """mpi-base with ipykernel in its Python."""
+    folder = hosts.KEPT / "ipykernel-7"
+    with locked(hosts.KEPT / ".lock"):
+        if not folder.is_dir():
+            with atomic_folder(folder) as tree:
+                quiet = ("-q", "--no-compile", "--only-binary=:all:", "--python-version", "3.11")
+                pin = "ipykernel>=7,<8"
+                run(sys.executable, "-m", "pip", "install", *quiet, "--target", tree, pin)
+    return hosts.squashfs_with("kernel", {"/opt/python/lib/python3.11/site-packages": folder})
+
+
+def test_jupyter_lists_and_starts_the_kernel_in_the_image(
+    tmp_path: Path, with_kernel: Path
+) -> None:
+    out = export("jupyter", tmp_path, "--image", with_kernel, "--name", "in-image")
+    data = tmp_path / "data"
+    shutil.copytree(out, data / "kernels")
+    environ = {"JUPYTER_PATH": str(data), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    listed = json.loads(run(BIN / "jupyter-kernelspec", "list", "--json", env=environ))
+    assert listed["kernelspecs"]["in-image"]["spec"]["display_name"].startswith("Python in ")
+    program = """
+import sys
+from jupyter_client.manager import start_new_kernel
+manager, client = start_new_kernel(kernel_name="in-image", startup_timeout=90)
+said = []
+def keep(message):
+    if message["msg_type"] == "stream":
+        said.append(message["content"]["text"])
+client.execute_interactive(
+    "import sys, os, mpi4py; print(sys.prefix, os.path.exists('/opt/mpich'))",
+    timeout=90, output_hook=keep)
+print("".join(said))
+client.stop_channels()
+manager.shutdown_kernel()
+"""
+    told = run(sys.executable, "-c", program, env=environ)
+    assert "/opt/python" in told and "True" in told
+
+
+def test_reframe_takes_the_site_and_its_test_passes(tmp_path: Path, image: Path) -> None:
+    out = export("reframe", tmp_path, "--image", image)
+    environ = {"FAIRLEAD_MPI": str(hosts.mpich()), "NO_COLOR": "1"}
+    told = run(
+        BIN / "reframe", "-C", "config.py", "-c", "swap_test.py", "-r", "--nocolor",
+        "--prefix", tmp_path / "rfm", "--report-file", tmp_path / "report.json",
+        env=environ, cwd=out,
+    )  # fmt: skip
+    assert re.search(r"PASSED.* 1/1 test case", told), told
+    assert "until_proved" in (tmp_path / "report.json").read_text()
+
+
+def test_reframe_test_fails_where_the_image_runs_on_its_own_mpi(
+    tmp_path: Path, image: Path
+) -> None:
+    out = export("reframe", tmp_path, "--image", image)
+    test = out / "swap_test.py"
+    test.write_text(test.read_text().replace('"-v", ', '"-v", "--mpi", "container", '))
+    done = subprocess.run(
+        [BIN / "reframe", "-C", "config.py", "-c", "swap_test.py", "-r", "--prefix", tmp_path / "rfm"],
+        cwd=out, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1 and "FAILED" in done.stdout, done.stdout
+    assert "pattern 'MPICH" in done.stdout and "of the host' not found" in done.stdout, done.stdout
+
+
+needs_podman = pytest.mark.skipif(
+    not shutil.which("podman") or os.geteuid() != 0, reason="needs root and podman"
+)
+
+
+def podman_hpc_programs() -> Path:
+    """podman-hpc from PyPI, apart: on PATH for good it would be an engine of this machine."""
+    made = hosts.KEPT / "podman-hpc-1.2.2"
+    with locked(hosts.KEPT / ".lock"):
+        if not (made / "whole").exists():
+            run(sys.executable, "-m", "venv", "--clear", "--without-pip", made)
+            pip = (sys.executable, "-m", "pip", "--python", made / "bin/python", "install", "-q")
+            run(*pip, "podman-hpc==1.2.2")
+            (made / "whole").touch()
+    return made / "bin"
+
+
+@pytest.fixture(scope="module")
+def podman_hpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Variables by which a real podman-hpc works as root, with folders of its own."""
+    folder = tmp_path_factory.mktemp("podman-hpc")
+    (folder / "podman_hpc.yaml").write_text("use_default_args: false\n")
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
+    )
+    programs = podman_hpc_programs()
+    run(programs / "python", "-m", "podman_hpc.configure_hooks", "--hooksd", folder / "hooks")
+    with podman() as store:
+        yield {
+            **store.environ,
+            "PATH": f"{programs}:{store.environ['PATH']}",
+            "USER": "root",
+            "PODMANHPC_CONFIG_FILE": str(folder / "podman_hpc.yaml"),
+            "PODMANHPC_MODULES_DIR": str(folder / "modules.d"),
+            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+            "HOOKS": str(folder / "hooks"),
+        }
+    subprocess.run(["umount", "-l", folder / "root/overlay"], capture_output=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def unpacked() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as work:
+        yield hosts.unpacked(Path(work, "image"), {})
+
+
+@needs_podman
+def test_podman_hpc_takes_the_module_and_its_hook_swaps_the_mpi(
+    tmp_path: Path, unpacked: Path, podman_hpc: dict[str, str]
+) -> None:
+    out = export("podman-hpc", tmp_path)
+    run(out / "stage.sh")
+    modules = Path(podman_hpc["PODMANHPC_MODULES_DIR"])
+    shutil.copytree(out / "modules.d", modules)
+    assert "--fairlead-mpich" in run(
+        podman_hpc_programs() / "podman-hpc", "run", "--help", env=podman_hpc
+    )
+    words = (
+        hosts.mpich() / "bin/mpiexec", "-n", "2", podman_hpc_programs() / "podman-hpc", "run", "--rm", "--fairlead-mpich",
+        "--hooks-dir", podman_hpc["HOOKS"], "--annotation", "podman_hpc.hook_tool=true",
+        "--env", f"PODMANHPC_MODULES_DIR={modules}", "--env=PATH=/opt/python/bin:/usr/bin:/bin",
+        "--rootfs", f"{unpacked}:O", "python3", "-m", "fairlead.prove",
+    )  # fmt: skip
+    told = run(*words, env=podman_hpc)
+    assert "proved on 2 ranks" in told and "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in told
+
+
+@needs_podman
+def test_run_starts_podman_hpc_and_proves_its_own_launch(
+    unpacked: Path, podman_hpc: dict[str, str]
+) -> None:
+    done = hosts.fairlead(
+        "run", "--engine", "podman-hpc", "-n", "2", "--mpi", hosts.mpich(), unpacked, "--",
+        "/opt/python/bin/python3", "-m", "mpi4py.bench", "helloworld",
+        env=podman_hpc,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Hello, World! I am process 1 of 2" in done.stdout
+    assert "proved on 2 ranks" in done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("podman") or os.geteuid() != 0, reason="needs root and podman")
+def test_hooks_of_sarus_are_read_by_a_real_reader_of_oci_hooks(
+    tmp_path: Path, unpacked: Path
+) -> None:
+    """Podman reads hooks by the same rules; it starts the program of one whose annotations hold."""
+    hooks = export("sarus", tmp_path) / "hooks.d"
+    told = tmp_path / "told"
+    program = tmp_path / "hook"
+    program.write_text(f"#!/bin/sh\nenv >>{told}\n")
+    program.chmod(0o755)
+    for file in hooks.iterdir():
+        file.write_text(re.sub(r'"/opt/sarus/default/bin/\w+"', f'"{program}"', file.read_text()))
+
+    def start(*annotations: str) -> str:
+        told.write_text("")
+        more = [word for text in annotations for word in ("--annotation", text)]
+        with podman() as store:
+            store(
+                "run", "--rm", "--network=host", "--hooks-dir", hooks, *more,
+                "--rootfs", f"{unpacked}:O", "true",
+            )  # fmt: skip
+        return told.read_text()
+
+    both = start(
+        "com.hooks.mpi.enabled=true", "com.hooks.mpi.type=mpich", "com.hooks.glibc.enabled=true"
+    )
+    assert re.search(r"^MPI_LIBS=\S+/lib/libmpi\.so\.12$", both, re.MULTILINE)
+    assert re.search(r"^GLIBC_LIBS=\S+libc\.so\.6", both, re.MULTILINE)
+    assert start("com.hooks.mpi.enabled=true") == "", "every annotation must hold"
+    (hooks / "bad.json").write_text(
+        (hooks / "05-mpi-hook.json").read_text().replace("createC", "c")
+    )
+    with podman() as store:
+        words = ("run", "--rm", "--hooks-dir", hooks, "--rootfs", f"{unpacked}:O", "true")
+        assert "unknown stage" in store(*words, fails=True)
