@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -27,6 +28,7 @@ from fairlead.findings import FairleadError
 from fairlead.progress import Silent
 
 ENGINES = ("podman", "charliecloud")
+PR_SET_CHILD_SUBREAPER = 36
 MPIS = {
     "mpich": (hosts.mpich, "MPICH Version: 5.0.2", "mpich"),
     "intel": (hosts.intel, "Intel(R) MPI Library 2021.18.1", "mpich"),
@@ -286,8 +288,20 @@ def test_killed_run_leaves_nothing(job) -> None:
     job.communicate(timeout=60)
 
 
+@pytest.fixture
+def nobody_reaps() -> Iterator[None]:
+    """Orphans are handed to this process, which lets them be zombies, as many a container's first does."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    assert prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 @pytest.mark.parametrize("job", ["podman"], indirect=True)
-def test_store_whose_guard_was_killed_too_goes_with_the_next_run(job, clean) -> None:
+def test_store_whose_guard_was_killed_too_goes_with_the_next_run(nobody_reaps, job, clean) -> None:
     """A scheduler kills all of a job at once, guards first for all that one knows."""
     before = left_overs()
     assert any("fairlead-podman" in place for place in before)

@@ -85,9 +85,10 @@ for i in 0 1 2; do
     cats+=($!)
   fi
 done
-# A scheduler that kills a whole job kills its guards too: what they would have removed goes now.
+# A scheduler that kills a whole job kills its guards too: what they would have removed goes now. A guard
+# that is dead may be a zombie for long, where nothing reaps, and its number may be another's.
 for f in /tmp/fairlead-podman.*/guard; do
-  [ -O "$f" ] && read -r s i <"$f" && [ "$s" = "$(readlink /proc/$$/ns/pid)" ] && ! kill -0 "$i" &&
+  [ -O "$f" ] && read -r s i <"$f" && [ "$s" = "$(readlink /proc/$$/ns/pid)" ] && ! grep -qas -- "${f%/guard}" "/proc/$i/cmdline" &&
     setsid /bin/bash -p -c "$guard" fairlead-guard "${f%/guard}" "$p" </dev/null
 done >/dev/null 2>&1
 d=$(mktemp -d /tmp/fairlead-podman.XXXXXXXX) || exit 125
