@@ -260,7 +260,7 @@ static int bind_mpi(Mpi *mpi, void *caller)
     } else if (strstr(who.file, "libmpi_abi")) {
         mpi->world = (handle)0x101L;
         mpi->self = (handle)0x102L;
-        mpi->byte = (handle)0x207L;
+        mpi->byte = (handle)0x247L;
     } else {
         mpi->world = (handle)0x44000000L;
         mpi->self = (handle)0x44000001L;
