@@ -1,0 +1,143 @@
+/* fairlead's collective core: data-parallel training over any MPI, from one library.
+ *
+ * The library links no MPI. It binds at run time to the one that the process has loaded (MPICH's ABI,
+ * Open MPI's, or the MPI-5 standard's), so one binary serves all three. Ranks of a node reduce through
+ * shared memory; between nodes they use that MPI.
+ *
+ *     fairlead_comm_init();
+ *     fairlead_team *team;
+ *     fairlead_comm_team(1, &team);
+ *     fairlead_tensor t = {.in = gradient, .out = gradient, .count = n, .dtype = FAIRLEAD_FLOAT32};
+ *     fairlead_comm_aggregate(team, &t, 1, FAIRLEAD_MEAN);
+ *     fairlead_comm_finalize();
+ *
+ * Every function returns FAIRLEAD_OK or another fairlead_status; fairlead_comm_error() then says which
+ * rank, host and tensor, and why. "Collective" means that every rank calls it, in the same order.
+ * A process may call from several threads, each with teams of its own.
+ *
+ * The calls and their meaning follow the Cray PE ML Plugin (init, team, broadcast, gradients, average,
+ * check_buffers_match, barrier, finalize).
+ */
+#ifndef FAIRLEAD_COMM_H
+#define FAIRLEAD_COMM_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FAIRLEAD_COMM_VERSION 1 /* of this interface */
+
+typedef enum {
+    FAIRLEAD_OK = 0,
+    FAIRLEAD_BAD_CALL = 1,   /* an argument, or a call at the wrong time; nothing was communicated */
+    FAIRLEAD_NO_MPI = 2,     /* no MPI is loaded, or it cannot be started */
+    FAIRLEAD_MPI_FAILED = 3, /* MPI returned an error */
+    FAIRLEAD_DIFFER = 4,     /* ranks disagree on the call or on its tensors: the same on every rank */
+    FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize */
+    FAIRLEAD_TIMEOUT = 6,    /* FAIRLEAD_COMM_TIMEOUT_S passed in one call */
+    FAIRLEAD_NO_MEMORY = 7
+} fairlead_status;
+
+typedef enum {
+    FAIRLEAD_FLOAT32 = 0,
+    FAIRLEAD_FLOAT64 = 1,
+    FAIRLEAD_FLOAT16 = 2,  /* IEEE 754 binary16; summed in float32, rounded once */
+    FAIRLEAD_BFLOAT16 = 3, /* upper half of a float32; summed in float32, rounded once */
+    FAIRLEAD_INT32 = 4,    /* sum only */
+    FAIRLEAD_INT64 = 5,    /* sum only */
+    FAIRLEAD_BYTES = 6     /* broadcast and match only */
+} fairlead_dtype;
+
+typedef enum { FAIRLEAD_SUM = 0, FAIRLEAD_MEAN = 1 } fairlead_operation;
+
+/* Contiguous elements. `in` and `out` are the same place or do not overlap. */
+typedef struct {
+    const void *in;
+    void *out;
+    uint64_t count;
+    int32_t dtype;    /* a fairlead_dtype */
+    int32_t reserved; /* 0 */
+    const char *name; /* for messages; NULL: its number */
+} fairlead_tensor;
+
+typedef struct fairlead_team fairlead_team;
+
+/* What a team has done on this rank since it was made. Seconds of wall clock. */
+typedef struct {
+    uint64_t calls;
+    uint64_t bytes;       /* of tensors handed over */
+    double wait_s;        /* until every rank had come to the same call */
+    double move_s;        /* the rest of the call */
+    double blocked_s;     /* that the caller spent in the call, or in fairlead_comm_wait */
+    uint64_t stalls;      /* waits longer than FAIRLEAD_COMM_STALL_S */
+} fairlead_stats;
+
+/* How the ranks are laid out and what carries the bytes. */
+typedef struct {
+    int32_t rank, size;
+    int32_t local_rank, local_size; /* among the ranks that share this node's memory */
+    int32_t nodes;
+    int32_t shared_memory; /* 1: ranks of a node reduce through shared memory */
+    const char *mpi;       /* ABI: "mpich", "openmpi" or "mpi-abi" */
+    const char *library;   /* path of the MPI */
+    const char *kernels;   /* "avx512", "avx2", "neon" or "generic" */
+    const char *why_not;   /* why shared_memory is 0; "" */
+    const char *host;
+} fairlead_layout;
+
+/* The difference that fairlead_comm_match found. */
+typedef struct {
+    int32_t matches;  /* 1: every rank holds the same bytes */
+    int32_t rank;     /* the lowest rank whose tensor is not rank 0's; -1 */
+    int64_t tensor;   /* index of the first tensor that differs; -1 */
+} fairlead_match;
+
+/* Starts MPI with MPI_THREAD_MULTIPLE unless it runs already. Collective. Calling it again is free. */
+int fairlead_comm_init(void);
+
+/* Ends MPI if fairlead_comm_init started it. Collective; waits for what was started. Calling it again,
+ * or before init, does nothing. */
+int fairlead_comm_finalize(void);
+
+/* After init; -1 before. */
+int fairlead_comm_rank(void);
+int fairlead_comm_size(void);
+int fairlead_comm_local_rank(void);
+int fairlead_comm_local_size(void);
+int fairlead_comm_layout(fairlead_layout *layout);
+
+/* What the last call of this thread failed of: words for people, "" after success. */
+const char *fairlead_comm_error(void);
+
+/* A team: `threads` helper threads with communicators of their own. Aggregations of different teams are
+ * in flight at once. Collective. Teams are freed by fairlead_comm_finalize. */
+int fairlead_comm_team(int threads, fairlead_team **team);
+
+/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team.
+ * Elements are added in the order of ranks within a node; between nodes in the order of the MPI. */
+int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation);
+
+/* The same in the background. `in` must not change and `out` not be read before fairlead_comm_wait. One
+ * team works on its calls in the order in which they were started. */
+int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation,
+                        uint64_t *ticket);
+/* Whether it is done (1) or not (0), without waiting; a failure is told by fairlead_comm_wait. */
+int fairlead_comm_done(fairlead_team *team, uint64_t ticket);
+int fairlead_comm_wait(fairlead_team *team, uint64_t ticket);
+
+/* Rank `root`'s elements, on every rank, bit for bit. */
+int fairlead_comm_broadcast(const fairlead_tensor *tensors, uint64_t count, int root);
+/* The mean of each value over all ranks; for metrics. */
+int fairlead_comm_average(double *values, uint64_t count);
+int fairlead_comm_barrier(void);
+/* Whether every rank holds the same bytes in `in`. */
+int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
+
+int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,259 @@
+// The C interface: one world a process, its teams, and what a call failed of.
+#include "team.h"
+
+#include <new>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+using namespace fairlead;
+
+namespace {
+
+__thread Error last;
+
+struct State {
+    Mpi mpi;
+    World world;
+    Settings settings;
+    Room<char> hosts;
+    Lane all;  // broadcast, average, match, barrier, finalize
+    fairlead_team *teams = nullptr;
+    int count = 0;
+    pid_t process = 0;
+    bool ready = false, finalized = false;
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+};
+
+// Never destroyed: at exit MPI may be gone.
+State &state() {
+    alignas(State) static char place[sizeof(State)];
+    static State *made;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    Lock lock(mutex);
+    if (!made) made = new (place) State;
+    return *made;
+}
+
+// Whether a call may be made now.
+int usable(const char *call) {
+    last = Error();
+    State &s = state();
+    if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
+    if (!s.ready) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
+    if (getpid() != s.process)
+        return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.process));
+    return 0;
+}
+
+int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool numbers, bool mean, bool out) {
+    if (count && !tensors) return last.set(FAIRLEAD_BAD_CALL, "%s: tensors is NULL", call);
+    for (uint64_t i = 0; i < count; i++) {
+        const fairlead_tensor &t = tensors[i];
+        const char *name = t.name ? t.name : "";
+        const unsigned long long number = i;
+        if (t.dtype < 0 || t.dtype > (numbers ? FAIRLEAD_INT64 : FAIRLEAD_BYTES)) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has dtype %d, which it does not know", call, number, name, int(t.dtype));
+        if (mean && (t.dtype == FAIRLEAD_INT32 || t.dtype == FAIRLEAD_INT64)) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) is of integers, which have a sum and no mean", call, number, name);
+        if (t.count && (!t.in || (out && !t.out))) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has a NULL address", call, number, name);
+    }
+    return 0;
+}
+
+int begin(State &s) {
+    if (int bad = s.settings.read(&last)) return bad;
+    Mpi &mpi = s.mpi;
+    if (int bad = mpi.find(&last)) return bad;
+    if (int bad = mpi.start(&last)) return bad;
+    if (int bad = mpi.check(mpi.Comm_rank(mpi.world, &s.world.rank), "MPI_Comm_rank", &last)) return bad;
+    if (int bad = mpi.check(mpi.Comm_size(mpi.world, &s.world.size), "MPI_Comm_size", &last)) return bad;
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    if (!s.hosts.room(size_t(s.world.size) * 64)) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
+    if (int bad = mpi.check(mpi.Allgather(host, 64, mpi.byte, s.hosts.at(), 64, mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
+    s.world.hosts = s.hosts.at();
+    s.process = getpid();
+    if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, &last)) return bad;
+    s.ready = true;
+    return 0;
+}
+
+// Two 64-bit sums over the bytes, in four streams so that they keep up with memory.
+struct Digest {
+    uint64_t a, b;
+};
+Digest digest(const void *bytes, size_t size) {
+    const char *at = static_cast<const char *>(bytes);
+    uint64_t h[4] = {1, 2, 3, 4}, words[4];
+    size_t left = size;
+    for (; left >= 32; left -= 32, at += 32) {
+        memcpy(words, at, 32);
+        for (int i = 0; i < 4; i++) {
+            h[i] = (h[i] ^ words[i]) * 0x9e3779b97f4a7c15ull;
+            h[i] ^= h[i] >> 29;
+        }
+    }
+    memset(words, 0, sizeof words);
+    if (left) memcpy(words, at, left);
+    for (int i = 0; i < 4; i++) h[i] = mixed(h[i], words[i]);
+    return {mixed(mixed(h[0], h[1]), size), mixed(mixed(h[2], h[3]), h[0])};
+}
+
+}  // namespace
+
+API const char *fairlead_comm_error(void) { return last.text; }
+
+API int fairlead_comm_init(void) {
+    last = Error();
+    State &s = state();
+    Lock lock(s.mutex);
+    if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_init was called after fairlead_comm_finalize; MPI can be started once in a process");
+    if (s.ready) return usable("fairlead_comm_init");
+    return begin(s);
+}
+
+API int fairlead_comm_finalize(void) {
+    State &s = state();
+    last = Error();
+    if (!s.ready && !s.finalized) return 0;
+    if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_finalize was called twice by rank %d (%s)", s.world.rank, s.world.host(s.world.rank));
+    if (int bad = usable("fairlead_comm_finalize")) return bad;
+    int first = 0;
+    Error error;
+    for (fairlead_team *team = s.teams; team; team = team->next)
+        if (int bad = team->drain(&error))
+            if (!first) first = bad, last = error;
+    const Tensors none = {nullptr, 0};
+    if (!first) first = s.all.run(FINALIZE, none, none, 0, 0, false, &last);
+    s.finalized = true;
+    if (first) return first;  // other ranks will not come to what follows
+    for (fairlead_team *team = s.teams; team; team = team->next) team->close();
+    s.all.close();
+    s.ready = false;
+    int ended = 0;
+    if (s.mpi.ours && !s.mpi.Finalized(&ended) && !ended) return s.mpi.check(s.mpi.Finalize(), "MPI_Finalize", &last);
+    return 0;
+}
+
+API int fairlead_comm_rank(void) { return state().ready ? state().world.rank : -1; }
+API int fairlead_comm_size(void) { return state().ready ? state().world.size : -1; }
+API int fairlead_comm_local_rank(void) { return state().ready ? state().all.segment().place() : -1; }
+API int fairlead_comm_local_size(void) { return state().ready ? state().all.segment().ranks() : -1; }
+
+API int fairlead_comm_layout(fairlead_layout *layout) {
+    if (int bad = usable("fairlead_comm_layout")) return bad;
+    const State &s = state();
+    const Segment &segment = s.all.segment();
+    *layout = {s.world.rank, s.world.size, segment.place(), segment.ranks(), s.all.nodes(), segment.ranks() > 1 || (s.world.size == 1), s.mpi.name(), s.mpi.library, kernels().name, s.all.why_not(), s.world.host(s.world.rank)};
+    return 0;
+}
+
+API int fairlead_comm_team(int threads, fairlead_team **team) {
+    if (int bad = usable("fairlead_comm_team")) return bad;
+    if (!team || threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
+    State &s = state();
+    Lock lock(s.mutex);
+    int32_t asked = threads;
+    fairlead_tensor t = {&asked, &asked, 1, FAIRLEAD_INT32, 0, "threads"};
+    const Tensors list = {&t, 1};
+    if (int bad = s.all.run(TEAM, list, list, 0, 0, false, &last)) return bad;
+    if (asked != threads * s.world.size) return last.set(FAIRLEAD_DIFFER, "the ranks ask for teams of different numbers of threads; rank %d (%s) asks for %d", s.world.rank, s.world.host(s.world.rank), threads);
+    void *place = nullptr;
+    if (posix_memalign(&place, alignof(fairlead_team), sizeof(fairlead_team))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for a team");
+    fairlead_team *made = new (place) fairlead_team;
+    if (int bad = made->open(s.mpi, s.mpi.world, s.world, s.settings, s.count, threads, &last)) return bad;
+    s.count++;
+    made->next = s.teams;
+    *team = s.teams = made;
+    return 0;
+}
+
+namespace {
+int check_operation(int operation, const char *call) {
+    const int wire = operation >> 8;
+    if ((operation & 0xff) > 1 || (wire && wire != F16 && wire != BF16)) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no operation %d", call, operation);
+    return 0;
+}
+}  // namespace
+
+API int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation) {
+    const char *call = "fairlead_comm_aggregate";
+    if (int bad = usable(call)) return bad;
+    if (int bad = check_operation(operation, call)) return bad;
+    if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
+    return team->aggregate(tensors, count, operation, &last);
+}
+
+API int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation, uint64_t *ticket) {
+    const char *call = "fairlead_comm_start";
+    if (int bad = usable(call)) return bad;
+    if (int bad = check_operation(operation, call)) return bad;
+    if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
+    return team->start(tensors, count, operation, ticket, &last);
+}
+
+API int fairlead_comm_done(fairlead_team *team, uint64_t ticket) { return team->done(ticket); }
+
+API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {
+    if (int bad = usable("fairlead_comm_wait")) return bad;
+    return team->wait_for(ticket, &last);
+}
+
+API int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats) {
+    if (int bad = usable("fairlead_comm_stats")) return bad;
+    *stats = team->stats();
+    return 0;
+}
+
+API int fairlead_comm_broadcast(const fairlead_tensor *tensors, uint64_t count, int root) {
+    const char *call = "fairlead_comm_broadcast";
+    if (int bad = usable(call)) return bad;
+    if (int bad = known(tensors, count, call, false, false, true)) return bad;
+    State &s = state();
+    if (root < 0 || root >= s.world.size) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no rank %d among %d", call, root, s.world.size);
+    Lock lock(s.mutex);
+    const Tensors list = {tensors, count};
+    return s.all.run(BROADCAST, list, list, 0, root, false, &last);
+}
+
+API int fairlead_comm_average(double *values, uint64_t count) {
+    if (int bad = usable("fairlead_comm_average")) return bad;
+    State &s = state();
+    Lock lock(s.mutex);
+    fairlead_tensor t = {values, values, count, FAIRLEAD_FLOAT64, 0, nullptr};
+    const Tensors list = {&t, 1};
+    return s.all.run(AVERAGE, list, list, FAIRLEAD_MEAN, 0, false, &last);
+}
+
+API int fairlead_comm_barrier(void) {
+    if (int bad = usable("fairlead_comm_barrier")) return bad;
+    State &s = state();
+    Lock lock(s.mutex);
+    const Tensors none = {nullptr, 0};
+    return s.all.run(BARRIER, none, none, 0, 0, false, &last);
+}
+
+API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match) {
+    const char *call = "fairlead_comm_match";
+    if (int bad = usable(call)) return bad;
+    if (int bad = known(tensors, count, call, false, false, false)) return bad;
+    State &s = state();
+    Lock lock(s.mutex);
+    const size_t ranks = size_t(s.world.size), mine = size_t(s.world.rank);
+    Room<Digest> ours, firsts;
+    Room<int64_t> found;
+    if (!ours.room(count + 1) || !firsts.room(count + 1) || !found.room(ranks)) return last.set(FAIRLEAD_NO_MEMORY, "%s: no memory for the digests", call);
+    for (uint64_t i = 0; i < count; i++) ours[i] = digest(tensors[i].in, tensors[i].count * width(Form(tensors[i].dtype)));
+    // Rank 0's digests to all; then each rank's first difference to all, as a row with one entry a rank.
+    fairlead_tensor sums = {ours.at(), firsts.at(), count * sizeof(Digest), FAIRLEAD_BYTES, 0, nullptr};
+    const Tensors told = {&sums, 1}, all_of = {tensors, count};
+    if (int bad = s.all.run(MATCH, all_of, told, 0, 0, false, &last)) return bad;
+    memset(found.at(), 0, ranks * sizeof(int64_t));
+    for (uint64_t i = 0; i < count && !found[mine]; i++)
+        if (ours[i].a != firsts[i].a || ours[i].b != firsts[i].b) found[mine] = int64_t(i) + 1;
+    fairlead_tensor row = {found.at(), found.at(), ranks, FAIRLEAD_INT64, 0, nullptr};
+    const Tensors rows = {&row, 1};
+    if (int bad = s.all.run(AGGREGATE, rows, rows, FAIRLEAD_SUM, 0, false, &last)) return bad;
+    *match = {1, -1, -1};
+    for (size_t i = 0; i < ranks; i++)
+        if (found[i] && (match->matches || found[i] - 1 < match->tensor)) *match = {0, int32_t(i), found[i] - 1};
+    return 0;
+}

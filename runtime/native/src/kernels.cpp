@@ -1,0 +1,96 @@
+// No contraction into fused multiply-adds (-ffp-contract=off): every instruction set gives the same bits.
+#include "kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace fairlead {
+namespace {
+
+// IEEE 754 binary16, by arithmetic on bits.
+[[maybe_unused]] float f16_to_f32(uint16_t h) {
+    uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff, bits;
+    if (exponent == 31) bits = 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0);
+    else if (exponent) bits = (exponent + 112) << 23 | fraction << 13;
+    else {
+        float value = float(fraction) * 0x1p-24f;
+        memcpy(&bits, &value, 4);
+    }
+    bits |= sign;
+    float out;
+    memcpy(&out, &bits, 4);
+    return out;
+}
+[[maybe_unused]] uint16_t f32_to_f16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
+    if (size > 0x7f800000) return uint16_t(sign | 0x7e00 | (size >> 13 & 0x3ff));
+    if (size >= 0x477ff000) return uint16_t(sign | 0x7c00);
+    if (size < 0x38800000) {  // below 2^-14: the sum shifts it into place and rounds to even
+        float shifted;
+        memcpy(&shifted, &size, 4);
+        shifted += 0.5f;
+        memcpy(&size, &shifted, 4);
+        return uint16_t(sign | (size - 0x3f000000));
+    }
+    return uint16_t(sign | (((size + 0xfff + (size >> 13 & 1)) >> 13) - (112 << 10)));
+}
+
+#define NAMESPACE baseline
+#define HALVES 0
+#include "kernels_for.inc"
+#undef NAMESPACE
+#undef HALVES
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx2,f16c,prefer-vector-width=256")
+#define NAMESPACE avx2
+#define HALVES 1
+#include "kernels_for.inc"
+#undef NAMESPACE
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,prefer-vector-width=512")
+#define NAMESPACE avx512
+#include "kernels_for.inc"
+#undef NAMESPACE
+#pragma GCC pop_options
+#endif
+
+const Kernels BASELINE = {
+#if defined(__aarch64__)
+    "neon",
+#else
+    "generic",
+#endif
+    baseline::convert, baseline::sum};
+#if defined(__x86_64__)
+const Kernels AVX2 = {"avx2", avx2::convert, avx2::sum}, AVX512 = {"avx512", avx512::convert, avx512::sum};
+#endif
+
+const Kernels &choose() {
+    const char *asked = getenv("FAIRLEAD_COMM_KERNELS");
+    (void)asked;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    bool half = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+    if (half && wide && (!asked || !*asked || !strcmp(asked, "avx512"))) return AVX512;
+    if (half && (!asked || !*asked || !strcmp(asked, "avx2") || !strcmp(asked, "avx512"))) return AVX2;
+#endif
+    return BASELINE;
+}
+
+}  // namespace
+
+const Kernels &kernels() {
+    static const Kernels *chosen;  // two threads may both choose: the same
+    const Kernels *known = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
+    if (!known) __atomic_store_n(&chosen, known = &choose(), __ATOMIC_RELAXED);
+    return *known;
+}
+
+}  // namespace fairlead

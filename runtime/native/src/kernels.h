@@ -1,0 +1,28 @@
+// Sums and conversions over contiguous elements, chosen once for this processor.
+#pragma once
+
+#include "platform.h"
+
+namespace fairlead {
+
+// How an element lies in memory; the first six are fairlead_dtype.
+enum Form : int { F32 = 0, F64 = 1, F16 = 2, BF16 = 3, I32 = 4, I64 = 5, RAW = 6 };
+
+inline size_t width(Form form) { return form == F32 || form == I32 ? 4 : form == F16 || form == BF16 ? 2 : form == RAW ? 1 : 8; }
+// What sums of it are kept in.
+inline Form summed_in(Form form) { return form == F16 || form == BF16 ? F32 : form; }
+
+struct Kernels {
+    const char *name;
+    // to[i] = from[i], rounded to nearest even where `to_form` is narrower.
+    void (*convert)(void *to, Form to_form, const void *from, Form from_form, size_t count);
+    // Adds sources[0][i] + sources[1][i] + … from the left in `summed_in(forms[0])`, multiplies by
+    // `scale` (floating forms), writes to `one` and, unless null, to `two`, each in a form of its own. What
+    // `two` holds has the bits that `one` holds, converted.
+    void (*sum)(void *one, Form one_form, void *two, Form two_form, const void *const *sources, const Form *forms,
+                int count_of_sources, size_t count, double scale);
+};
+
+const Kernels &kernels();
+
+}  // namespace fairlead

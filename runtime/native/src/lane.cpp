@@ -1,0 +1,651 @@
+#include "lane.h"
+
+namespace fairlead {
+namespace {
+
+const char *kind_name(uint64_t kind) {
+    switch (kind & 0xff) {
+        case AGGREGATE: return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
+        case BROADCAST: return "broadcast";
+        case FINALIZE: return "finalize";
+        case BARRIER: return "barrier";
+        case AVERAGE: return "average";
+        case MATCH: return "match";
+        case TEAM: return "team";
+    }
+    return "?";
+}
+
+const char *form_name(uint64_t form) {
+    static const char *const names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes"};
+    return form < 7 ? names[form] : "?";
+}
+
+uint64_t rounded_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+// Elements [from, to) of a chunk of a stream, and the share of each rank.
+struct Chunk {
+    uint64_t from, to;
+    int ranks;
+    uint64_t share() const { return rounded_up((to - from + uint64_t(ranks) - 1) / uint64_t(ranks), 64); }
+    uint64_t begin(int place) const { return least(from + share() * uint64_t(place), to); }
+    uint64_t end(int place) const { return begin(place + 1); }
+};
+
+// Into how many chunks, of how many elements each.
+struct Cut {
+    uint64_t each, count;
+    Cut(uint64_t elements, uint64_t at_most) {
+        count = (elements + at_most - 1) / at_most;
+        each = count ? least(rounded_up((elements + count - 1) / count, 64), at_most) : 0;
+        count = count ? (elements + each - 1) / each : 0;
+    }
+    Chunk chunk(uint64_t k, uint64_t elements, int ranks) const { return {k * each, least((k + 1) * each, elements), ranks}; }
+};
+
+}  // namespace
+
+double number_of(const char *name, double other, const char **bad) {
+    const char *text = getenv(name);
+    if (!text || !*text) return other;
+    char *end = nullptr;
+    double value = strtod(text, &end);
+    if (*end || !(value >= 0)) *bad = name;
+    return value;
+}
+
+int Settings::read(Error *error) {
+    const char *bad = nullptr;
+    stall_s = number_of("FAIRLEAD_COMM_STALL_S", 20, &bad);
+    timeout_s = number_of("FAIRLEAD_COMM_TIMEOUT_S", 0, &bad);
+    spin_us = long(number_of("FAIRLEAD_COMM_SPIN_US", 100, &bad));
+    poll_us = long(number_of("FAIRLEAD_COMM_POLL_US", 100, &bad));
+    chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 256, &bad) * 1024);
+    node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
+    shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
+    if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number of at least 0", bad, getenv(bad));
+    if (chunk < 4096 || chunk > (size_t(1) << 28))
+        return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_CHUNK_KB=%s is not between 4 and 262144", getenv("FAIRLEAD_COMM_CHUNK_KB"));
+    chunk = rounded_up(chunk, 4096);
+    return 0;
+}
+
+// --- Stream ----------------------------------------------------------------------------------
+
+int Stream::set(const fairlead_tensor *tensors, uint64_t count, Form form, Error *error) {
+    if (!pieces_.room(count + 1)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a list of %llu tensors", static_cast<unsigned long long>(count));
+    count_ = elements_ = 0;
+    form_ = form;
+    for (uint64_t i = 0; i < count; i++)
+        if (Form(tensors[i].dtype) == form && tensors[i].count) {
+            pieces_[count_++] = {static_cast<const char *>(tensors[i].in), static_cast<char *>(tensors[i].out), elements_};
+            elements_ += tensors[i].count;
+        }
+    pieces_[count_] = {nullptr, nullptr, elements_};
+    return 0;
+}
+
+template <class Use> void Stream::each(uint64_t from, uint64_t to, Use &&use) const {
+    if (from >= to) return;
+    uint64_t low = 0, high = count_;  // the last piece that starts at or before `from`
+    while (high - low > 1) {
+        uint64_t middle = (low + high) / 2;
+        (pieces_[middle].start <= from ? low : high) = middle;
+    }
+    const size_t w = width(form_);
+    for (uint64_t i = low; from < to; i++) {
+        const uint64_t end = least(pieces_[i + 1].start, to), skip = (from - pieces_[i].start) * w;
+        use(pieces_[i].in + skip, pieces_[i].out ? pieces_[i].out + skip : nullptr, end - from);
+        from = end;
+    }
+}
+
+// --- waiting ---------------------------------------------------------------------------------
+
+// What a call does while it can do nothing: first turn, then let others run, then sleep.
+class Lane::Wait {
+  public:
+    Wait(Lane &lane, bool helper, uint64_t kind) : lane_(lane), helper_(helper), kind_(kind) {}
+    ~Wait() { moved(); }
+    bool network = false;  // a request is under way, which only looking completes
+    // Whose counter is waited for, for messages.
+    uint64_t Seat::*counter = &Seat::arrived;
+    uint64_t wanted = 0;
+
+    void moved() {
+        if (armed_) store(&lane_.segment_.mine().waiting, uint32_t(0));
+        armed_ = false;
+        turns_ = 0;
+    }
+    int idle(Error *error) {
+        if (++turns_ == 1) begun_ = now_s();
+        const long spin_us = helper_ || lane_.crowded_ ? 0 : lane_.settings_->spin_us;
+        if (turns_ < 64 && spin_us) {
+            for (int i = 0; i < 4; i++) relax();
+            return 0;
+        }
+        const double now = now_s();
+        if ((now - begun_) * 1e6 < double(spin_us)) {
+            for (int i = 0; i < 8; i++) relax();
+            return 0;
+        }
+        if (!helper_ && yields_++ % 16 < 8) {
+            sched_yield();
+            return look(now, error);
+        }
+        if (network) sleep_us(helper_ ? lane_.settings_->poll_us : 20);
+        else sleep();
+        return look(now, error);
+    }
+
+  private:
+    // Between setting `waiting` and sleeping the caller looks once more: what came in between is seen,
+    // what comes later rings.
+    void sleep() {
+        Seat &mine = lane_.segment_.mine();
+        if (!armed_) {
+            bell_ = load(&mine.bell);
+            store(&mine.waiting, uint32_t(1));
+            __atomic_thread_fence(__ATOMIC_SEQ_CST);
+            armed_ = true;
+        } else {
+            futex_wait(&mine.bell, bell_, 2000);
+            store(&mine.waiting, uint32_t(0));
+            armed_ = false;
+        }
+    }
+
+    int look(double now, Error *error) {
+        if (now - looked_ < 0.1) return 0;
+        looked_ = now;
+        Segment &segment = lane_.segment_;
+        const World &world = *lane_.world_;
+        for (int i = 0; i < segment.ranks(); i++) {
+            const int rank = segment.seat(i).rank;
+            if (load(&(segment.seat(i).*counter)) >= wanted || segment.alive(i)) continue;
+            return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
+                              kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+        }
+        const double waited = now - begun_;
+        const Settings &settings = *lane_.settings_;
+        if (settings.stall_s > 0 && waited > settings.stall_s * double(told_ + 1)) tell(waited);
+        if (settings.timeout_s > 0 && waited > settings.timeout_s) {
+            char who[400];
+            missing(who, sizeof who);
+            return error->set(FAIRLEAD_TIMEOUT, "rank %d (%s) waited %.0f s in %s, call %llu of %s, for %s", world.rank, world.host(world.rank), waited, kind_name(kind_),
+                              static_cast<unsigned long long>(lane_.calls_), lane_.name_, who);
+        }
+        return 0;
+    }
+
+    void missing(char *to, size_t size) {
+        Segment &segment = lane_.segment_;
+        size_t used = 0;
+        int left_out = 0;
+        to[0] = 0;
+        for (int i = 0; i < segment.ranks(); i++) {
+            if (load(&(segment.seat(i).*counter)) >= wanted) continue;
+            const int rank = segment.seat(i).rank;
+            if (used + 120 > size) left_out++;
+            else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", rank, lane_.world_->host(rank)));
+        }
+        if (left_out) snprintf(to + used, size - used, " and %d more", left_out);
+        else if (!used) snprintf(to, size, "ranks on other hosts");
+    }
+
+    void tell(double waited) {
+        told_++;
+        lane_.stats.stalls++;
+        // One rank of a node speaks for all that wait.
+        Segment &segment = lane_.segment_;
+        for (int i = 0; i < segment.place(); i++)
+            if (load(&(segment.seat(i).*counter)) >= wanted) return;
+        char who[400], line[900];
+        missing(who, sizeof who);
+        const World &world = *lane_.world_;
+        int n = snprintf(line, sizeof line, "fairlead.comm: rank %d (%s) has waited %.0f s in %s (call %llu of %s) for %s\n", world.rank, world.host(world.rank), waited, kind_name(kind_),
+                         static_cast<unsigned long long>(lane_.calls_), lane_.name_, who);
+        if (n > 0 && write(2, line, least(size_t(n), sizeof line - 1)) < 0) return;
+    }
+
+    Lane &lane_;
+    const bool helper_;
+    const uint64_t kind_;
+    long turns_ = 0, yields_ = 0;
+    double begun_ = 0, looked_ = 0;
+    int told_ = 0;
+    bool armed_ = false;
+    uint32_t bell_ = 0;
+};
+
+template <class Ready> int Lane::until(Ready &&ready, Wait &wait, Error *error) {
+    while (!ready())
+        if (int bad = wait.idle(error)) return bad;
+    wait.moved();
+    return 0;
+}
+
+bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
+    // The one that was last late is probably late again.
+    if (load(&(segment_.seat(slowest_).*counter)) < wanted) return false;
+    for (int i = 0; i < locals_; i++)
+        if (load(&(segment_.seat(i).*counter)) < wanted) {
+            slowest_ = i;
+            return false;
+        }
+    return true;
+}
+
+// --- opening ---------------------------------------------------------------------------------
+
+int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error) {
+    mpi_ = &mpi, world_ = &world, settings_ = &settings;
+    snprintf(name_, sizeof name_, team < 0 ? "all" : "team %d", team);
+    auto bad = [&](int code, const char *call) { return mpi.check(code, call, error); };
+    if (int code = bad(mpi.Comm_dup(from, &comm_), "MPI_Comm_dup")) return code;
+    if (int code = bad(mpi.Comm_set_errhandler(comm_, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
+    if (settings.shared_memory) {
+        if (int code = bad(mpi.Comm_split_type(comm_, mpi.shared_type, world.rank, mpi.info_null, &node_), "MPI_Comm_split_type")) return code;
+    } else if (int code = bad(mpi.Comm_split(comm_, world.rank, 0, &node_), "MPI_Comm_split")) return code;
+    if (settings.node_ranks) {
+        Mpi::Handle whole = node_;
+        int place = 0;
+        if (int code = bad(mpi.Comm_rank(whole, &place), "MPI_Comm_rank")) return code;
+        if (int code = bad(mpi.Comm_split(whole, place / settings.node_ranks, place, &node_), "MPI_Comm_split")) return code;
+        mpi.Comm_free(&whole);
+    }
+    // The chunk must be the same everywhere, and not too much for the fullest node.
+    int64_t here = 0, fullest = 0;
+    int count = 0;
+    if (int code = bad(mpi.Comm_size(node_, &count), "MPI_Comm_size")) return code;
+    here = count;
+    if (int code = bad(mpi.Allreduce(&here, &fullest, 1, mpi.i64, mpi.max, comm_), "MPI_Allreduce")) return code;
+    const size_t chunk = most(size_t(64) << 10, least(settings.chunk, rounded_up((size_t(64) << 20) / size_t(fullest) / DEPTH, 4096)));
+    if (int code = segment_.open(mpi, node_, world.rank, least(chunk, settings.chunk), why_not_, sizeof why_not_, error)) return code;
+    if (!settings.shared_memory) snprintf(why_not_, sizeof why_not_, "FAIRLEAD_COMM_SHARED_MEMORY=0");
+    local_ = segment_.place(), locals_ = segment_.ranks();
+    // Nodes are numbered by their first ranks.
+    int64_t mine[2] = {local_, locals_};
+    Room<int64_t> each;
+    if (!each.room(2 * size_t(world.size)) || !node_of_.room(size_t(world.size)) || !place_of_.room(size_t(world.size)))
+        return error->set(FAIRLEAD_NO_MEMORY, "no memory for a table of %d ranks", world.size);
+    if (int code = bad(mpi.Comm_split(comm_, local_ == 0 ? 0 : 1, world.rank, &leaders_), "MPI_Comm_split")) return code;
+    int64_t node = 0, told = 0;
+    int leader = 0;
+    if (int code = bad(mpi.Comm_rank(leaders_, &leader), "MPI_Comm_rank")) return code;
+    node = local_ == 0 ? leader : 0;
+    if (locals_ > 1) {  // where memory is not shared each rank is a node by itself
+        if (int code = bad(mpi.Allreduce(&node, &told, 1, mpi.i64, mpi.max, node_), "MPI_Allreduce")) return code;
+    } else told = node;
+    int64_t place[2] = {told, local_};
+    if (int code = bad(mpi.Allgather(place, 2, mpi.i64, each.at(), 2, mpi.i64, comm_), "MPI_Allgather")) return code;
+    nodes_ = 0;
+    for (int i = 0; i < world.size; i++) {
+        node_of_[size_t(i)] = int(each[2 * size_t(i)]), place_of_[size_t(i)] = int(each[2 * size_t(i) + 1]);
+        nodes_ = most(nodes_, node_of_[size_t(i)] + 1);
+    }
+    int64_t fewest = 0, most_of = 0;
+    if (int code = bad(mpi.Allreduce(&mine[1], &fewest, 1, mpi.i64, mpi.min, comm_), "MPI_Allreduce")) return code;
+    if (int code = bad(mpi.Allreduce(&mine[1], &most_of, 1, mpi.i64, mpi.max, comm_), "MPI_Allreduce")) return code;
+    even_ = fewest == most_of;
+    if (int code = bad(mpi.Comm_split(comm_, local_, int(told), &peers_), "MPI_Comm_split")) return code;
+    for (Mpi::Handle comm : {node_, leaders_, peers_})
+        if (int code = bad(mpi.Comm_set_errhandler(comm, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
+    crowded_ = locals_ > cpus();
+    return 0;
+}
+
+void Lane::close() {
+    store(&segment_.mine().ended, uint32_t(1));
+    for (Mpi::Handle *comm : {&peers_, &leaders_, &node_, &comm_})
+        if (*comm) mpi_->Comm_free(comm), *comm = 0;
+}
+
+// --- agreement -------------------------------------------------------------------------------
+
+int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
+    Seat &mine = segment_.mine();
+    // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
+    const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
+    int64_t ours[2] = {mark, ~mark}, largest[2];
+    Mpi::Handle request = mpi_->request_null;
+    mine.call[calls_ & 1] = call;
+    store(&mine.arrived, calls_ + 1);
+    segment_.ring();
+    if (nodes_ > 1) {
+        if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
+        int code = mpi_->Iallreduce(ours, largest, 2, mpi_->i64, mpi_->max, comm_, &request);
+        if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
+        if (int bad = mpi_->check(code, "MPI_Iallreduce", error)) return bad;
+    }
+    calls_++;
+    wait.counter = &Seat::arrived, wait.wanted = calls_;
+    wait.network = nodes_ > 1;
+    bool same = true, done = nodes_ == 1, arrived = false;
+    int failed = 0;
+    int bad = until(
+        [&] {
+            if (!done) failed = test(&request, &done, error);
+            if (!arrived) arrived = all(&Seat::arrived, calls_);
+            return failed || (done && arrived);
+        },
+        wait, error);
+    if (bad || failed) return bad ? bad : failed;
+    if (nodes_ > 1) same = largest[0] == ours[0] && largest[1] == ours[1];
+    else
+        for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).call[(calls_ - 1) & 1] == segment_.seat(0).call[(calls_ - 1) & 1];
+    return same ? 0 : differ(call, tensors, error);
+}
+
+// Every rank comes here, with calls that differ. Says who differs from most, and in what.
+int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
+    constexpr uint64_t LISTED = 1 << 16;
+    struct Row { uint64_t dtype, count; };
+    Room<Call> calls;
+    Room<Row> rows[2];
+    Call ours = call;
+    const int size = world_->size;
+    if (!calls.room(size_t(size)) || !rows[0].room(LISTED) || !rows[1].room(LISTED)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to say in what the ranks differ");
+    if (int bad = mpi_->check(mpi_->Allgather(&ours, int(sizeof ours), mpi_->byte, calls.at(), int(sizeof ours), mpi_->byte, comm_), "MPI_Allgather", error)) return bad;
+    int alike = 0, odd = 0, usual = 0;
+    for (int i = 0; i < size; i++) alike += calls[size_t(i)] == calls[0];
+    for (int i = size - 1; i > 0; i--)
+        if (!(calls[size_t(i)] == calls[0])) odd = i;
+    if (2 * alike < size) usual = odd, odd = 0;  // rank 0 is the odd one
+    const Call &a = calls[size_t(usual)], &b = calls[size_t(odd)];
+    const char *host_a = world_->host(usual), *host_b = world_->host(odd);
+    const unsigned long long number = calls_;
+    if (a.kind != b.kind) {
+        char roots[120] = "";
+        if ((a.kind & 0xff) == BROADCAST && (b.kind & 0xff) == BROADCAST) snprintf(roots, sizeof roots, " (roots %d and %d)", int(b.kind >> 32), int(a.kind >> 32));
+        return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called %s while rank %d (%s) called %s%s: call %llu of %s", odd, host_b, kind_name(b.kind), usual, host_a, kind_name(a.kind), roots, number, name_);
+    }
+    const int asked[2] = {usual, odd};
+    for (int i = 0; i < 2; i++) {
+        if (asked[i] == world_->rank)
+            for (uint64_t j = 0; j < least(tensors.count, LISTED); j++) rows[i][j] = {uint64_t(tensors.at[j].dtype), tensors.at[j].count};
+        const uint64_t n = least(calls[size_t(asked[i])].count, LISTED);
+        if (int bad = mpi_->check(mpi_->Bcast(rows[i].at(), int(n * sizeof(Row)), mpi_->byte, asked[i], comm_), "MPI_Bcast", error)) return bad;
+    }
+    const uint64_t common = least(least(a.count, b.count), LISTED);
+    uint64_t i = 0;
+    while (i < common && rows[0][i].dtype == rows[1][i].dtype && rows[0][i].count == rows[1][i].count) i++;
+    if (i == common)
+        return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %llu tensors to %s, rank %d (%s) passed %llu: call %llu of %s", odd, host_b, static_cast<unsigned long long>(b.count), kind_name(a.kind), usual,
+                          host_a, static_cast<unsigned long long>(a.count), number, name_);
+    char name[200] = "";
+    if (i < tensors.count && tensors.at[i].name) snprintf(name, sizeof name, " (%.180s)", tensors.at[i].name);
+    return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %s of %llu elements as tensor %llu%s to %s, rank %d (%s) passed %s of %llu: call %llu of %s", odd, host_b, form_name(rows[1][i].dtype),
+                      static_cast<unsigned long long>(rows[1][i].count), static_cast<unsigned long long>(i), name, kind_name(a.kind), usual, host_a, form_name(rows[0][i].dtype),
+                      static_cast<unsigned long long>(rows[0][i].count), number, name_);
+}
+
+// --- network ---------------------------------------------------------------------------------
+
+int Lane::post(char *at, size_t count, Form form, Mpi::Handle comm, Mpi::Handle *request, Error *error) {
+    const Mpi &m = *mpi_;
+    const Mpi::Handle type = form == F32 ? m.f32 : form == F64 ? m.f64 : form == I32 ? m.i32 : form == I64 ? m.i64 : m.i16;
+    const Mpi::Handle operation = form == F16 ? m.sum_f16 : form == BF16 ? m.sum_bf16 : m.sum;
+    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
+    int code = m.Iallreduce(m.in_place, at, int(count), type, operation, comm, request);
+    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
+    return m.check(code, "MPI_Iallreduce", error);
+}
+
+int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
+    int flag = 0;
+    if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
+    int code = mpi_->Test(request, &flag, mpi_->no_status);
+    if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
+    *done = flag != 0;
+    return mpi_->check(code, "MPI_Test", error);
+}
+
+// --- the pipelines ---------------------------------------------------------------------------
+
+int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error) {
+    const Kernels &kernel = kernels();
+    const Form form = stream.form();
+    const bool network = nodes_ > 1;
+    // Halves cross the network as float32, unless they are what was asked for to save bytes.
+    const Form sums = network && wire == form ? summed_in(form) : wire;
+    const size_t given = width(wire), wide = width(sums);
+    const Cut cut(stream.elements(), segment_.chunk() / given);
+    const uint64_t base = chunks_, K = cut.count;
+    const bool posts = network && (even_ || local_ == 0);
+    Seat &mine = segment_.mine();
+    Mpi::Handle requests[DEPTH];
+    uint64_t packed = 0, summed = 0, posted = 0, reduced = 0, taken = 0;
+    auto chunk = [&](uint64_t k) { return cut.chunk(k, stream.elements(), locals_); };
+
+    auto pack = [&](uint64_t k) {
+        const Chunk c = chunk(k);
+        char *to = segment_.given(local_, base + k);
+        auto give = [&](const char *in, char *, uint64_t n) {
+            kernel.convert(to, wire, in, form, n);
+            to += n * given;
+        };
+        for (int i = 0; i < locals_; i++) {
+            if (i == local_) continue;
+            to = segment_.given(local_, base + k) + (c.begin(i) - c.from) * given;
+            stream.each(c.begin(i), c.end(i), give);
+        }
+    };
+    auto sum = [&](uint64_t k) {
+        constexpr int MANY = 256;  // sources at a time: a table on the stack, whatever the number of ranks
+        const Chunk c = chunk(k);
+        uint64_t at = c.begin(local_) - c.from;
+        char *result = segment_.result(base + k);
+        stream.each(c.begin(local_), c.end(local_), [&](const char *in, char *out, uint64_t n) {
+            const void *sources[MANY];
+            Form forms[MANY];
+            char *one = result + at * wide;
+            void *two = network ? nullptr : out;
+            for (int i = 0; i < locals_;) {
+                int used = 0;
+                if (i) sources[used] = one, forms[used++] = sums;
+                for (; i < locals_ && used < MANY; i++) {
+                    sources[used] = i == local_ ? in : segment_.given(i, base + k) + at * given;
+                    forms[used++] = i == local_ ? form : wire;
+                }
+                const bool last = i == locals_;
+                kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && !network ? scale : 1);
+            }
+            at += n;
+        });
+    };
+    auto take = [&](uint64_t k) {
+        const Chunk c = chunk(k);
+        char *result = segment_.result(base + k);
+        uint64_t at = 0;
+        auto put = [&](const char *, char *out, uint64_t n) {
+            const void *source = result + at * wide;
+            if (network && scale != 1) kernel.sum(out, form, nullptr, form, &source, &sums, 1, n, scale);
+            else kernel.convert(out, form, source, sums, n);
+            at += n;
+        };
+        if (network) return stream.each(c.from, c.to, put);
+        stream.each(c.from, c.begin(local_), put);
+        at = c.end(local_) - c.from;
+        stream.each(c.end(local_), c.to, put);
+    };
+
+    while (taken < K) {
+        wait.network = posts && reduced < posted;
+        if (wait.network) {
+            bool done = false;
+            if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
+            if (done) {
+                store(&mine.reduced, base + ++reduced);
+                segment_.ring();
+                wait.moved();
+            }
+        }
+        if (summed < packed && all(&Seat::packed, base + summed + 1)) {
+            sum(summed);
+            store(&mine.summed, base + ++summed);
+            if (!network) store(&mine.reduced, base + summed);
+            segment_.ring();
+            wait.moved();
+        } else if (posts && posted < summed && (even_ || all(&Seat::summed, base + posted + 1))) {
+            const Chunk c = chunk(posted);
+            char *at = segment_.result(base + posted) + (even_ ? c.begin(local_) - c.from : 0) * wide;
+            const uint64_t count = even_ ? c.end(local_) - c.begin(local_) : c.to - c.from;
+            if (int bad = post(at, count, sums, even_ ? peers_ : leaders_, &requests[posted % DEPTH], error)) return bad;
+            posted++;
+            wait.moved();
+        } else if (packed < K && all(&Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH)) {
+            pack(packed);
+            store(&mine.packed, base + ++packed);
+            segment_.ring();
+            wait.moved();
+        } else if (network && !even_ ? load(&segment_.seat(0).reduced) > base + taken : all(&Seat::reduced, base + taken + 1)) {
+            take(taken);
+            store(&mine.taken, base + ++taken);
+            segment_.ring();
+            wait.moved();
+        } else {
+            wait.counter = summed < packed ? &Seat::packed : &Seat::reduced;
+            wait.wanted = summed < packed ? base + summed + 1 : base + taken + 1;
+            if (int bad = wait.idle(error)) return bad;
+        }
+    }
+    chunks_ += K;
+    store(&mine.reduced, chunks_);
+    return 0;
+}
+
+int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
+    const size_t w = width(stream.form());
+    const Cut cut(stream.elements(), segment_.chunk() / w);
+    const uint64_t base = chunks_, K = cut.count;
+    const int root_node = node_of_[size_t(root)], root_place = place_of_[size_t(root)];
+    const bool network = nodes_ > 1, source = root == world_->rank, posts = network && local_ == 0;
+    const bool here = node_of_[size_t(world_->rank)] == root_node;
+    Seat &mine = segment_.mine();
+    Mpi::Handle requests[DEPTH];
+    uint64_t packed = 0, posted = 0, reduced = 0, taken = 0;
+    auto chunk = [&](uint64_t k) { return cut.chunk(k, stream.elements(), 1); };
+    auto free_for = [&](uint64_t k) { return all(&Seat::taken, base + k + 1 < DEPTH ? 0 : base + k + 1 - DEPTH); };
+
+    while (taken < K) {
+        wait.network = posts && reduced < posted;
+        if (wait.network) {
+            bool done = false;
+            if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
+            if (done) {
+                store(&mine.reduced, base + ++reduced);
+                segment_.ring();
+                wait.moved();
+            }
+        }
+        const Seat &first = segment_.seat(0);
+        if (source && packed < K && free_for(packed)) {
+            char *to = segment_.result(base + packed);
+            const Chunk c = chunk(packed);
+            stream.each(c.from, c.to, [&](const char *in, char *, uint64_t n) {
+                memcpy(to, in, n * w);
+                to += n * w;
+            });
+            store(&mine.packed, base + ++packed);
+            segment_.ring();
+            wait.moved();
+        } else if (posts && posted < K && (here ? load(&segment_.seat(root_place).packed) > base + posted : free_for(posted))) {
+            const Chunk c = chunk(posted);
+            if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
+            int code = mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]);
+            if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
+            if (int bad = mpi_->check(code, "MPI_Ibcast", error)) return bad;
+            posted++;
+            wait.moved();
+        } else if (load(network ? &first.reduced : &segment_.seat(root_place).packed) > base + taken) {
+            const char *from = segment_.result(base + taken);
+            const Chunk c = chunk(taken);
+            stream.each(c.from, c.to, [&](const char *in, char *out, uint64_t n) {
+                if (out && !(source && out == in)) memcpy(out, from, n * w);
+                from += n * w;
+            });
+            store(&mine.taken, base + ++taken);
+            segment_.ring();
+            wait.moved();
+        } else {
+            wait.counter = network ? &Seat::reduced : &Seat::packed;
+            wait.wanted = base + taken + 1;
+            if (int bad = wait.idle(error)) return bad;
+        }
+    }
+    chunks_ += K;
+    store(&mine.packed, chunks_), store(&mine.summed, chunks_), store(&mine.reduced, chunks_);
+    return 0;
+}
+
+// What fits goes with the arrival itself: one exchange, and every rank adds up for itself.
+void Lane::flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root) {
+    const Kernels &kernel = kernels();
+    const uint64_t parity = (calls_ - 1) & 1;
+    const double scale = operation & 1 ? 1.0 / world_->size : 1;
+    size_t at = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        const Form form = Form(tensors[i].dtype);
+        const size_t bytes = tensors[i].count * width(form);
+        if (kind == BROADCAST || kind == MATCH) {
+            if (tensors[i].out) memmove(tensors[i].out, segment_.flat(place_of_[size_t(root)], parity) + at, bytes);
+        } else {
+            const void *sources[FLAT_RANKS];
+            Form forms[FLAT_RANKS];
+            for (int j = 0; j < locals_; j++) sources[j] = segment_.flat(j, parity) + at, forms[j] = form;
+            kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale);
+        }
+        at += rounded_up(bytes, 8);
+    }
+}
+
+int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error) {
+    const fairlead_tensor *tensors = part.at;
+    const uint64_t count = part.count;
+    if (broken_) return error->set(broke_.status, "an earlier call of %s failed: %.1000s", name_, broke_.text);
+    const double begun = now_s();
+    const int wire_bits = operation >> 8;
+    Call call = {uint64_t(kind) | uint64_t(operation & 0xffff) << 8 | uint64_t(uint32_t(root)) << 32, 0, all_of.count};
+    for (uint64_t i = 0; i < all_of.count; i++) call.signature = mixed(mixed(call.signature, uint64_t(all_of.at[i].dtype)), all_of.at[i].count);
+    uint64_t bytes = 0, padded = 0;
+    bool used[7] = {};
+    for (uint64_t i = 0; i < count; i++) {
+        const Form form = Form(tensors[i].dtype);
+        bytes += tensors[i].count * width(form);
+        padded += rounded_up(tensors[i].count * width(form), 8);
+        used[form] = used[form] || tensors[i].count;
+    }
+    const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
+    if (flat_fits && kind != FINALIZE) {
+        size_t at = 0;
+        char *to = segment_.flat(local_, calls_ & 1);
+        for (uint64_t i = 0; i < count; i++) {
+            const size_t size = tensors[i].count * width(Form(tensors[i].dtype));
+            if (size && ((kind != BROADCAST && kind != MATCH) || root == world_->rank)) memcpy(to + at, tensors[i].in, size);
+            at += rounded_up(size, 8);
+        }
+    }
+    Wait wait(*this, helper, call.kind);
+    int bad = agree(call, all_of, wait, error);
+    const double agreed = now_s();
+    if (!bad && flat_fits) flat(tensors, count, kind, operation, root);
+    else
+        for (int f = 0; f < 7 && !bad; f++) {
+            if (!used[f]) continue;
+            const Form form = Form(f), wire = form == F32 && wire_bits ? Form(wire_bits) : form;
+            bad = streams_[f].set(tensors, count, form, error);
+            if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
+        }
+    stats.calls++;
+    stats.bytes += bytes;
+    stats.wait_s += agreed - begun;
+    stats.move_s += now_s() - agreed;
+    if (bad) {
+        broken_ = true;
+        broke_ = *error;
+    }
+    return bad;
+}
+
+}  // namespace fairlead

@@ -1,0 +1,109 @@
+// One stream of collectives over all ranks: a communicator and a segment of its own, one thread at a time.
+//
+// A collective is a pipeline of chunks. Every rank owns a share of each chunk. It gives the others what it
+// has of theirs (`packed`), adds up its own share from what it was given (`summed`), the share goes over
+// the network where there are several nodes (`reduced`), and everyone takes the others' results (`taken`).
+// So each rank reads and writes an element about once for itself, whatever the number of ranks, and the
+// stages of different chunks overlap.
+#pragma once
+
+#include "fairlead_comm.h"
+#include "kernels.h"
+#include "mpi.h"
+#include "segment.h"
+
+namespace fairlead {
+
+enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7 };
+
+// Settings of this process, read once from the environment.
+struct Settings {
+    double stall_s, timeout_s;
+    long spin_us;   // before a wait gives way to others
+    long poll_us;   // between looks at the network, of a helper thread
+    size_t chunk;   // bytes
+    int node_ranks;  // that share memory at most; 0: all of a node
+    bool shared_memory;
+    int read(Error *error);
+};
+
+// Tensors of one dtype, as one row of elements.
+class Stream {
+  public:
+    int set(const fairlead_tensor *tensors, uint64_t count, Form form, Error *error);
+    uint64_t elements() const { return elements_; }
+    Form form() const { return form_; }
+    // Calls `use(in, out, n)` for the pieces of [from, to).
+    template <class Use> void each(uint64_t from, uint64_t to, Use &&use) const;
+
+  private:
+    struct Piece {
+        const char *in;
+        char *out;
+        uint64_t start;
+    };
+    mutable Room<Piece> pieces_;
+    uint64_t count_ = 0, elements_ = 0;
+    Form form_ = F32;
+};
+
+// The ranks of the run, and names for messages.
+struct World {
+    int rank, size;
+    const char *hosts;  // of each rank, 64 bytes each
+    const char *host(int of) const { return hosts + size_t(of) * 64; }
+};
+
+struct Tensors {
+    const fairlead_tensor *at;
+    uint64_t count;
+};
+
+class Lane {
+  public:
+    // Collective over `from`. `team` is for messages; -1: none.
+    int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error);
+    void close();
+
+    // Moves `part`, once all ranks have shown to have the same `all_of`. `operation` is SUM or MEAN and, in
+    // bits 8 and up, the form in which float32 travels. `helper`: of a thread beside the one that computes;
+    // it waits without using a core.
+    int run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error);
+
+    const Segment &segment() const { return segment_; }
+    const char *why_not() const { return why_not_; }
+    int nodes() const { return nodes_; }
+    fairlead_stats stats = {};
+
+  private:
+    class Wait;
+    int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
+    int differ(const Call &call, const Tensors &tensors, Error *error);
+    void flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root);
+    int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
+    int spread(const Stream &stream, int root, Wait &wait, Error *error);
+    template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
+    int post(char *at, size_t count, Form form, Mpi::Handle comm, Mpi::Handle *request, Error *error);
+    int test(Mpi::Handle *request, bool *done, Error *error);
+    bool all(uint64_t Seat::*counter, uint64_t least);
+
+    Mpi *mpi_ = nullptr;
+    const World *world_ = nullptr;
+    const Settings *settings_ = nullptr;
+    char name_[24] = "";
+    Mpi::Handle comm_ = 0, node_ = 0, leaders_ = 0, peers_ = 0;
+    bool even_ = true;    // every node has the same number of ranks: each share has a network of its own
+    int nodes_ = 1;
+    int local_ = 0, locals_ = 1;
+    Room<int> node_of_, place_of_;  // of each rank
+    Segment segment_;
+    char why_not_[700] = "";
+    uint64_t calls_ = 0, chunks_ = 0;
+    int slowest_ = 0;
+    bool crowded_ = false;  // more ranks here than processors
+    bool broken_ = false;
+    Error broke_;
+    Stream streams_[7];
+};
+
+}  // namespace fairlead

@@ -1,0 +1,56 @@
+// The MPI that this process has loaded, by its functions and by the handles of its ABI.
+//
+// Handles are ints in MPICH's ABI and pointers in the others; both fit a long, and are passed as one.
+// Sources: mpi.h of MPICH 5.0.2, ompi's mpi.h, MPI-5.0 chapter 20 (the standard ABI) and mpi_abi.h.
+#pragma once
+
+#include "platform.h"
+
+namespace fairlead {
+
+struct Mpi {
+    enum Abi { MPICH, OPENMPI, STANDARD };
+    using Handle = long;
+
+    int (*Init_thread)(int *, char ***, int, int *);
+    int (*Initialized)(int *);
+    int (*Finalized)(int *);
+    int (*Finalize)();
+    int (*Query_thread)(int *);
+    int (*Comm_dup)(Handle, Handle *);
+    int (*Comm_split)(Handle, int, int, Handle *);
+    int (*Comm_split_type)(Handle, int, int, Handle, Handle *);
+    int (*Comm_rank)(Handle, int *);
+    int (*Comm_size)(Handle, int *);
+    int (*Comm_free)(Handle *);
+    int (*Comm_set_errhandler)(Handle, Handle);
+    int (*Allreduce)(const void *, void *, int, Handle, Handle, Handle);
+    int (*Iallreduce)(const void *, void *, int, Handle, Handle, Handle, Handle *);
+    int (*Bcast)(void *, int, Handle, int, Handle);
+    int (*Ibcast)(void *, int, Handle, int, Handle, Handle *);
+    int (*Allgather)(const void *, int, Handle, void *, int, Handle, Handle);
+    int (*Test)(Handle *, int *, void *);
+    int (*Error_string)(int, char *, int *);
+    int (*Op_create)(void (*)(void *, void *, int *, void *), int, Handle *);
+
+    Abi abi;
+    char library[600];
+    bool multiple;  // any thread may call at any time
+    bool ours;      // init started it
+    Handle world, sum, max, min, f32, f64, i16, i32, i64, byte, errors_return, info_null, request_null;
+    Handle sum_f16, sum_bf16;  // of i16, whose bits are halves
+    int shared_type;
+    void *in_place, *no_status;
+    pthread_mutex_t alone;  // where not `multiple`: one thread at a time
+
+    const char *name() const { return abi == MPICH ? "mpich" : abi == OPENMPI ? "openmpi" : "mpi-abi"; }
+
+    // Finds the MPI of this process, or loads `libmpi.so.12`, `.40` or `libmpi_abi.so.1`.
+    int find(Error *error);
+    // Starts it unless it runs.
+    int start(Error *error);
+    // Whether a call went well.
+    int check(int code, const char *call, Error *error) const;
+};
+
+}  // namespace fairlead

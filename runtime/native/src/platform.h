@@ -1,0 +1,123 @@
+// What the core needs of Linux and libc, and small containers.
+//
+// The library names no shared library and no symbol version: it is linked without libc and libstdc++, and
+// the process that loads it has both. So one binary runs on every glibc. That rules out exceptions,
+// iostreams, std::thread, and functions whose oldest version in glibc differs in layout from the newest
+// (pthread_cond_*, sched_getaffinity): waiting is by futex.
+#pragma once
+
+#include <cerrno>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <initializer_list>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace fairlead {
+
+inline double now_s() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb" ::: "memory");
+#endif
+}
+
+inline void sleep_us(long us) {
+    timespec t{us / 1000000, us % 1000000 * 1000};
+    nanosleep(&t, nullptr);
+}
+
+// Not private: the words lie in memory that processes share.
+inline void futex_wait(uint32_t *word, uint32_t seen, long us) {
+    timespec t{us / 1000000, us % 1000000 * 1000};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, nullptr, 0);
+}
+inline void futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0); }
+
+inline int cpus() {
+    unsigned long set[128] = {};  // 8192 CPUs
+    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
+    int count = 0;
+    for (long i = 0; i < bytes / long(sizeof *set); i++) count += __builtin_popcountl(set[i]);
+    return count > 0 ? count : 1;
+}
+
+template <class T> T load(const T *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+template <class T> void store(T *at, T value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+
+template <class T> T least(T a, T b) { return a < b ? a : b; }
+template <class T> T most(T a, T b) { return a > b ? a : b; }
+
+inline uint64_t mixed(uint64_t h, uint64_t value) {  // splitmix64's finaliser, chained
+    h = (h ^ value) + 0x9e3779b97f4a7c15ull;
+    h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
+    h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
+    return h ^ (h >> 31);
+}
+
+// A number from the environment; `other` where it is not set. Not a number: `bad` is set to the name.
+double number_of(const char *name, double other, const char **bad);
+
+// Memory of one kind, freed by itself. Grows only by `room`, which forgets what was there.
+template <class T> class Room {
+  public:
+    Room() = default;
+    Room(const Room &) = delete;
+    Room &operator=(const Room &) = delete;
+    ~Room() { free(at_); }
+    bool room(size_t count) {
+        if (count <= count_) return true;
+        free(at_);
+        void *found = nullptr;
+        count_ = posix_memalign(&found, 64, count * sizeof(T)) ? 0 : count;
+        at_ = count_ ? static_cast<T *>(found) : nullptr;
+        return at_ != nullptr;
+    }
+    T *at() { return at_; }
+    T &operator[](size_t i) { return at_[i]; }
+    size_t count() const { return count_; }
+
+  private:
+    T *at_ = nullptr;
+    size_t count_ = 0;
+};
+
+// What a call failed of.
+struct Error {
+    int status = 0;
+    char text[1400] = "";
+    __attribute__((format(printf, 3, 4))) int set(int code, const char *format, ...) {
+        va_list values;
+        va_start(values, format);
+        vsnprintf(text, sizeof text, format, values);
+        va_end(values);
+        return status = code;
+    }
+};
+
+class Lock {
+  public:
+    explicit Lock(pthread_mutex_t &mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+    ~Lock() { pthread_mutex_unlock(&mutex_); }
+    Lock(const Lock &) = delete;
+
+  private:
+    pthread_mutex_t &mutex_;
+};
+
+}  // namespace fairlead

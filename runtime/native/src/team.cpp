@@ -1,0 +1,182 @@
+#include "team.h"
+
+#include <csignal>
+
+using namespace fairlead;
+
+namespace {
+// Below it several lanes cost more than they gain.
+constexpr uint64_t SHARED_FROM = 1 << 20;  // bytes
+}  // namespace
+
+int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
+    count_ = threads;
+    for (int i = 0; i < count_; i++)
+        if (int bad = lanes_[i].open(mpi, from, world, settings, number, error)) return bad;
+    return 0;
+}
+
+void fairlead_team::close() {
+    if (hired_) {
+        store(&leaving_, uint32_t(1));
+        __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
+        futex_wake(&issued_bell_);
+        for (int i = 0; i < count_; i++) pthread_join(helpers_[i].thread, nullptr);
+        hired_ = false;
+    }
+    for (int i = 0; i < count_; i++) lanes_[i].close();
+}
+
+int fairlead_team::hire(Error *error) {
+    if (hired_) return 0;
+    // Signals are for the threads of the program.
+    sigset_t every, before;
+    sigfillset(&every);
+    pthread_sigmask(SIG_SETMASK, &every, &before);
+    int bad = 0, started = 0;
+    for (; started < count_ && !bad; started++) {
+        helpers_[started] = {this, started, issued_, {}};
+        bad = pthread_create(&helpers_[started].thread, nullptr, help, &helpers_[started]);
+        if (bad) break;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (bad) return error->set(FAIRLEAD_NO_MEMORY, "a helper thread cannot be started: %s", strerror(bad));
+    hired_ = true;
+    return 0;
+}
+
+void *fairlead_team::help(void *of) {
+    const Helper &helper = *static_cast<Helper *>(of);
+    fairlead_team &team = *helper.team;
+    for (uint64_t ticket = helper.first;; ticket++) {
+        for (;;) {
+            uint32_t bell = load(&team.issued_bell_);
+            if (load(&team.issued_) > ticket) break;
+            if (load(&team.leaving_)) return nullptr;
+            futex_wait(&team.issued_bell_, bell, 1000000);
+        }
+        // Its place is given to another request only when it is done: `direct` was this one's if it is not.
+        const bool direct = helper.lane == 0 && __atomic_load_n(&team.requests_[ticket % MOST_STARTED].direct, __ATOMIC_ACQUIRE);
+        while (load(&team.finished_[helper.lane]) <= ticket) {
+            uint32_t bell = load(&team.finished_bell_);
+            if (!direct) team.work(helper.lane, ticket, true);
+            else if (load(&team.finished_[0]) <= ticket) futex_wait(&team.finished_bell_, bell, 1000000);
+        }
+    }
+}
+
+void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
+    Request &request = requests_[ticket % MOST_STARTED];
+    const Tensors all_of = {request.tensors.at(), request.count}, part = {count_ > 1 ? request.parts[lane].at() : all_of.at, count_ > 1 ? request.counts[lane] : all_of.count};
+    Error error;
+    if (lane == 0 || part.count) lanes_[lane].run(AGGREGATE, all_of, part, request.operation, 0, helper, &error);
+    if (error.status) {
+        Lock lock(mutex_);
+        if (!request.error.status) request.error = error;
+    }
+    store(&finished_[lane], ticket + 1);
+    __atomic_fetch_add(&finished_bell_, 1, __ATOMIC_RELEASE);
+    futex_wake(&finished_bell_);
+}
+
+// Each lane's part of the elements; all of it to the first where it is little.
+int fairlead_team::cut(Request &request, Error *error) {
+    uint64_t bytes = 0, pieces = request.count + 1;
+    for (uint64_t i = 0; i < request.count; i++) bytes += request.tensors[i].count * width(Form(request.tensors[i].dtype));
+    for (int lane = 0; lane < count_; lane++) {
+        request.counts[lane] = 0;
+        if (!request.parts[lane].room(pieces)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a list of tensors");
+    }
+    const uint64_t lanes = bytes < SHARED_FROM ? 1 : uint64_t(count_);
+    uint64_t at = 0;
+    for (uint64_t i = 0; i < request.count; i++) {
+        const fairlead_tensor &t = request.tensors[i];
+        const uint64_t w = width(Form(t.dtype));
+        for (uint64_t done = 0; done < t.count;) {
+            const uint64_t lane = least(at * lanes / most(bytes, uint64_t(1)), lanes - 1);
+            const uint64_t end = lane + 1 == lanes ? bytes : (bytes * (lane + 1) + lanes - 1) / lanes;
+            const uint64_t n = least(t.count - done, most((end - at + w - 1) / w, uint64_t(1)));
+            fairlead_tensor &part = request.parts[lane][request.counts[lane]++];
+            part = t;
+            part.in = static_cast<const char *>(t.in) + done * w;
+            part.out = static_cast<char *>(t.out) + done * w;
+            part.count = n;
+            done += n, at += n * w;
+        }
+    }
+    return 0;
+}
+
+int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int operation, bool direct, uint64_t *ticket, Error *error) {
+    const uint64_t next = issued_;
+    if (next >= MOST_STARTED)  // its place in the ring must be free
+        if (int bad = wait(next - MOST_STARTED, error)) return bad;
+    Request &request = requests_[next % MOST_STARTED];
+    if (!request.tensors.room(count + 1)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a list of %llu tensors", static_cast<unsigned long long>(count));
+    if (count) memcpy(request.tensors.at(), tensors, count * sizeof *tensors);
+    request.count = count, request.operation = operation;
+    __atomic_store_n(&request.direct, direct, __ATOMIC_RELEASE);
+    request.error = Error();
+    if (count_ > 1)
+        if (int bad = cut(request, error)) return bad;
+    *ticket = next;
+    store(&issued_, next + 1);
+    if (hired_) {
+        __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
+        futex_wake(&issued_bell_);
+    }
+    return 0;
+}
+
+int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int operation, Error *error) {
+    const double begun = now_s();
+    uint64_t ticket = 0;
+    if (count_ > 1)
+        if (int bad = hire(error)) return bad;
+    // What was started before comes first, on every rank.
+    const bool direct = issued_ == 0 || done(issued_ - 1);
+    if (int bad = begin(tensors, count, operation, direct, &ticket, error)) return bad;
+    if (direct) work(0, ticket, false);
+    int bad = wait(ticket, error);
+    blocked_s_ += now_s() - begun;
+    return bad;
+}
+
+int fairlead_team::start(const fairlead_tensor *tensors, uint64_t count, int operation, uint64_t *ticket, Error *error) {
+    if (int bad = hire(error)) return bad;
+    return begin(tensors, count, operation, false, ticket, error);
+}
+
+bool fairlead_team::done(uint64_t ticket) {
+    for (int i = 0; i < count_; i++)
+        if (load(&finished_[i]) <= ticket) return false;
+    return true;
+}
+
+int fairlead_team::wait(uint64_t ticket, Error *error) {
+    if (ticket >= issued_) return error->set(FAIRLEAD_BAD_CALL, "ticket %llu was never given; %llu were", static_cast<unsigned long long>(ticket), static_cast<unsigned long long>(issued_));
+    if (ticket + MOST_STARTED < issued_) return 0;  // its place was given to another, after it was done
+    while (!done(ticket)) {
+        uint32_t bell = load(&finished_bell_);
+        if (!done(ticket)) futex_wait(&finished_bell_, bell, 1000000);
+    }
+    Lock lock(mutex_);
+    const Error &said = requests_[ticket % MOST_STARTED].error;
+    return said.status ? error->set(said.status, "%s", said.text) : 0;
+}
+
+int fairlead_team::wait_for(uint64_t ticket, Error *error) {
+    const double begun = now_s();
+    int bad = wait(ticket, error);
+    blocked_s_ += now_s() - begun;
+    return bad;
+}
+
+int fairlead_team::drain(Error *error) { return issued_ ? wait(issued_ - 1, error) : 0; }
+
+fairlead_stats fairlead_team::stats() {
+    fairlead_stats sum = lanes_[0].stats;
+    for (int i = 1; i < count_; i++) sum.bytes += lanes_[i].stats.bytes, sum.stalls += lanes_[i].stats.stalls;
+    sum.blocked_s = blocked_s_;
+    return sum;
+}

@@ -1,0 +1,57 @@
+// A team: lanes that share its aggregations, and the helper threads that work on what was started.
+#pragma once
+
+#include "lane.h"
+
+struct fairlead_team {
+  public:
+    static constexpr int MOST_LANES = 16;
+
+    int open(fairlead::Mpi &mpi, fairlead::Mpi::Handle from, const fairlead::World &world, const fairlead::Settings &settings, int number, int threads, fairlead::Error *error);
+    void close();
+
+    int aggregate(const fairlead_tensor *tensors, uint64_t count, int operation, fairlead::Error *error);
+    int start(const fairlead_tensor *tensors, uint64_t count, int operation, uint64_t *ticket, fairlead::Error *error);
+    bool done(uint64_t ticket);
+    // Seconds spent here count as blocked.
+    int wait_for(uint64_t ticket, fairlead::Error *error);
+    int drain(fairlead::Error *error);
+    fairlead_stats stats();
+    const fairlead::Lane &lane() const { return lanes_[0]; }
+
+    fairlead_team *next = nullptr;
+
+  private:
+    static constexpr uint64_t MOST_STARTED = 32;
+    struct Request {
+        fairlead::Room<fairlead_tensor> tensors;
+        fairlead::Room<fairlead_tensor> parts[MOST_LANES];
+        uint64_t counts[MOST_LANES], count;
+        int operation;
+        bool direct;  // the caller does the first lane's part
+        fairlead::Error error;
+    };
+    struct Helper {
+        fairlead_team *team;
+        int lane;
+        uint64_t first;  // ticket: those before were done without it
+        pthread_t thread;
+    };
+    int wait(uint64_t ticket, fairlead::Error *error);
+    static void *help(void *helper);
+    int begin(const fairlead_tensor *tensors, uint64_t count, int operation, bool direct, uint64_t *ticket, fairlead::Error *error);
+    int cut(Request &request, fairlead::Error *error);
+    void work(int lane, uint64_t ticket, bool helper);
+    int hire(fairlead::Error *error);
+
+    fairlead::Lane lanes_[MOST_LANES];
+    int count_ = 1;
+    Request requests_[MOST_STARTED];
+    Helper helpers_[MOST_LANES];
+    bool hired_ = false;
+    // Words to sleep on: how many requests there are, and how many parts are done.
+    uint64_t issued_ = 0, finished_[MOST_LANES] = {};
+    uint32_t issued_bell_ = 0, finished_bell_ = 0, leaving_ = 0;
+    double blocked_s_ = 0;
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of what requests say of their errors
+};
