@@ -11,7 +11,8 @@
     comm.finalize()
 
 The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds
-what they do, :mod:`fairlead.comm.backend` the MPI beneath. Only the standard library, NumPy and
+what they do, :mod:`fairlead.comm.native` the core that carries the bytes, and
+:mod:`fairlead.comm.backend` the reference by mpi4py. Only the standard library, NumPy and
 mpi4py are imported, mpi4py not before :func:`init`.
 
 The names and their meaning follow the Cray PE DL plugin (``init``, ``broadcast``, ``gradients``,
@@ -23,13 +24,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairlead.comm.backend import connect
-from fairlead.comm.core import Array, BufferMatch, Comm, Timings
+from fairlead.comm.choose import connected
+from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings
 from fairlead.findings import fail
 
 __all__ = [
     "BufferMatch",
     "Comm",
+    "Pending",
     "Timings",
     "aggregate",
     "average",
@@ -42,6 +44,7 @@ __all__ = [
     "local_rank",
     "rank",
     "size",
+    "start",
 ]
 
 _comm: Comm | None = None
@@ -70,7 +73,7 @@ def init() -> Comm:
                 remedy="call comm.finalize() once, at the end of the program",
                 check="comm-finalized",
             )
-        _comm = Comm(connect())
+        _comm = connected()
     return _comm
 
 
@@ -99,6 +102,11 @@ def broadcast(
 def aggregate(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
     """See :meth:`Comm.aggregate`."""
     return init().aggregate(arrays, out)
+
+
+def start(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
+    """See :meth:`Comm.start`."""
+    return init().start(arrays, out)
 
 
 def average(value: float) -> float:

@@ -68,6 +68,28 @@ class BufferMatch:
         return self.first is None
 
 
+class Pending:
+    """An aggregation that was started: :meth:`wait` gives what it came to."""
+
+    def __init__(self, wait: Callable[[], list[Array]], done: Callable[[], bool] = lambda: True):
+        self._wait, self._done = wait, done
+        self._result: list[Array] | None = None
+
+    def done(self) -> bool:
+        """Whether :meth:`wait` would return at once."""
+        return self._result is not None or self._done()
+
+    def wait(self) -> list[Array]:
+        """The means, as :meth:`Comm.aggregate` returns them; again the same when called again.
+
+        Raises:
+            FairleadError: as :meth:`Comm.aggregate`.
+        """
+        if self._result is None:
+            self._result = self._wait()
+        return self._result
+
+
 @dataclass(frozen=True)
 class _Layout:
     """Where each array lies in the fused buffers.
@@ -149,16 +171,16 @@ class Comm:
             FairleadError: an array has another dtype, or the ranks disagree on number, shape or
                 dtype of arrays.
         """
-        for index, array in enumerate(arrays):
-            if array.dtype.name not in _AVERAGED:
-                raise fail(
-                    f"array {index} cannot be averaged",
-                    where="comm.aggregate",
-                    why=f"its dtype is {array.dtype}; known: {', '.join(_AVERAGED)}",
-                    remedy="pass `array.astype('float32')`",
-                    check="comm-dtype",
-                )
+        self._check_averaged(arrays, _AVERAGED)
         return self._fused("aggregate", arrays, out, self._mean)
+
+    def start(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
+        """:meth:`aggregate` in the background, where the backend can; else it is done on return.
+
+        ``arrays`` must not change, and ``out`` not be read, before :meth:`Pending.wait`.
+        """
+        result = self.aggregate(arrays, out)
+        return Pending(lambda: result)
 
     def average(self, value: float) -> float:
         """The mean of ``value`` over all ranks, in double precision; for metrics."""
@@ -191,21 +213,8 @@ class Comm:
             The same on every rank. Costs 32 bytes a rank when all match.
         """
         self._agree("check_buffers_match")
-        each = [_digest(array) for array in arrays]
-        whole = self._backend.allgather(hashlib.sha256(b"".join(each)).digest())
-        digests = tuple(digest.hex() for digest in whole)
-        if len(set(digests)) == 1:
-            return BufferMatch(digests)
-        table = self._backend.allgather(each)
-        first = next(
-            i
-            for i in range(max(map(len, table)))
-            if len({row[i] if i < len(row) else b"" for row in table}) > 1
-        )
-        held = [row[first] if first < len(row) else b"" for row in table]
-        counts = Counter(held)
-        usual = held[0] if counts[held[0]] == max(counts.values()) else counts.most_common(1)[0][0]
-        return BufferMatch(digests, first, tuple(r for r, d in enumerate(held) if d != usual))
+        each = [digest_of(array) for array in arrays]
+        return compare(each, self._backend.allgather, self._backend.allgather)
 
     def abort(self, code: int) -> None:
         """Ends every rank now. Not collective."""
@@ -224,6 +233,17 @@ class Comm:
                 remedy="pass root=0",
                 check="comm-root",
             )
+
+    def _check_averaged(self, arrays: Sequence[Array], known: Sequence[str]) -> None:
+        for index, array in enumerate(arrays):
+            if array.dtype.name not in known:
+                raise fail(
+                    f"array {index} cannot be averaged",
+                    where="comm.aggregate",
+                    why=f"its dtype is {array.dtype}; known: {', '.join(known)}",
+                    remedy="pass `array.astype('float32')`",
+                    check="comm-dtype",
+                )
 
     def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
         signature = tuple((array.dtype.str, array.shape) for array in arrays)
@@ -297,10 +317,33 @@ def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | N
     return list(out)
 
 
-def _digest(array: Array) -> bytes:
+def digest_of(array: Array) -> bytes:
+    """sha256 of dtype, shape and bytes."""
     state = hashlib.sha256(repr((array.dtype.str, array.shape)).encode())
     state.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
     return state.digest()
+
+
+def compare(
+    each: Sequence[bytes],
+    gather_digest: Callable[[bytes], list[bytes]],
+    gather_all: Callable[[Any], list[Any]],
+) -> BufferMatch:
+    """Compares digests over ranks: one of all, then each of them where those differ."""
+    whole = gather_digest(hashlib.sha256(b"".join(each)).digest())
+    digests = tuple(digest.hex() for digest in whole)
+    if len(set(digests)) == 1:
+        return BufferMatch(digests)
+    table = gather_all(list(each))
+    first = next(
+        i
+        for i in range(max(map(len, table)))
+        if len({row[i] if i < len(row) else b"" for row in table}) > 1
+    )
+    held = [row[first] if first < len(row) else b"" for row in table]
+    counts = Counter(held)
+    usual = held[0] if counts[held[0]] == max(counts.values()) else counts.most_common(1)[0][0]
+    return BufferMatch(digests, first, tuple(r for r, d in enumerate(held) if d != usual))
 
 
 def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:

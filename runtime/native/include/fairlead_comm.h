@@ -58,7 +58,7 @@ typedef struct {
     void *out;
     uint64_t count;
     int32_t dtype;    /* a fairlead_dtype */
-    int32_t reserved; /* 0 */
+    int32_t shape;    /* any number that stands for the shape; ranks must give the same. 0 */
     const char *name; /* for messages; NULL: its number */
 } fairlead_tensor;
 
@@ -97,8 +97,8 @@ typedef struct {
 /* Starts MPI with MPI_THREAD_MULTIPLE unless it runs already. Collective. Calling it again is free. */
 int fairlead_comm_init(void);
 
-/* Ends MPI if fairlead_comm_init started it. Collective; waits for what was started. Calling it again,
- * or before init, does nothing. */
+/* Ends MPI if fairlead_comm_init started it. Collective; waits for what was started. Before init it does
+ * nothing; a second time it is FAIRLEAD_BAD_CALL. */
 int fairlead_comm_finalize(void);
 
 /* After init; -1 before. */
@@ -132,6 +132,8 @@ int fairlead_comm_broadcast(const fairlead_tensor *tensors, uint64_t count, int 
 /* The mean of each value over all ranks; for metrics. */
 int fairlead_comm_average(double *values, uint64_t count);
 int fairlead_comm_barrier(void);
+/* `bytes` bytes of each rank, in the order of ranks, into `all` (size * bytes), on every rank; for little. */
+int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all);
 /* Whether every rank holds the same bytes in `in`. */
 int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
 

@@ -231,6 +231,25 @@ API int fairlead_comm_barrier(void) {
     return s.all.run(BARRIER, none, none, 0, 0, false, &last);
 }
 
+API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
+    const char *call = "fairlead_comm_gather";
+    if (int bad = usable(call)) return bad;
+    if (bytes && (!mine || !all)) return last.set(FAIRLEAD_BAD_CALL, "%s: an address is NULL", call);
+    State &s = state();
+    Lock lock(s.mutex);
+    // A row with a place for each rank, zero but in its own: the sum has them all.
+    const size_t ranks = size_t(s.world.size), own = size_t(s.world.rank), words = (bytes + 7) / 8;
+    Room<int64_t> row;
+    if (!row.room(ranks * words + 1)) return last.set(FAIRLEAD_NO_MEMORY, "%s: no memory for %llu bytes of %zu ranks", call, static_cast<unsigned long long>(bytes), ranks);
+    memset(row.at(), 0, ranks * words * sizeof(int64_t));
+    if (bytes) memcpy(row.at() + own * words, mine, bytes);
+    fairlead_tensor t = {row.at(), row.at(), ranks * words, FAIRLEAD_INT64, 0, nullptr};
+    const Tensors list = {&t, 1};
+    if (int bad = s.all.run(GATHER, list, list, FAIRLEAD_SUM, 0, false, &last)) return bad;
+    for (size_t i = 0; i < ranks && bytes; i++) memcpy(static_cast<char *>(all) + i * bytes, row.at() + i * words, bytes);
+    return 0;
+}
+
 API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match) {
     const char *call = "fairlead_comm_match";
     if (int bad = usable(call)) return bad;

@@ -12,6 +12,7 @@ const char *kind_name(uint64_t kind) {
         case AVERAGE: return "average";
         case MATCH: return "match";
         case TEAM: return "team";
+        case GATHER: return "gather";
     }
     return "?";
 }
@@ -20,6 +21,12 @@ const char *form_name(uint64_t form) {
     static const char *const names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes"};
     return form < 7 ? names[form] : "?";
 }
+
+// What ranks must agree on of a tensor: dtype and shape, number of elements.
+struct Row {
+    uint64_t form, count;
+};
+Row row_of(const fairlead_tensor &t) { return {uint32_t(t.dtype) | uint64_t(uint32_t(t.shape)) << 32, t.count}; }
 
 uint64_t rounded_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -340,7 +347,6 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
 // Every rank comes here, with calls that differ. Says who differs from most, and in what.
 int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
     constexpr uint64_t LISTED = 1 << 16;
-    struct Row { uint64_t dtype, count; };
     Room<Call> calls;
     Room<Row> rows[2];
     Call ours = call;
@@ -363,21 +369,23 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
     const int asked[2] = {usual, odd};
     for (int i = 0; i < 2; i++) {
         if (asked[i] == world_->rank)
-            for (uint64_t j = 0; j < least(tensors.count, LISTED); j++) rows[i][j] = {uint64_t(tensors.at[j].dtype), tensors.at[j].count};
+            for (uint64_t j = 0; j < least(tensors.count, LISTED); j++) rows[i][j] = row_of(tensors.at[j]);
         const uint64_t n = least(calls[size_t(asked[i])].count, LISTED);
         if (int bad = mpi_->check(mpi_->Bcast(rows[i].at(), int(n * sizeof(Row)), mpi_->byte, asked[i], comm_), "MPI_Bcast", error)) return bad;
     }
     const uint64_t common = least(least(a.count, b.count), LISTED);
     uint64_t i = 0;
-    while (i < common && rows[0][i].dtype == rows[1][i].dtype && rows[0][i].count == rows[1][i].count) i++;
+    while (i < common && rows[0][i].form == rows[1][i].form && rows[0][i].count == rows[1][i].count) i++;
     if (i == common)
         return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %llu tensors to %s, rank %d (%s) passed %llu: call %llu of %s", odd, host_b, static_cast<unsigned long long>(b.count), kind_name(a.kind), usual,
                           host_a, static_cast<unsigned long long>(a.count), number, name_);
     char name[200] = "";
     if (i < tensors.count && tensors.at[i].name) snprintf(name, sizeof name, " (%.180s)", tensors.at[i].name);
-    return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %s of %llu elements as tensor %llu%s to %s, rank %d (%s) passed %s of %llu: call %llu of %s", odd, host_b, form_name(rows[1][i].dtype),
-                      static_cast<unsigned long long>(rows[1][i].count), static_cast<unsigned long long>(i), name, kind_name(a.kind), usual, host_a, form_name(rows[0][i].dtype),
-                      static_cast<unsigned long long>(rows[0][i].count), number, name_);
+    const Row &theirs = rows[1][i], &others = rows[0][i];
+    const char *shape = uint32_t(theirs.form) == uint32_t(others.form) && theirs.count == others.count ? ", in another shape" : "";
+    return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %s of %llu elements as tensor %llu%s to %s, rank %d (%s) passed %s of %llu%s: call %llu of %s", odd, host_b, form_name(uint32_t(theirs.form)),
+                      static_cast<unsigned long long>(theirs.count), static_cast<unsigned long long>(i), name, kind_name(a.kind), usual, host_a, form_name(uint32_t(others.form)),
+                      static_cast<unsigned long long>(others.count), shape, number, name_);
 }
 
 // --- network ---------------------------------------------------------------------------------
@@ -607,7 +615,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     const double begun = now_s();
     const int wire_bits = operation >> 8;
     Call call = {uint64_t(kind) | uint64_t(operation & 0xffff) << 8 | uint64_t(uint32_t(root)) << 32, 0, all_of.count};
-    for (uint64_t i = 0; i < all_of.count; i++) call.signature = mixed(mixed(call.signature, uint64_t(all_of.at[i].dtype)), all_of.at[i].count);
+    for (uint64_t i = 0; i < all_of.count; i++) call.signature = mixed(mixed(call.signature, row_of(all_of.at[i]).form), all_of.at[i].count);
     uint64_t bytes = 0, padded = 0;
     bool used[7] = {};
     for (uint64_t i = 0; i < count; i++) {

@@ -14,7 +14,7 @@
 
 namespace fairlead {
 
-enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7 };
+enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
 
 // Settings of this process, read once from the environment.
 struct Settings {

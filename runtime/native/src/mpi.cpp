@@ -10,8 +10,8 @@ namespace fairlead {
 namespace {
 
 struct Found {
-    char path[600] = "";
-    bool running = false;
+    char path[4][600];
+    int count = 0;
 };
 
 // libmpi.so.12, libmpi.so.40, libmpich.so.12, libmpi_abi.so.1, and libmpi-1f9dc2a4.so.12 of a wheel; not
@@ -19,18 +19,36 @@ struct Found {
 bool is_mpi(const char *path) {
     const char *name = strrchr(path, '/');
     name = name ? name + 1 : path;
+    for (const char *other : {"libmpi_cxx", "libmpi_mpifh", "libmpi_usempi", "libmpi_java"})
+        if (!strncmp(name, other, strlen(other))) return false;
     for (const char *stem : {"libmpich", "libmpi_gnu", "libmpi_cray", "libmpi_abi", "libmpi"}) {
-        size_t n = strlen(stem);
-        if (!strncmp(name, stem, n)) return strstr(name, ".so") && (name[n] == '.' || name[n] == '-' || name[n] == '_') && strncmp(name, "libmpi_cxx", 10) && strncmp(name, "libmpi_mpifh", 12) && strncmp(name, "libmpi_usempi", 13) && strncmp(name, "libmpi_java", 11);
+        const size_t n = strlen(stem);
+        if (!strncmp(name, stem, n)) return (name[n] == '.' || name[n] == '-' || name[n] == '_') && strstr(name, ".so");
     }
     return false;
 }
 
 int look(dl_phdr_info *info, size_t, void *to) {
     Found &found = *static_cast<Found *>(to);
-    if (!info->dlpi_name || !is_mpi(info->dlpi_name) || strlen(info->dlpi_name) >= sizeof found.path) return 0;
-    if (!found.path[0]) strcpy(found.path, info->dlpi_name);
+    if (found.count < 4 && info->dlpi_name && is_mpi(info->dlpi_name) && strlen(info->dlpi_name) < sizeof *found.path)
+        strcpy(found.path[found.count++], info->dlpi_name);
     return 0;
+}
+
+// Of several that are mapped, the one that runs; else the first.
+void *loaded(const Found &found, const char **path) {
+    void *first = nullptr;
+    for (int i = 0; i < found.count; i++) {
+        void *object = dlopen(found.path[i], RTLD_NOLOAD | RTLD_NOW);
+        auto *initialized = object ? reinterpret_cast<int (*)(int *)>(dlsym(object, "MPI_Initialized")) : nullptr;
+        int running = 0;
+        if (initialized && !initialized(&running) && running) {
+            *path = found.path[i];
+            return object;
+        }
+        if (initialized && !first) first = object, *path = found.path[i];
+    }
+    return first;
 }
 
 // MPI has no halves; it adds them by this.
@@ -44,17 +62,15 @@ template <Form form> void add(void *in, void *inout, int *count, void *) {
 
 int Mpi::find(Error *error) {
     Found found;
+    const char *path = "";
     dl_iterate_phdr(look, &found);
-    void *object = found.path[0] ? dlopen(found.path, RTLD_NOLOAD | RTLD_NOW) : nullptr;
+    void *object = loaded(found, &path);
+    if (!object)  // as mpi4py looks for it
+        for (const char *name : {"libmpi.so", "libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40"})
+            if ((object = dlopen(path = name, RTLD_NOW | RTLD_GLOBAL))) break;
     if (!object)
-        for (const char *name : {"libmpi.so.12", "libmpi.so.40", "libmpi_abi.so.1"})
-            if ((object = dlopen(name, RTLD_NOW | RTLD_GLOBAL))) {
-                snprintf(found.path, sizeof found.path, "%s", name);
-                break;
-            }
-    if (!object)
-        return error->set(FAIRLEAD_NO_MPI, "no MPI is loaded in this process, and neither libmpi.so.12, libmpi.so.40 nor "
-                                           "libmpi_abi.so.1 can be: %s", dlerror());
+        return error->set(FAIRLEAD_NO_MPI, "no MPI is loaded in this process, and none of libmpi.so, libmpi_abi.so.1, libmpi.so.12 and "
+                                           "libmpi.so.40 can be: %s", dlerror());
     struct { void **at; const char *name; } wanted[] = {
 #define WANT(name) {reinterpret_cast<void **>(&name), "MPI_" #name}
         WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Comm_dup),
@@ -65,13 +81,13 @@ int Mpi::find(Error *error) {
     };
     for (auto &want : wanted)
         if (!(*want.at = dlsym(object, want.name)))
-            return error->set(FAIRLEAD_NO_MPI, "%s has no %s: it is no MPI-3", found.path, want.name);
+            return error->set(FAIRLEAD_NO_MPI, "%s has no %s: it is no MPI-3", path, want.name);
     // What is preloaded around MPI's start and end (a proof, a profiler) must see ours too.
     for (auto &want : wanted)
         if (*want.at == reinterpret_cast<void *>(Init_thread) || *want.at == reinterpret_cast<void *>(Finalize))
             if (void *outer = dlsym(RTLD_DEFAULT, want.name)) *want.at = outer;
     Dl_info where;
-    snprintf(library, sizeof library, "%s", dladdr(reinterpret_cast<void *>(Comm_rank), &where) && where.dli_fname ? where.dli_fname : found.path);
+    snprintf(library, sizeof library, "%s", dladdr(reinterpret_cast<void *>(Comm_rank), &where) && where.dli_fname ? where.dli_fname : path);
     if (void *comm = dlsym(object, "ompi_mpi_comm_world")) {
         // A program may hold the objects themselves (a copy relocation): then the library uses those.
         auto handle = [object](const char *name) {

@@ -45,7 +45,7 @@ struct Mpi {
 
     const char *name() const { return abi == MPICH ? "mpich" : abi == OPENMPI ? "openmpi" : "mpi-abi"; }
 
-    // Finds the MPI of this process, or loads `libmpi.so.12`, `.40` or `libmpi_abi.so.1`.
+    // Finds the MPI of this process, or loads one.
     int find(Error *error);
     // Starts it unless it runs.
     int start(Error *error);

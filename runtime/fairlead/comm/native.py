@@ -1,0 +1,339 @@
+"""The native core beneath :mod:`fairlead.comm`: ranks of a node reduce through shared memory.
+
+The core is one C++ library (``runtime/native``, ``fairlead_comm.h``) that binds to the MPI which this
+process has loaded. It is compiled once on a login node, and `fairlead run` shows it to the ranks:
+``FAIRLEAD_COMM_LIBRARY`` names it. Every collective begins with an agreement within the core; ranks that
+differ are told who differs, and in what.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.comm.backend import Backend
+from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of
+from fairlead.findings import ExitCode, FairleadError, fail
+
+_VERSION = 1
+_SUM, _MEAN = 0, 1
+_BYTES = 6
+# Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
+_FORMS = {
+    "float32": (0, 1), "float64": (1, 1), "float16": (2, 1), "bfloat16": (3, 1),
+    "int32": (4, 1), "int64": (5, 1), "complex64": (0, 2), "complex128": (1, 2),
+}  # fmt: skip
+AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+
+# fairlead_tensor
+_TENSOR = np.dtype(
+    [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
+)
+_BAD_CALL, _NO_MPI, _MPI_FAILED, _DIFFER, _PEER_LOST, _TIMEOUT = 1, 2, 3, 4, 5, 6
+
+
+class _Stats(ctypes.Structure):
+    _fields_ = [
+        ("calls", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("wait_s", ctypes.c_double),
+        ("move_s", ctypes.c_double), ("blocked_s", ctypes.c_double), ("stalls", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class _Layout(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int32), ("size", ctypes.c_int32), ("local_rank", ctypes.c_int32),
+        ("local_size", ctypes.c_int32), ("nodes", ctypes.c_int32), ("shared_memory", ctypes.c_int32),
+        ("mpi", ctypes.c_char_p), ("library", ctypes.c_char_p), ("kernels", ctypes.c_char_p),
+        ("why_not", ctypes.c_char_p), ("host", ctypes.c_char_p),
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks lie, and what carries the bytes.
+
+    Attributes:
+        nodes: groups of ranks that share memory.
+        shared_memory: the ranks of a node reduce through it.
+        mpi: the ABI of the MPI: mpich, openmpi or mpi-abi.
+        library: that MPI's path, as this process sees it.
+        kernels: the instruction set of the sums.
+        why_not: why memory is not shared; "".
+        host: this rank's.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    nodes: int
+    shared_memory: bool
+    mpi: str
+    library: str
+    kernels: str
+    why_not: str
+    host: str
+
+
+def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
+    """Where the core is, or None and why there is none.
+
+    ``FAIRLEAD_COMM_LIBRARY`` names it; without that, the one that this machine's cache holds.
+    """
+    named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
+    if named:
+        path = Path(named)
+        return (path, "") if path.is_file() else (None, f"FAIRLEAD_COMM_LIBRARY={named} is no file")
+    why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
+    if why:
+        return None, why
+    from fairlead import native
+    from fairlead.paths import cache_dir
+
+    try:
+        path = native.core_path(cache_dir(environ))
+    except OSError as exc:
+        return None, f"its source cannot be read: {exc}"
+    if path.is_file():
+        return path, ""
+    return None, "it has not been compiled for this machine; `fairlead run` does so"
+
+
+@lru_cache(maxsize=1)
+def load(path: Path) -> ctypes.CDLL:
+    """The core, with the types of its functions.
+
+    Raises:
+        FairleadError: it cannot be loaded.
+    """
+    try:
+        core = ctypes.CDLL(str(path))
+        tensors = (ctypes.c_void_p, ctypes.c_uint64)
+        core.fairlead_comm_error.restype = ctypes.c_char_p
+        core.fairlead_comm_aggregate.argtypes = (ctypes.c_void_p, *tensors, ctypes.c_int)
+        core.fairlead_comm_start.argtypes = (
+            *(ctypes.c_void_p, *tensors, ctypes.c_int),
+            ctypes.POINTER(ctypes.c_uint64),
+        )
+        core.fairlead_comm_wait.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+        core.fairlead_comm_done.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
+        core.fairlead_comm_broadcast.argtypes = (*tensors, ctypes.c_int)
+        core.fairlead_comm_average.argtypes = (ctypes.POINTER(ctypes.c_double), ctypes.c_uint64)
+        core.fairlead_comm_gather.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p)
+        core.fairlead_comm_team.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+        core.fairlead_comm_stats.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Stats))
+        core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
+    except (OSError, AttributeError) as exc:
+        raise fail(
+            "the collective core cannot be loaded",
+            where=str(path),
+            why=str(exc),
+            remedy="start the program with `fairlead run`, or let mpi4py carry the gradients:"
+            " FAIRLEAD_COMM_BACKEND=mpi4py",
+            check="comm-core",
+        ) from exc
+    return core
+
+
+class NativeComm(Comm):
+    """:class:`Comm` by the native core. MPI must run already; ``backend`` is what ends it."""
+
+    def __init__(self, backend: Backend, path: Path):
+        """Collective.
+
+        Raises:
+            FairleadError: the core cannot be loaded, or cannot use this MPI.
+        """
+        super().__init__(backend)
+        self._core = load(path)
+        self._check("comm.init", self._core.fairlead_comm_init())
+        found = _Layout()
+        self._check("comm.init", self._core.fairlead_comm_layout(ctypes.byref(found)))
+        values = [getattr(found, name) for name, *_ in _Layout._fields_]
+        self.layout = Layout(*[v.decode() if isinstance(v, bytes) else v for v in values])
+        self.local_rank = self.layout.local_rank
+        self.backend = f"native ({self.layout.mpi})"
+        team = ctypes.c_void_p()
+        self._check("comm.init", self._core.fairlead_comm_team(1, ctypes.byref(team)))
+        self._team = team
+        self._rest = Timings()  # of what is not the team's
+
+    @property
+    def timings(self) -> Timings:
+        stats = _Stats()
+        self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
+        rest = self._rest
+        return Timings(
+            rest.calls + stats.calls, rest.bytes + stats.bytes, stats.wait_s, stats.move_s, 0.0
+        )
+
+    @timings.setter
+    def timings(self, value: Timings) -> None:
+        self._rest = value
+
+    def aggregate(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+        return self._aggregate(arrays, out).wait()
+
+    def start(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
+        return self._aggregate(arrays, out, background=True)
+
+    def broadcast(
+        self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
+    ) -> list[Array]:
+        self._check_root(root, "comm.broadcast")
+        call = _Tensors(arrays, out, as_bytes=True)
+        code = self._core.fairlead_comm_broadcast(call.at, call.count, root)
+        self._check("comm.broadcast", code)
+        return call.result()
+
+    def average(self, value: float) -> float:
+        values = (ctypes.c_double * 1)(value)
+        self._check("comm.average", self._core.fairlead_comm_average(values, 1))
+        return float(values[0])
+
+    def barrier(self) -> None:
+        self._check("comm.barrier", self._core.fairlead_comm_barrier())
+
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
+        self._check_root(root, "comm.gather")
+        every = self._allgather(value)
+        return every if self.rank == root else None
+
+    def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
+        return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
+
+    def close(self) -> None:
+        self._check("comm.finalize", self._core.fairlead_comm_finalize())
+        super().close()
+
+    def _aggregate(
+        self, arrays: Sequence[Array], out: Sequence[Array] | None, background: bool = False
+    ) -> Pending:
+        self._check_averaged(arrays, AVERAGED)
+        call = _Tensors(arrays, out)
+        if not background:
+            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, _MEAN)
+            self._check("comm.aggregate", code)
+            return Pending(call.result)
+        ticket = ctypes.c_uint64()
+        code = self._core.fairlead_comm_start(
+            self._team, call.at, call.count, _MEAN, ctypes.byref(ticket)
+        )
+        self._check("comm.start", code)
+
+        def wait() -> list[Array]:
+            self._check("comm.wait", self._core.fairlead_comm_wait(self._team, ticket))
+            return call.result()
+
+        return Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._team, ticket)))
+
+    def _gather_bytes(self, mine: bytes) -> list[bytes]:
+        """``mine`` of each rank; as long on all."""
+        every = ctypes.create_string_buffer(max(len(mine) * self.size, 1))
+        self._check("comm.gather", self._core.fairlead_comm_gather(mine, len(mine), every))
+        whole = every.raw
+        return [whole[i * len(mine) : (i + 1) * len(mine)] for i in range(self.size)]
+
+    def _allgather(self, value: Any) -> list[Any]:
+        mine = pickle.dumps(value)
+        lengths = [
+            int.from_bytes(n, "little") for n in self._gather_bytes(len(mine).to_bytes(8, "little"))
+        ]
+        rows = self._gather_bytes(mine.ljust(max(lengths), b"\0"))
+        return [pickle.loads(row[:n]) for row, n in zip(rows, lengths, strict=True)]
+
+    def _check(self, where: str, code: int) -> None:
+        if code:
+            raise _failed(where, code, self._core.fairlead_comm_error().decode(errors="replace"))
+
+
+class _Tensors:
+    """Arrays as the core takes them: where each is read, where its result goes."""
+
+    def __init__(
+        self, arrays: Sequence[Array], out: Sequence[Array] | None, *, as_bytes: bool = False
+    ):
+        # What is not contiguous is copied: once in, and once out where the result must go there.
+        self._arrays = [np.asarray(array, order="C") for array in arrays]
+        self._out = out
+        self._results = (
+            [np.empty(a.shape, a.dtype) for a in self._arrays]
+            if out is None
+            else [
+                target if _whole(target) else np.empty(target.shape, target.dtype) for target in out
+            ]
+        )
+        table = np.zeros(len(self._arrays), _TENSOR)
+        for row, array, result in zip(table, self._arrays, self._results, strict=True):
+            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[array.dtype.name]
+            row["in"], row["out"] = array.ctypes.data, result.ctypes.data
+            row["count"], row["dtype"] = array.size * each, form
+            row["shape"] = _shape(array.dtype.str, array.shape)
+        self._table = table
+        self.at, self.count = table.ctypes.data, len(table)
+
+    def result(self) -> list[Array]:
+        if self._out is None:
+            return self._results
+        for target, result in zip(self._out, self._results, strict=True):
+            if target is not result:
+                np.copyto(target, result, casting="no")
+        return list(self._out)
+
+
+def _whole(array: Array) -> bool:
+    return bool(array.flags.c_contiguous and array.flags.writeable)
+
+
+@lru_cache(maxsize=4096)
+def _shape(dtype: str, shape: tuple[int, ...]) -> int:
+    """A number that two ranks share only if their arrays are of one dtype and shape."""
+    return zlib.crc32(repr((dtype, shape)).encode()) - (1 << 31)
+
+
+def _failed(where: str, code: int, said: str) -> FairleadError:
+    """The core's words as an error: rank, host and tensor are in them."""
+    same = "make every rank call the same function with the same arrays in the same order"
+    what, why, remedy, check = {
+        _DIFFER: (said, "a collective needs the same call of every rank", same, "comm-differ"),
+        _PEER_LOST: (
+            said,
+            "the others would wait for it for ever",
+            "look for that rank's own last words; `dmesg` tells whether memory ran out",
+            "comm-peer-lost",
+        ),
+        _TIMEOUT: (
+            said,
+            "FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
+            "look what the named ranks do meanwhile, or set a longer time",
+            "comm-timeout",
+        ),
+        _BAD_CALL: (said, "the call cannot be made, or not now", "mend the call", "comm-call"),
+        _NO_MPI: (
+            said,
+            "the core needs the MPI that this process uses",
+            "start the program with `fairlead run`",
+            "comm-no-mpi",
+        ),
+    }.get(
+        code,
+        (
+            said,
+            "the MPI beneath failed",
+            "run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report it with these words",
+            "comm-mpi",
+        ),
+    )
+    return fail(
+        what, where=where, why=why, remedy=remedy, check=check,
+        code=ExitCode.PROOF_FAILED if code == _NO_MPI else ExitCode.FAILED,
+    )  # fmt: skip
