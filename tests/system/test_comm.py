@@ -250,3 +250,40 @@ def test_init_launcher_of_another_mpi_is_refused(mpi):
     )
     assert done.returncode == 1
     assert "the launcher started 2 ranks, but this one sees itself alone" in done.stderr
+
+
+def test_delayed_gradients_follow_the_delayed_recurrence_on_every_rank(ranks):
+    """Bit for bit: two ranks and one process of the whole batch, momentum 0.5, warm-up and the end."""
+    program = """
+import numpy as np
+from fairlead import comm
+from fairlead.comm.delayed import Delayed, Schedule
+ranks = comm.init()
+steps, mu, rate = 60, 0.5, 0.125
+targets = np.arange(64, dtype=np.float64).reshape(ranks.size, -1) / 64     # powers of two: exact sums
+
+def trained(gradient_of, step_of, flush):
+    w, v = np.ones(targets.shape[1]), np.zeros(targets.shape[1])
+    for step in range(steps):
+        for gradient in step_of(gradient_of(w)):
+            v = mu * v + gradient; w = w - rate * v
+    for gradient in flush():
+        v = mu * v + gradient; w = w - rate * v
+    return w
+
+late = Delayed(ranks, Schedule(steps, 10), momentum=mu, tested=True)
+got = trained(lambda w: w - targets[ranks.rank],
+              lambda g: [means[0] for means in late.step([g])], lambda: [m[0] for m in late.flush()])
+held = []
+def alone(g):
+    held.append(g)
+    step = len(held) - 1
+    return [g] if step < 10 else [held[step - 1]] if step > 10 else []
+want = trained(lambda w: np.mean([w - t for t in targets], axis=0), alone, lambda: [held[-1]])
+np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+print("ok", comm.check_buffers_match([got]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok True"] * 2), err
+    assert err.count("gradients are applied one step late from here") == 1  # rank 0 alone says it

@@ -171,10 +171,25 @@ def test_init_no_launcher_no_mpi_is_rank_0_of_1():
     assert (done.stdout, done.returncode) == ("0 1 0\n", 0)
 
 
-def test_finalize_twice_is_fine_and_init_after_it_is_refused():
-    code = "from fairlead import comm; comm.init(); comm.finalize(); comm.finalize(); comm.init()"
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [("finalize", "was finalized twice"), ("init", "started again after it was finalized")],
+)
+def test_finalize_is_the_last_call(call, what):
+    code = (
+        f"from fairlead import comm; comm.finalize(); comm.init(); comm.finalize(); comm.{call}()"
+    )
     done = run_python(HIDE_MPI + code)
-    assert "started again after it was finalized" in done.stderr
+    assert done.returncode == 1
+    assert what in done.stderr
+
+
+def test_unknown_backend_is_refused_with_those_there_are():
+    done = run_python(
+        HIDE_MPI
+        + "import os; os.environ['FAIRLEAD_COMM_BACKEND'] = 'nativ'\nfrom fairlead import comm; comm.init()"
+    )
+    assert "there is no backend `nativ`" in done.stderr
 
 
 def test_import_loads_no_mpi_and_few_modules():

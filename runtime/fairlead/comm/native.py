@@ -38,7 +38,7 @@ AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex12
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
-_BAD_CALL, _NO_MPI, _MPI_FAILED, _DIFFER, _PEER_LOST, _TIMEOUT = 1, 2, 3, 4, 5, 6
+_BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT = 1, 2, 4, 5, 6
 
 
 class _Stats(ctypes.Structure):
@@ -158,8 +158,10 @@ class NativeComm(Comm):
         self._check("comm.init", self._core.fairlead_comm_init())
         found = _Layout()
         self._check("comm.init", self._core.fairlead_comm_layout(ctypes.byref(found)))
-        values = [getattr(found, name) for name, *_ in _Layout._fields_]
-        self.layout = Layout(*[v.decode() if isinstance(v, bytes) else v for v in values])
+        values: dict[str, Any] = {name: getattr(found, name) for name, *_ in _Layout._fields_}
+        for name in ("mpi", "library", "kernels", "why_not", "host"):
+            values[name] = values[name].decode(errors="replace")
+        self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
         self.local_rank = self.layout.local_rank
         self.backend = f"native ({self.layout.mpi})"
         team = ctypes.c_void_p()
@@ -302,38 +304,51 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
 
 def _failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
-    same = "make every rank call the same function with the same arrays in the same order"
-    what, why, remedy, check = {
-        _DIFFER: (said, "a collective needs the same call of every rank", same, "comm-differ"),
-        _PEER_LOST: (
+    if code == _DIFFER:
+        return fail(
             said,
-            "the others would wait for it for ever",
-            "look for that rank's own last words; `dmesg` tells whether memory ran out",
-            "comm-peer-lost",
-        ),
-        _TIMEOUT: (
+            where=where,
+            why="a collective needs the same call of every rank",
+            remedy="make every rank call the same function with the same arrays in the same order",
+            check="comm-differ",
+        )
+    if code == _PEER_LOST:
+        return fail(
             said,
-            "FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
-            "look what the named ranks do meanwhile, or set a longer time",
-            "comm-timeout",
-        ),
-        _BAD_CALL: (said, "the call cannot be made, or not now", "mend the call", "comm-call"),
-        _NO_MPI: (
+            where=where,
+            why="the others would wait for it for ever",
+            remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
+            check="comm-peer-lost",
+        )
+    if code == _TIMEOUT:
+        return fail(
             said,
-            "the core needs the MPI that this process uses",
-            "start the program with `fairlead run`",
-            "comm-no-mpi",
-        ),
-    }.get(
-        code,
-        (
+            where=where,
+            why="FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
+            remedy="look what the named ranks do meanwhile, or set a longer time",
+            check="comm-timeout",
+        )
+    if code == _BAD_CALL:
+        return fail(
             said,
-            "the MPI beneath failed",
-            "run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report it with these words",
-            "comm-mpi",
-        ),
-    )
+            where=where,
+            why="the call cannot be made, or not at this time",
+            remedy="mend the call",
+            check="comm-call",
+        )
+    if code == _NO_MPI:
+        return fail(
+            said,
+            where=where,
+            why="the core uses the MPI of the process",
+            remedy="start the program with `fairlead run`",
+            check="comm-no-mpi",
+            code=ExitCode.PROOF_FAILED,
+        )
     return fail(
-        what, where=where, why=why, remedy=remedy, check=check,
-        code=ExitCode.PROOF_FAILED if code == _NO_MPI else ExitCode.FAILED,
-    )  # fmt: skip
+        said,
+        where=where,
+        why="the MPI beneath failed, or there was no memory",
+        remedy="run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report these words",
+        check="comm-mpi",
+    )
