@@ -120,7 +120,7 @@ def prepare(
         if there
         else engines.choose(choices.engine, site.engine.kinds, environ)
     )
-    engine = with_options(engine, site, gpu=request.gpu)
+    engine = with_options(engine, site, gpu=request.gpu, own=request.engine_args)
     request = _with_images_own(request, image)
     mine = {*site.environment.set, *site.gpu.set}.intersection(environ)
     request = replace(request, shell=tuple(sorted(mine)))
