@@ -54,6 +54,7 @@ def ranks(mpi, backend, tmp_path):
         )
         return done.returncode, sorted(done.stdout.splitlines()), done.stderr
 
+    run.backend = backend
     return run
 
 
@@ -287,3 +288,28 @@ comm.finalize()
     code, lines, err = ranks(2, program)
     assert (code, lines) == (0, ["ok True"] * 2), err
     assert err.count("gradients are applied one step late from here") == 1  # rank 0 alone says it
+
+
+def test_teams_have_aggregations_in_flight_at_once_in_any_order(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+one, two = ranks.team(), ranks.team(threads=2)
+me, n = ranks.rank, ranks.size
+big, small = np.full(700_001, me, np.float32), np.full(3, me + 1.0)
+for step in range(20):
+    order = [(one, big), (two, small), (ranks, big)]
+    if (me + step) % 2:  # each rank starts them in another order
+        order.reverse()
+    started = [(array, team.start([array])) for team, array in order]
+    for array, pending in started:
+        (mean,) = pending.wait()
+        assert (mean == ((n - 1) / 2 if array is big else (n + 1) / 2)).all()
+print("ok", one.timings.calls, two.timings.calls)
+comm.finalize()
+"""
+    if ranks.backend == "mpi4py":
+        pytest.skip("the reference does one thing at a time, so the order must be the same")
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok 20 20"] * 3), err

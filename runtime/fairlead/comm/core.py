@@ -182,6 +182,20 @@ class Comm:
         result = self.aggregate(arrays, out)
         return Pending(lambda: result)
 
+    def team(self, threads: int = 1) -> Comm:
+        """Another communicator over the same ranks, whose aggregations go on beside this one's.
+
+        For two networks that are trained at once, say. Collective: every rank makes its teams in the
+        same order. Ends with this one.
+
+        Args:
+            threads: helper threads that share its aggregations, 1 to 16.
+        Raises:
+            FairleadError: the ranks ask for different numbers of threads.
+        """
+        self._agree(f"team(threads={threads})")
+        return Comm(self._backend.another())
+
     def average(self, value: float) -> float:
         """The mean of ``value`` over all ranks, in double precision; for metrics."""
         self._agree("average")

@@ -8,6 +8,7 @@ differ are told who differs, and in what.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import pickle
@@ -164,23 +165,22 @@ class NativeComm(Comm):
         self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
         self.local_rank = self.layout.local_rank
         self.backend = f"native ({self.layout.mpi})"
-        team = ctypes.c_void_p()
-        self._check("comm.init", self._core.fairlead_comm_team(1, ctypes.byref(team)))
-        self._team = team
-        self._rest = Timings()  # of what is not the team's
+        self._team = self._new_team(1)
 
     @property
     def timings(self) -> Timings:
         stats = _Stats()
         self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
-        rest = self._rest
-        return Timings(
-            rest.calls + stats.calls, rest.bytes + stats.bytes, stats.wait_s, stats.move_s, 0.0
-        )
+        return Timings(stats.calls, stats.bytes, stats.wait_s, stats.move_s)
 
     @timings.setter
     def timings(self, value: Timings) -> None:
-        self._rest = value
+        """The core counts."""
+
+    def team(self, threads: int = 1) -> Comm:
+        made = copy.copy(self)
+        made._team = self._new_team(threads)
+        return made
 
     def aggregate(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
         return self._aggregate(arrays, out).wait()
@@ -216,6 +216,11 @@ class NativeComm(Comm):
     def close(self) -> None:
         self._check("comm.finalize", self._core.fairlead_comm_finalize())
         super().close()
+
+    def _new_team(self, threads: int) -> ctypes.c_void_p:
+        team = ctypes.c_void_p()
+        self._check("comm.team", self._core.fairlead_comm_team(threads, ctypes.byref(team)))
+        return team
 
     def _aggregate(
         self, arrays: Sequence[Array], out: Sequence[Array] | None, background: bool = False
