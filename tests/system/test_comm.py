@@ -313,3 +313,24 @@ comm.finalize()
         pytest.skip("the reference does one thing at a time, so the order must be the same")
     code, lines, err = ranks(3, program)
     assert (code, lines) == (0, ["ok 20 20"] * 3), err
+
+
+def test_powersgd_is_the_mean_of_what_every_rank_left_out_and_gave(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+from fairlead.comm.powersgd import PowerSGD
+ranks = comm.init()
+compressed = PowerSGD(ranks, rank=2)
+handed_in, given = np.zeros((40, 30)), np.zeros((40, 30))
+for step in range(10):
+    every = [np.random.default_rng((step, r)).normal(size=(40, 30)) for r in range(ranks.size)]
+    handed_in += np.mean(every, axis=0)
+    given += compressed.aggregate([every[ranks.rank]])[0]
+left_out = comm.aggregate([compressed._kept[0].error])[0]
+np.testing.assert_allclose(given + left_out, handed_in, atol=1e-10)
+print("ok", comm.check_buffers_match([given]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err
