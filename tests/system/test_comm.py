@@ -334,3 +334,26 @@ comm.finalize()
 """
     code, lines, err = ranks(3, program)
     assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+@pytest.mark.parametrize(("compression", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_compression_keeps_its_error_bound(ranks, compression, unit):
+    program = f"""
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+for count in (1000, 300_000):
+    every = [np.random.default_rng(r).normal(size=count).astype(np.float32) for r in range(ranks.size)]
+    exact = np.mean(every, axis=0, dtype=np.float64)
+    mine = every[ranks.rank].copy()
+    (got,) = comm.aggregate([mine], compression="{compression}")
+    size = np.mean(np.abs(every), axis=0, dtype=np.float64)
+    assert (np.abs(got - exact) <= {unit} * (size + np.abs(exact)) * 1.01 + 1e-7).all()
+    assert (got != exact.astype(np.float32)).any() and np.array_equal(mine, every[ranks.rank])
+    (double,) = comm.aggregate([mine.astype(np.float64)], compression="{compression}")
+    np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-16)
+print("ok", comm.check_buffers_match([got]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of
+from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
 from fairlead.findings import ExitCode, FairleadError, fail
 
-_VERSION = 1
-_SUM, _MEAN = 0, 1
+_MEAN = 1
+_WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
 # Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
 _FORMS = {
@@ -182,11 +182,21 @@ class NativeComm(Comm):
         made._team = self._new_team(threads)
         return made
 
-    def aggregate(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        return self._aggregate(arrays, out).wait()
+    def aggregate(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+    ) -> list[Array]:
+        return self._aggregate(arrays, out, compression).wait()
 
-    def start(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
-        return self._aggregate(arrays, out, background=True)
+    def start(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+    ) -> Pending:
+        return self._aggregate(arrays, out, compression, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -223,17 +233,22 @@ class NativeComm(Comm):
         return team
 
     def _aggregate(
-        self, arrays: Sequence[Array], out: Sequence[Array] | None, background: bool = False
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        compression: str | None,
+        background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays, AVERAGED)
+        operation = _MEAN | _WIRES[wire(compression)] << 8
         call = _Tensors(arrays, out)
         if not background:
-            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, _MEAN)
+            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
             return Pending(call.result)
         ticket = ctypes.c_uint64()
         code = self._core.fairlead_comm_start(
-            self._team, call.at, call.count, _MEAN, ctypes.byref(ticket)
+            self._team, call.at, call.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
