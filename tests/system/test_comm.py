@@ -357,3 +357,20 @@ comm.finalize()
 """
     code, lines, err = ranks(3, program)
     assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+def test_start_of_a_rank_imports_little(ranks):
+    """DESIGN.md's bar: at 10,000 ranks every import is a storm on the file system."""
+    program = """
+import sys
+import numpy, pickle
+from mpi4py import MPI
+before = set(sys.modules)
+from fairlead import comm
+comm.init()
+new = sorted(set(sys.modules) - before)
+print("ok" if len(new) <= 15 else new)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok", "ok"]), (lines, err)

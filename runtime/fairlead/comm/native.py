@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,15 +84,16 @@ class Layout:
     host: str
 
 
-def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
+def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
     """Where the core is, or None and why there is none.
 
     ``FAIRLEAD_COMM_LIBRARY`` names it; without that, the one that this machine's cache holds.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
-        path = Path(named)
-        return (path, "") if path.is_file() else (None, f"FAIRLEAD_COMM_LIBRARY={named} is no file")
+        if os.path.isfile(named):  # not by pathlib, which every rank would have to import
+            return named, ""
+        return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
     why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
     if why:
         return None, why
@@ -105,19 +105,19 @@ def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, 
     except OSError as exc:
         return None, f"its source cannot be read: {exc}"
     if path.is_file():
-        return path, ""
+        return str(path), ""
     return None, "it has not been compiled for this machine; `fairlead run` does so"
 
 
 @lru_cache(maxsize=1)
-def load(path: Path) -> ctypes.CDLL:
+def load(path: str) -> ctypes.CDLL:
     """The core, with the types of its functions.
 
     Raises:
         FairleadError: it cannot be loaded.
     """
     try:
-        core = ctypes.CDLL(str(path))
+        core = ctypes.CDLL(path)
         tensors = (ctypes.c_void_p, ctypes.c_uint64)
         core.fairlead_comm_error.restype = ctypes.c_char_p
         core.fairlead_comm_aggregate.argtypes = (ctypes.c_void_p, *tensors, ctypes.c_int)
@@ -136,7 +136,7 @@ def load(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as exc:
         raise fail(
             "the collective core cannot be loaded",
-            where=str(path),
+            where=path,
             why=str(exc),
             remedy="start the program with `fairlead run`, or let mpi4py carry the gradients:"
             " FAIRLEAD_COMM_BACKEND=mpi4py",
@@ -148,7 +148,7 @@ def load(path: Path) -> ctypes.CDLL:
 class NativeComm(Comm):
     """:class:`Comm` by the native core. MPI must run already; ``backend`` is what ends it."""
 
-    def __init__(self, backend: Backend, path: Path):
+    def __init__(self, backend: Backend, path: str):
         """Collective.
 
         Raises:
