@@ -91,7 +91,7 @@ def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, s
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
-        if os.path.isfile(named):  # not by pathlib, which every rank would have to import
+        if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
             return named, ""
         return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
     why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
