@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import pickle
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -20,6 +21,11 @@ from fairlead import comm
 from fairlead.comm.core import Array, Comm
 from fairlead.findings import FairleadError, fail
 
+EVEN = (
+    "give every rank as many batches: cut the data to a multiple of ranks times batch, or set the"
+    " number of steps"
+)
+
 
 def aggregate(
     ranks: Comm, arrays: Sequence[Array], names: Sequence[str], out: Sequence[Array] | None = None
@@ -28,7 +34,33 @@ def aggregate(
     try:
         return ranks.aggregate(arrays, out)
     except FairleadError as exc:
-        raise named(exc, names) from None
+        raise _uneven(exc) or named(exc, names) from None
+
+
+def meet(ranks: Comm) -> None:
+    """The ranks at the end of an epoch or of the program, where none makes steps any more.
+
+    Raises:
+        FairleadError: another rank still makes steps.
+    """
+    try:
+        ranks.barrier()
+    except FairleadError as exc:
+        raise _uneven(exc) or exc from None
+
+
+def _uneven(exc: FairleadError) -> FairleadError | None:
+    """What it means that a rank averages gradients while another has no more of them."""
+    finding = exc.findings[0]
+    if finding.check != "comm-order":
+        return None
+    return fail(
+        "the ranks make different numbers of steps",
+        where=finding.where,
+        why=finding.what,
+        remedy=EVEN,
+        check="comm-steps",
+    )
 
 
 def broadcast(ranks: Comm, arrays: Sequence[Array], names: Sequence[str], root: int) -> list[Array]:
@@ -144,6 +176,13 @@ def words(exc: FairleadError) -> str:
 def end_together() -> None:
     """Lets a rank that ends before the others meet them, so that they do not wait for its gradients.
 
-    Their aggregate then finds that this rank called barrier, and says so.
+    Their aggregate then finds that this rank has ended, and says so; this rank ends them.
     """
-    atexit.register(lambda: comm._comm and comm._comm.barrier())
+
+    @atexit.register
+    def end() -> None:
+        try:
+            if comm._comm is not None:
+                meet(comm._comm)
+        except FairleadError as exc:
+            sys.excepthook(type(exc), exc, exc.__traceback__)

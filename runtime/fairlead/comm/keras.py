@@ -177,6 +177,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
     def _average(self) -> None:
         if not self._averaged:
             self._averaged = True
+            fronts.meet(comm.init())
             average_state(self.model)
 
     def _require_equal_steps(self) -> None:
@@ -193,9 +194,10 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
                 raise fail(
                     f"the ranks would take different numbers of {name}",
                     where="model.fit",
-                    why="; ".join(f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)),
-                    remedy="give every rank as many batches: cut the data to a multiple of ranks times"
-                    " batch, or set steps_per_epoch",
+                    why="; ".join(
+                        f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)
+                    ),
+                    remedy=fronts.EVEN,
                     check="comm-steps",
                 )
 
@@ -374,7 +376,9 @@ def _average(
             raise _compiled("torch.compile")
         return average_tensors(gradients, [v.value for v in variables], names)
     places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-    averaged = _average_tensorflow(ranks, [gradients[i] for i in places], [names[i] for i in places])
+    averaged = _average_tensorflow(
+        ranks, [gradients[i] for i in places], [names[i] for i in places]
+    )
     result: list[Any] = [None] * len(gradients)
     for place, gradient in zip(places, averaged, strict=True):
         result[place] = gradient

@@ -174,6 +174,10 @@ def ddp_hook(state: Any, bucket: Any) -> Any:
     return future
 
 
+# DDP reads annotations, and knows its own types only, not their names.
+ddp_hook.__annotations__.clear()
+
+
 def init_process_group() -> None:
     """torch.distributed's default group, over Gloo, of exactly the ranks of MPI. Collective.
 
@@ -264,7 +268,9 @@ class _Averaging:
         names = [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
         self._compare(parameters, names)
         gradients = average_tensors(
-            [p.grad for p in parameters] + list(more), parameters + list(more), [*names, "loss"]
+            [p.grad for p in parameters] + list(more),
+            parameters + list(more),
+            names + ["loss"] * len(more),
         )
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
