@@ -324,13 +324,21 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
 
 def _failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
+    if code == _DIFFER and " passed " in said:
+        return fail(
+            said,
+            where=where,
+            why="a collective needs the same arrays of every rank",
+            remedy="make every rank call the same function with the same arrays in the same order",
+            check="comm-signature",
+        )
     if code == _DIFFER:
         return fail(
             said,
             where=where,
-            why="a collective needs the same call of every rank",
+            why="a collective needs every rank",
             remedy="make every rank call the same function with the same arrays in the same order",
-            check="comm-differ",
+            check="comm-order",
         )
     if code == _PEER_LOST:
         return fail(
