@@ -141,6 +141,20 @@ def eager_steps():
 
 
 @case
+def model_without_an_input_layer():
+    """Its weights are made while the first step is traced."""
+
+    def late(seed):
+        keras.utils.set_random_seed(seed)
+        return keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(1)])
+
+    model, whole = late(ME), late(0)
+    fit(model, DistributedOptimizer(keras.optimizers.Adam(0.01)), [Broadcast()])
+    fit(whole, keras.optimizers.Adam(0.01), rank="all")
+    return [alike(model), distance(model, whole)]
+
+
+@case
 def several_steps_an_execution():
     model, whole = network(ME), network(0)
     several = {"steps_per_execution": 2} if TENSORFLOW else {}
@@ -188,7 +202,11 @@ def batch_normalization():
     means = comm.aggregate(own)
     got = values(model.layers[1].non_trainable_weights)
     differed = not comm.check_buffers_match(own).matches
-    return [differed, alike(model), max(float(np.abs(a - b).max()) for a, b in zip(means, got))]
+    return [
+        differed,
+        alike(model),
+        max(float(np.abs(a - b).max()) for a, b in zip(means, got, strict=True)),
+    ]
 
 
 @case
