@@ -110,7 +110,13 @@ def test_keras_step_before_any_broadcast_is_refused(keras: Seen) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["eager_steps", "model_without_an_input_layer", "several_steps_an_execution"]
+    "case",
+    [
+        "eager_steps",
+        "model_without_an_input_layer",
+        "several_steps_an_execution",
+        "trained_twice_from_a_dataset",
+    ],
 )
 def test_keras_ways_to_run_a_step_give_the_same(keras: Seen, case: str) -> None:
     alike, distance = both(keras, case)

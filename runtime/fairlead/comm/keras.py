@@ -66,7 +66,7 @@ def DistributedOptimizer(optimizer: Any) -> Any:
     """
     _backend()
     fronts.end_together()
-    if _MARK not in vars(optimizer):
+    if not hasattr(optimizer, _MARK):
         _Averaging(optimizer).attach()
     return optimizer
 
@@ -361,7 +361,7 @@ def _outermost(optimizer: Any) -> _Averaging:
     step with infinite gradients, which every rank must decide alike: from the averaged ones.
     """
     inner = optimizer
-    while _MARK not in vars(inner):
+    while not hasattr(inner, _MARK):
         inner = getattr(inner, "inner_optimizer", None)
         if inner is None:
             raise fail(

@@ -164,6 +164,40 @@ def several_steps_an_execution():
 
 
 @case
+def trained_twice_from_a_dataset():
+    """A model by subclass, whose second fit goes on with one rank's weights and is validated."""
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = network(ME)
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            x, y = data()
+            rows = slice(ME + index * 4 * RANKS, (index + 1) * 4 * RANKS, RANKS)
+            return x[rows], y[rows]
+
+    model, whole = Own(), network(0)
+    wrapped = DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(wrapped, loss="mse", jit_compile=False)
+    callbacks, given = [Broadcast(), AverageMetrics()], {"verbose": 0, "shuffle": False}
+    model.fit(Batches(), callbacks=callbacks, **given)
+    model.evaluate(Batches(), verbose=0, callbacks=callbacks[:1])
+    if ME == 1:
+        model.inner.set_weights([w + 1 for w in model.inner.get_weights()])
+    model.fit(Batches(), callbacks=callbacks, validation_data=Batches(), **given)
+    fit(whole, keras.optimizers.Adam(0.01), rank="all")
+    return [alike(model), distance(model, whole)]
+
+
+@case
 def unused_weight_and_embedding():
     def make(seed):
         keras.utils.set_random_seed(seed)
