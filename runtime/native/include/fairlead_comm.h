@@ -115,7 +115,9 @@ const char *fairlead_comm_error(void);
  * in flight at once. Collective. Teams are freed by fairlead_comm_finalize. */
 int fairlead_comm_team(int threads, fairlead_team **team);
 
-/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team.
+/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team; with
+ * NULL in one order with broadcast, barrier and the other calls without a team, so that a rank that skips
+ * one is told of.
  * Elements are added in the order of ranks within a node; between nodes in the order of the MPI. */
 int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation);
 
@@ -137,6 +139,7 @@ int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all);
 /* Whether every rank holds the same bytes in `in`. */
 int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
 
+/* NULL: of the calls without a team. */
 int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);
 
 #ifdef __cplusplus

@@ -179,6 +179,12 @@ API int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tens
     if (int bad = usable(call)) return bad;
     if (int bad = check_operation(operation, call)) return bad;
     if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
+    if (!team) {
+        State &s = state();
+        Lock lock(s.mutex);
+        const Tensors list = {tensors, count};
+        return s.all.run(AGGREGATE, list, list, operation, 0, false, &last);
+    }
     return team->aggregate(tensors, count, operation, &last);
 }
 
@@ -199,7 +205,7 @@ API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {
 
 API int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats) {
     if (int bad = usable("fairlead_comm_stats")) return bad;
-    *stats = team->stats();
+    *stats = team ? team->stats() : state().all.stats;
     return 0;
 }
 

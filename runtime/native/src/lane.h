@@ -101,7 +101,7 @@ class Lane {
     uint64_t calls_ = 0, chunks_ = 0;
     int slowest_ = 0;
     bool crowded_ = false;  // more ranks here than processors
-    bool broken_ = false;
+    bool broken_ = false, told_apart_ = false;
     Error broke_;
     Stream streams_[7];
 };
