@@ -433,7 +433,7 @@ def strategy_of_tensorflow():
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
         model = network(ME)
         wrapped = DistributedOptimizer(keras.optimizers.SGD(0.05))
-        return refusal(lambda: fit(model, wrapped, [Broadcast()]))
+        return refusal(lambda: broadcast(model, wrapped))
 
 
 @case
