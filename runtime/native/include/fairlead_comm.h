@@ -35,7 +35,7 @@ typedef enum {
     FAIRLEAD_NO_MPI = 2,     /* no MPI is loaded, or it cannot be started */
     FAIRLEAD_MPI_FAILED = 3, /* MPI returned an error */
     FAIRLEAD_DIFFER = 4,     /* ranks disagree on the call or on its tensors: the same on every rank */
-    FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize */
+    FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize, or after a failure */
     FAIRLEAD_TIMEOUT = 6,    /* FAIRLEAD_COMM_TIMEOUT_S passed in one call */
     FAIRLEAD_NO_MEMORY = 7,
     FAIRLEAD_INTERRUPTED = 8 /* what fairlead_comm_while_waiting was given said so */

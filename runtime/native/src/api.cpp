@@ -50,15 +50,18 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
     if (count && !tensors) return last.set(FAIRLEAD_BAD_CALL, "%s: tensors is NULL", call);
     for (uint64_t i = 0; i < count; i++) {
         const fairlead_tensor &t = tensors[i];
-        const char *name = t.name ? t.name : "";
-        const unsigned long long number = i;
-        if (t.dtype < 0 || t.dtype > (numbers ? FAIRLEAD_INT64 : FAIRLEAD_BYTES)) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has dtype %d, which it does not know", call, number, name, int(t.dtype));
-        if (mean && (t.dtype == FAIRLEAD_INT32 || t.dtype == FAIRLEAD_INT64)) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) is of integers, which have a sum and no mean", call, number, name);
-        if (t.count > uint64_t(1) << 56) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has %llu elements", call, number, name, static_cast<unsigned long long>(t.count));
+        char which[200];  // in words
+        auto wrong = [&] {
+            snprintf(which, sizeof which, t.name ? "%s: tensor %llu (%.120s)" : "%s: tensor %llu", call, static_cast<unsigned long long>(i), t.name);
+            return which;
+        };
+        if (t.dtype < 0 || t.dtype > (numbers ? FAIRLEAD_INT64 : FAIRLEAD_BYTES)) return last.set(FAIRLEAD_BAD_CALL, "%s has dtype %d, which it does not know", wrong(), int(t.dtype));
+        if (mean && (t.dtype == FAIRLEAD_INT32 || t.dtype == FAIRLEAD_INT64)) return last.set(FAIRLEAD_BAD_CALL, "%s is of integers, which have a sum and no mean", wrong());
+        if (t.count > uint64_t(1) << 56) return last.set(FAIRLEAD_BAD_CALL, "%s has %llu elements", wrong(), static_cast<unsigned long long>(t.count));
         const char *in = static_cast<const char *>(t.in), *at = static_cast<const char *>(t.out);
         const uint64_t bytes = t.count * width(Form(t.dtype));
-        if (out && in != at && in < at + bytes && at < in + bytes) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s): `in` and `out` overlap", call, number, name);
-        if (t.count && (!t.in || (out && !t.out))) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has a NULL address", call, number, name);
+        if (out && in != at && in < at + bytes && at < in + bytes) return last.set(FAIRLEAD_BAD_CALL, "%s: `in` and `out` overlap", wrong());
+        if (t.count && (!t.in || (out && !t.out))) return last.set(FAIRLEAD_BAD_CALL, "%s has a NULL address", wrong());
     }
     return 0;
 }
@@ -199,7 +202,8 @@ API int fairlead_comm_layout(fairlead_layout *layout) {
 
 API int fairlead_comm_team(int threads, fairlead_team **team) {
     if (int bad = usable("fairlead_comm_team")) return bad;
-    if (!team || threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
+    if (!team) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: team is NULL");
+    if (threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
     State &s = state();
     Lock lock(s.mutex);
     const Tensors none = {nullptr, 0};

@@ -170,6 +170,9 @@ class Lane::Wait {
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
+            if (load(&segment.seat(i).ended) && lane_.id_ == 0)
+                return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
+                                  static_cast<unsigned long long>(lane_.calls_), lane_.name_);
             if (load(&segment.seat(i).ended))
                 return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
