@@ -140,9 +140,9 @@ int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all);
 /* Whether every rank holds the same bytes in `in`. */
 int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
 
-/* Something to be asked about ten times a second by a thread that waits in a call: 0 ends the call with
- * FAIRLEAD_INTERRUPTED, anything else goes on. A call that had begun to move tensors cannot be made again.
- * For languages whose signal handlers run between calls only. NULL: nothing. */
+/* Something that this thread asks about ten times a second while it waits in a call: 0 ends the call with
+ * FAIRLEAD_INTERRUPTED, and then its team is of no more use; anything else goes on. For languages whose
+ * signal handlers run between calls only. NULL: nothing. */
 int fairlead_comm_while_waiting(int (*go_on)(void));
 
 int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);

@@ -178,7 +178,8 @@ API int fairlead_comm_finalize(void) {
 }
 
 API int fairlead_comm_while_waiting(int (*go_on)(void)) {
-    state().watch.go_on = go_on;
+    Watch &watch = state().watch;
+    watch.asked = pthread_self(), watch.go_on = go_on;
     return 0;
 }
 
@@ -299,6 +300,7 @@ API int fairlead_comm_barrier(void) {
 API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     const char *call = "fairlead_comm_gather";
     if (int bad = usable(call)) return bad;
+    if (bytes > uint64_t(1) << 40) return last.set(FAIRLEAD_BAD_CALL, "%s: %llu bytes are too many", call, static_cast<unsigned long long>(bytes));
     if (bytes && (!mine || !all)) return last.set(FAIRLEAD_BAD_CALL, "%s: an address is NULL", call);
     State &s = state();
     Lock lock(s.mutex);

@@ -183,7 +183,7 @@ class Lane::Wait {
         }
         if (lane_.abandoned_ && load(lane_.abandoned_)) return error->set(FAIRLEAD_MPI_FAILED, "another part of the call failed");
         if (int bad = crossed(error)) return bad;
-        if (!helper_ && world.watch->go_on && !world.watch->go_on())
+        if (!helper_ && world.watch->interrupted())
             return error->set(FAIRLEAD_INTERRUPTED, "rank %d (%s) was interrupted in %s, call %llu of %s", world.rank, world.host(world.rank), kind_name(kind_),
                               static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         const double waited = now - begun_;

@@ -57,7 +57,9 @@ struct Watch {
     int count = 0;
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
-    int (*go_on)(void) = nullptr;
+    int (*go_on)(void) = nullptr;  // asked by the thread that gave it
+    pthread_t asked = {};
+    bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
 };
 
 // The ranks of the run, and names for messages.

@@ -129,7 +129,7 @@ template <class T> class Room {
         if (count <= count_) return true;
         free(at_);
         void *found = nullptr;
-        count_ = posix_memalign(&found, 64, count * sizeof(T)) ? 0 : count;
+        count_ = count > (~size_t(0) >> 1) / sizeof(T) || posix_memalign(&found, 64, count * sizeof(T)) ? 0 : count;
         at_ = count_ ? static_cast<T *>(found) : nullptr;
         return at_ != nullptr;
     }

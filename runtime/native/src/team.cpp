@@ -178,7 +178,7 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
         uint32_t bell = load(&finished_bell_);
         if (done(ticket)) break;
         futex_wait(&finished_bell_, bell, 100000);
-        if (!done(ticket) && watch_->go_on && !watch_->go_on()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
+        if (!done(ticket) && watch_->interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
     }
     Lock lock(mutex_);
     const Error &said = requests_[ticket % MOST_STARTED].error;

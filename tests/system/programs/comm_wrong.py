@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 from comm_core import (
-    FLOAT32, FLOAT64, MEAN, SUM, Tensor, aggregate, call, core, failure, raw, start, team, tensors,
+    GO_ON, FLOAT32, FLOAT64, MEAN, SUM, Tensor, aggregate, call, core, failure, raw, start, team, tensors,
 )  # fmt: skip
 
 RANK = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
@@ -150,18 +150,16 @@ def slow() -> None:
 def late() -> None:
     """Rank 1 is later than FAIRLEAD_COMM_TIMEOUT_S."""
     if RANK == 1:
-        time.sleep(4)
+        time.sleep(3)
         os._exit(0)
     told("barrier")
     os._exit(0)
 
 
 def interrupted() -> None:
-    """Ctrl-C arrives while rank 0 waits."""
-    from comm_core import GO_ON
-
+    """What is asked while a rank waits says no, at the fifth time."""
     if RANK == 1:
-        time.sleep(4)
+        time.sleep(2.5)
         os._exit(0)
     asked: list[float] = []
     go_on = GO_ON(lambda: (asked.append(time.monotonic()), len(asked) < 5)[1])
