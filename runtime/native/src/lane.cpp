@@ -167,6 +167,7 @@ class Lane::Wait {
         looked_ = now;
         Segment &segment = lane_.segment_;
         const World &world = *lane_.world_;
+        if (int bad = crossed(error)) return bad;
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
@@ -182,7 +183,6 @@ class Lane::Wait {
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
         if (lane_.abandoned_ && load(lane_.abandoned_)) return error->set(FAIRLEAD_MPI_FAILED, "another part of the call failed");
-        if (int bad = crossed(error)) return bad;
         if (!helper_ && world.watch->interrupted())
             return error->set(FAIRLEAD_INTERRUPTED, "rank %d (%s) was interrupted in %s, call %llu of %s", world.rank, world.host(world.rank), kind_name(kind_),
                               static_cast<unsigned long long>(lane_.calls_), lane_.name_);
@@ -216,11 +216,8 @@ class Lane::Wait {
             const Seat &mine = there.segment_.seat(there.segment_.place());
             if (load(&mine.arrived) >= call || load(&mine.promised) >= call) continue;
             // Seen again a while later: what was read first belongs together.
-            if (i != crossed_with_ || theirs != crossed_) {
-                crossed_with_ = i, crossed_ = theirs, crossed_since_ = looked_;
-                return 0;
-            }
-            if (looked_ - crossed_since_ < 0.5) return 0;
+            if (i != crossed_with_ || theirs != crossed_) crossed_with_ = i, crossed_ = theirs, crossed_since_ = looked_;
+            if (looked_ - crossed_since_ < 0.5 && segment.alive(i)) return 0;  // it may have seen it first
             const World &world = *lane_.world_;
             const int rank = segment.seat(i).rank;
             return error->set(FAIRLEAD_DIFFER, "rank %d (%s) waits in call %llu of %s while rank %d (%s) waits in %s, call %llu of %s: one of them has skipped a call or added one", rank, world.host(rank),

@@ -34,8 +34,8 @@ struct flock seat_lock(int place, int seats) {
     return lock;
 }
 
-// Removes what runs left that were killed before they could: files of ours with no seat taken. The one who
-// makes a file takes a seat before it gives the file a size.
+// Removes what runs left that were killed before they could: files of ours with no seat taken. A file without
+// a size may just be made, where files cannot be made without a name.
 void sweep(const char *folder) {
     DIR *all = opendir(folder);
     if (!all) return;
@@ -66,17 +66,26 @@ int Segment::make(const char *folder, char *name, size_t size, char *why, size_t
     uint64_t random = 0;
     if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random) random = uint64_t(now_s() * 1e9);
     snprintf(name, NAME, "%s/fairlead-comm-%d-%016llx", folder, int(getpid()), static_cast<unsigned long long>(random));
-    int file = ::open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    // Taken now: a page that is not there when it is written to would end the process (SIGBUS).
-    struct flock lock = seat_lock(0, 1);
-    int bad = file < 0 || fcntl(file, F_SETLK, &lock) ? errno : posix_fallocate(file, 0, off_t(size));
-    if (bad) {
-        snprintf(why, why_size, "%zu bytes of shared memory cannot be had in %s: %s", size, folder, strerror(bad));
-        if (file >= 0) close(file), unlink(name);
-        name[0] = 0;
-        return -1;
+    // First without a name, until a seat is taken and the pages are there: whatever then has a name and no taken
+    // seat is of no run. (It needs /proc, and a file system that knows how.) The pages are taken now: one that is
+    // not there when it is written to would end the process (SIGBUS).
+    int bad = 0;
+    for (const bool named : {false, true}) {
+        const int file = named ? ::open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        struct flock lock = seat_lock(0, 1);
+        bad = file < 0 || fcntl(file, F_SETLK, &lock) ? errno : posix_fallocate(file, 0, off_t(size));
+        if (!bad && !named) {
+            char unnamed[64];
+            snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", file);
+            if (linkat(AT_FDCWD, unnamed, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) bad = errno;
+        }
+        if (!bad) return file;
+        if (file >= 0 && named) unlink(name);
+        if (file >= 0) close(file);
     }
-    return file;
+    snprintf(why, why_size, "%zu bytes of shared memory cannot be had in %s: %s", size, folder, strerror(bad));
+    name[0] = 0;
+    return -1;
 }
 
 int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char *why, size_t why_size, Error *error) {

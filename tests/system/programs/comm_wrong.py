@@ -112,7 +112,7 @@ def killed() -> None:
     if RANK == 1:
         if os.fork() == 0:
             os.closerange(0, 3)
-            time.sleep(3)
+            time.sleep(2)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
     told("aggregate", mine, tensors(ROW), ONE, SUM)
@@ -150,7 +150,7 @@ def slow() -> None:
 def late() -> None:
     """Rank 1 is later than FAIRLEAD_COMM_TIMEOUT_S."""
     if RANK == 1:
-        time.sleep(3)
+        time.sleep(2)
         os._exit(0)
     told("barrier")
     os._exit(0)
