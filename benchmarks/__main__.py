@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import buildcost, buildtime, overhead, proof, swap
+from benchmarks import buildcost, buildtime, comm, overhead, proof, swap
 from benchmarks.measure import keep, machine
 
 ALL = {
@@ -15,6 +15,7 @@ ALL = {
     "proof": proof.measure,
     "staging": proof.measure_staging,
     "swap": swap.measure,
+    "comm-node": comm.measure,
     "build-tensorflow": buildtime.measure,
     "build-cost": buildcost.measure,
 }

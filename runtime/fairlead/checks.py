@@ -406,6 +406,36 @@ def namespaces(plan: Plan) -> Iterator[Finding]:
         )
 
 
+def engine_settings(plan: Plan) -> Iterator[Finding]:
+    """What an administrator keeps from containers, and the engine then leaves out."""
+    engine = plan.engine
+    ask = f"ask an administrator to change it in {engine.config}"
+    if engine.forbids_binds and plan.binds:
+        yield error(
+            "the engine may show nothing of this machine in a container",
+            where=f"{engine.config}: {engine.forbids_binds}",
+            why="it would leave out "
+            + ("the host's MPI and what proves it" if plan.host else "what proves the run")
+            + ", start the image without, and end with exit code 0",
+            remedy=f"{ask}, or use another --engine",
+            check="engine-settings",
+        )
+    if plan.request.ranks < 2:
+        return
+    for folder, setting in engine.hides:
+        # A bind over what the container has already is left out.
+        bound = folder != "/dev/shm" and folder in {bind.target for bind in plan.binds}
+        if folder == "/dev/shm" or (_speaks(plan) is AbiFamily.OPENMPI and not bound):
+            yield error(
+                f"each container would have a {folder} of its own",
+                where=f"{engine.config}: {setting}",
+                why="ranks of a node meet there: they would wait for each other for ever",
+                remedy=ask
+                + (", or use another --engine" if folder != "/tmp" else ", or: --bind /tmp"),
+                check="engine-settings",
+            )
+
+
 def user_libraries(plan: Plan) -> Iterator[Finding]:
     """A preloaded MPI would be mapped beside the planned one."""
     for word in plan.request.preload.replace(":", " ").split():
@@ -465,5 +495,6 @@ CHECKS: tuple[Check, ...] = (
     names,
     closure,
     namespaces,
+    engine_settings,
     user_libraries,
 )

@@ -6,7 +6,7 @@ the user binds is not bound again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.engine.model import Engine
@@ -60,8 +60,12 @@ def from_site(
     return FromSite(binds, env, tuple(lines))
 
 
-def with_options(engine: Engine, site: Site, *, gpu: bool) -> Engine:
-    """``engine`` with the words that the profile has for it."""
+def with_options(engine: Engine, site: Site, *, gpu: bool, own: Sequence[str] = ()) -> Engine:
+    """``engine`` with the words that the profile has for it.
+
+    Args:
+        own: the user's words for it, which are passed on by themselves.
+    """
     words: list[str] = []
     reasons: list[tuple[str, str]] = []
     for section, options in (
@@ -72,15 +76,15 @@ def with_options(engine: Engine, site: Site, *, gpu: bool) -> Engine:
         if more:
             words += more
             reasons.append((" ".join(more), _says(site, f"{section}.{engine.kind}")))
-    if not words:
-        return engine
+    # With these Apptainer makes a user namespace each time it starts; others mean something else by them.
+    apart = engine.kind == "apptainer" and any(
+        w in ("--fakeroot", "-f", "--userns", "-u") for w in (*words, *own)
+    )
     return replace(
         engine,
         options=(*engine.options, *words),
         reasons=(*engine.reasons, *reasons),
-        # With it Apptainer makes a user namespace each time it starts.
-        userns_per_rank=engine.userns_per_rank
-        or any(w in ("--fakeroot", "-f", "--userns", "-u") for w in words),
+        userns_per_rank=engine.userns_per_rank or apart,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,7 +48,7 @@ from fairlead.paths import cache_dir
 from fairlead.plan import Bind, Plan, Request
 from fairlead.plansite import with_options
 from fairlead.probe import probe
-from fairlead.progress import Progress
+from fairlead.progress import Progress, Silent
 from fairlead.proof import Proof
 from fairlead.site.here import look, matches
 from fairlead.site.model import Site
@@ -119,7 +120,7 @@ def prepare(
         if there
         else engines.choose(choices.engine, site.engine.kinds, environ)
     )
-    engine = with_options(engine, site, gpu=request.gpu)
+    engine = with_options(engine, site, gpu=request.gpu, own=request.engine_args)
     request = _with_images_own(request, image)
     mine = {*site.environment.set, *site.gpu.set}.intersection(environ)
     request = replace(request, shell=tuple(sorted(mine)))
@@ -371,6 +372,27 @@ def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
     )
 
 
+def _collective_core(
+    folder: Path, cache: Path, environ: Mapping[str, str], progress: Progress | None
+) -> dict[str, str]:
+    """Lays the core of :mod:`fairlead.comm` into the run's folder; the variables that tell of it."""
+    if environ.get("FAIRLEAD_COMM_LIBRARY"):
+        return {}
+    try:
+        if not native.core_path(cache).is_file():
+            with (progress or Silent()).stage("collective core compiled"):
+                native.ensure_core(cache, environ)
+        core = native.core_path(cache)
+        try:
+            os.link(core, folder / core.name)
+        except OSError:  # no hard links here
+            shutil.copy(core, folder / core.name)
+    except (FairleadError, OSError) as exc:
+        why = exc.findings[0].why if isinstance(exc, FairleadError) else str(exc)
+        return {"FAIRLEAD_COMM_NO_LIBRARY": " ".join(why.split())[:200]}
+    return {"FAIRLEAD_COMM_LIBRARY": f"{witness.RUN_MOUNT}/{core.name}"}
+
+
 def _no_witness(plan: Plan) -> tuple[Finding, ...]:
     if plan.witness:
         return ()
@@ -492,9 +514,10 @@ def launch_proved(
     logs = ("UCX_LOG_LEVEL", "UCX_LOG_FILE")
     quiet = not any(name in (env or {}) or name in environ for name in logs)
     variables, more = witness.asked(plan, ranks, inode, folder, ucx=quiet)
+    told_of_core = _collective_core(folder, cache, environ, progress) if more else {}
     line = launch.command_line(
         plan, command, ranks, (*more, *binds), record=folder, workdir=workdir,
-        env={**(env or {}), **variables},
+        env={**told_of_core, **(env or {}), **variables},
     )  # fmt: skip
     nodes = allocation.hosts if allocation else plan.request.shape.hosts
     startup = witness.Startup(plan, ranks, inode, folder, limit, told, nodes=nodes)

@@ -54,6 +54,7 @@ def ranks(mpi, backend, tmp_path):
         )
         return done.returncode, sorted(done.stdout.splitlines()), done.stderr
 
+    run.backend = backend
     return run
 
 
@@ -250,3 +251,126 @@ def test_init_launcher_of_another_mpi_is_refused(mpi):
     )
     assert done.returncode == 1
     assert "the launcher started 2 ranks, but this one sees itself alone" in done.stderr
+
+
+def test_delayed_gradients_follow_the_delayed_recurrence_on_every_rank(ranks):
+    """Bit for bit: two ranks and one process of the whole batch, momentum 0.5, warm-up and the end."""
+    program = """
+import numpy as np
+from fairlead import comm
+from fairlead.comm.delayed import Delayed, Schedule
+ranks = comm.init()
+steps, mu, rate = 60, 0.5, 0.125
+targets = np.arange(64, dtype=np.float64).reshape(ranks.size, -1) / 64     # powers of two: exact sums
+
+def trained(gradient_of, step_of, flush):
+    w, v = np.ones(targets.shape[1]), np.zeros(targets.shape[1])
+    for step in range(steps):
+        for gradient in step_of(gradient_of(w)):
+            v = mu * v + gradient; w = w - rate * v
+    for gradient in flush():
+        v = mu * v + gradient; w = w - rate * v
+    return w
+
+late = Delayed(ranks, Schedule(steps, 10), momentum=mu, tested=True)
+got = trained(lambda w: w - targets[ranks.rank],
+              lambda g: [means[0] for means in late.step([g])], lambda: [m[0] for m in late.flush()])
+held = []
+def alone(g):
+    held.append(g)
+    step = len(held) - 1
+    return [g] if step < 10 else [held[step - 1]] if step > 10 else []
+want = trained(lambda w: np.mean([w - t for t in targets], axis=0), alone, lambda: [held[-1]])
+np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-14)
+print("ok", comm.check_buffers_match([got]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok True"] * 2), err
+    assert err.count("gradients are applied one step late from here") == 1  # rank 0 alone says it
+
+
+def test_teams_have_aggregations_in_flight_at_once_in_any_order(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+one, two = ranks.team(), ranks.team(threads=2)
+me, n = ranks.rank, ranks.size
+big, small = np.full(700_001, me, np.float32), np.full(3, me + 1.0)
+for step in range(20):
+    order = [(one, big), (two, small), (ranks, big)]
+    if (me + step) % 2:  # each rank starts them in another order
+        order.reverse()
+    started = [(array, team.start([array])) for team, array in order]
+    for array, pending in started:
+        (mean,) = pending.wait()
+        assert (mean == ((n - 1) / 2 if array is big else (n + 1) / 2)).all()
+print("ok", one.timings.calls, two.timings.calls)
+comm.finalize()
+"""
+    if ranks.backend == "mpi4py":
+        pytest.skip("the reference does one thing at a time, so the order must be the same")
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok 20 20"] * 3), err
+
+
+def test_powersgd_is_the_mean_of_what_every_rank_left_out_and_gave(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+from fairlead.comm.powersgd import PowerSGD
+ranks = comm.init()
+compressed = PowerSGD(ranks, rank=2)
+handed_in, given = np.zeros((40, 30)), np.zeros((40, 30))
+for step in range(10):
+    every = [np.random.default_rng((step, r)).normal(size=(40, 30)) for r in range(ranks.size)]
+    handed_in += np.mean(every, axis=0)
+    given += compressed.aggregate([every[ranks.rank]])[0]
+left_out = comm.aggregate([compressed._kept[0].error])[0]
+np.testing.assert_allclose(given + left_out, handed_in, atol=1e-10)
+print("ok", comm.check_buffers_match([given]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+@pytest.mark.parametrize(("compression", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_compression_keeps_its_error_bound(ranks, compression, unit):
+    program = f"""
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+for count in (1000, 300_000):
+    every = [np.random.default_rng(r).normal(size=count).astype(np.float32) for r in range(ranks.size)]
+    exact = np.mean(every, axis=0, dtype=np.float64)
+    mine = every[ranks.rank].copy()
+    (got,) = comm.aggregate([mine], compression="{compression}")
+    size = np.mean(np.abs(every), axis=0, dtype=np.float64)
+    assert (np.abs(got - exact) <= {unit} * (size + np.abs(exact)) * 1.01 + 1e-7).all()
+    assert (got != exact.astype(np.float32)).any() and np.array_equal(mine, every[ranks.rank])
+    (double,) = comm.aggregate([mine.astype(np.float64)], compression="{compression}")
+    np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-16)
+print("ok", comm.check_buffers_match([got]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+def test_start_of_a_rank_imports_little(ranks):
+    """DESIGN.md's bar: at 10,000 ranks every import is a storm on the file system."""
+    program = """
+import sys
+import numpy, pickle
+from mpi4py import MPI
+before = set(sys.modules)
+from fairlead import comm
+comm.init()
+new = sorted(set(sys.modules) - before)
+print("ok" if len(new) <= 15 else new)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok", "ok"]), (lines, err)

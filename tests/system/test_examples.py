@@ -46,6 +46,23 @@ def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None
     assert "the same bits on 1 rank(s)" in alone
 
 
+def test_delayed_gradients_reach_the_truth_and_say_what_the_delay_does(base_image: None) -> None:
+    (command,) = _commands("delayed_gradients.py")
+    said = _run(command)
+    error = re.search(r"largest error (\S+); the same weights on all ranks: True; by native", said)
+    assert error and float(error[1]) < 1e-6, said
+    assert said.count("gradients are applied one step late from here") == 1
+
+
+@pytest.mark.parametrize(("framework", "recipe"), [("keras", "tensorflow"), ("torch", "pytorch")])
+def test_serial_script_learns(framework: str, recipe: str) -> None:
+    """Its distributed twin is run by docs/training.md."""
+    _run(f"fairlead build {recipe}")
+    (command,) = _commands(f"{framework}_serial.py")
+    (accuracy,) = re.findall(r"^accuracy (0\.\d+)$", _run(command), re.MULTILINE)
+    assert float(accuracy) > 0.85
+
+
 def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
     (command,) = _commands("run.sh")
     line, _, output = _run(command).partition("\n\n")

@@ -73,7 +73,7 @@ EXPECTED = {
         "launcher-match": "info",
         "cma": "info",
     },
-    "user-setuid-ignored": {"setuid": "warning", "engine-settings": "info", "cma": "info"},
+    "user-setuid-ignored": {"setuid": "warning", "engine-settings": "error", "cma": "info"},
     "user-setuid-heeded": {},
     "user-no-zstd": {"squashfs": "error", "cma": "info"},
     "user-apart": {"sharing": "error", "engine-settings": "error", "cma": "info"},
@@ -491,6 +491,13 @@ def test_setuid_helper_without_effect_says_why(
     assert said in find(world, "setuid").finding.why
 
 
+def test_setuid_helper_that_is_not_to_be_used_is_told_without_alarm() -> None:
+    world = Recorded("user-setuid-heeded")
+    world.answers["read /opt/apptainer/etc/apptainer/apptainer.conf"] = "allow setuid = no\n"
+    [(severity, what, *_)] = told(world, "setuid")
+    assert severity == "ok" and "not used so: `allow setuid = no`" in what
+
+
 def test_setuid_helper_where_no_privileges_can_be_gained_has_no_effect() -> None:
     status = {"read /proc/self/status": "CapEff:\t0\nNoNewPrivs:\t1\n"}
     assert "NoNewPrivs" in find(Recorded("user-setuid-heeded", **status), "setuid").finding.why
@@ -538,7 +545,7 @@ def test_memory_probe_that_says_nothing_is_told() -> None:
         ("mount sys", "no", "warning"),
         ("mount home", "no", "info"),
         ("limit container paths", "/images", "info"),
-        ("bind path", "/etc/absent", "info"),
+        ("bind path", "/etc/absent", "error"),
     ],
 )
 def test_engine_setting_that_is_in_the_way_is_named_with_its_cure(

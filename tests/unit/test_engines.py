@@ -158,3 +158,76 @@ def test_engine_that_is_not_here_names_what_is(tmp_path) -> None:
     with pytest.raises(FairleadError, match="no engine is called") as caught:
         choose("podmann", (), environ)
     assert "podman" in KINDS and caught.value.code is ExitCode.USAGE
+
+
+def installed(tmp_path: Path, settings: str = "") -> Path:
+    """The files of a setuid Apptainer with these lines in its configuration."""
+    program, starter = tmp_path / "bin/apptainer", tmp_path / "libexec/apptainer/bin/starter-suid"
+    conf = tmp_path / "etc/apptainer/apptainer.conf"
+    for path in (program, starter, conf):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    starter.chmod(0o4755)
+    conf.write_text(f"allow setuid = yes\nmount dev = yes\n{settings}\n")
+    return program
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of root's")
+def test_apptainer_that_may_not_be_setuid_is_asked_for_a_namespace(tmp_path: Path) -> None:
+    made = apptainer.describe(installed(tmp_path, "allow setuid = NO # no"), 1000, 0)
+    assert made.userns_per_rank and made.options == ("--userns",)
+    assert "apptainer.conf says `allow setuid = no`" in made.reasons[0][1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of root's")
+@pytest.mark.parametrize(
+    ("variable", "value", "apart"),
+    [
+        ("APPTAINER_USERNS", "1", True),
+        ("SINGULARITY_FAKEROOT", "True", True),
+        ("APPTAINER_USERNS", "0", False),
+        ("APPTAINER_PWD", "1", False),
+    ],
+)
+def test_apptainer_makes_a_namespace_where_a_variable_says_so(
+    variable: str, value: str, apart: bool, tmp_path: Path
+) -> None:
+    made = apptainer.describe(installed(tmp_path), 1000, 0, {variable: value})
+    assert made.userns_per_rank is apart and made.options == ()
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_apptainer_of_an_administrator_who_keeps_things_from_containers(
+    uid: int, tmp_path: Path
+) -> None:
+    program = installed(tmp_path, "user bind control = no\nmount dev = minimal\nmount tmp = no")
+    made = apptainer.describe(program, uid, 0)
+    assert made.config == str(tmp_path / "etc/apptainer/apptainer.conf")
+    assert made.forbids_binds == "user bind control = no"
+    assert made.hides == (("/dev/shm", "mount dev = minimal"), ("/tmp", "mount tmp = no"))
+    elsewhere = tmp_path / "other.conf"
+    elsewhere.touch()
+    named = apptainer.describe(program, uid, 0, {"APPTAINER_CONFIG_FILE": str(elsewhere)})
+    assert (named.config, named.forbids_binds, named.hides) == (str(elsewhere), "", ())
+
+
+def test_apptainer_that_may_bind_nothing_is_refused() -> None:
+    engine = replace(USER, config="/c.conf", forbids_binds="user bind control = no")
+    (found,) = [f for f in check(planned(engine=engine)) if f.check == "engine-settings"]
+    assert found.severity is Severity.ERROR and "/c.conf: user bind control = no" in found.where
+    assert "the host's MPI" in found.why
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ranks", "stopped"),
+    [("/dev/shm", 2, True), ("/dev/shm", 1, False), ("/tmp", 2, False)],
+)
+def test_apptainer_that_hides_where_ranks_meet_is_refused(
+    hidden: str, ranks: int, stopped: bool
+) -> None:
+    """MPICH's ranks meet in /dev/shm, Open MPI's in /tmp too."""
+    engine = replace(USER, hides=((hidden, "mount … = no"),))
+    plan = planned(engine=engine)
+    plan = replace(plan, request=replace(plan.request, ranks=ranks))
+    found = [f for f in check(plan) if f.check == "engine-settings"]
+    assert [f.severity for f in found] == [Severity.ERROR] * stopped

@@ -69,6 +69,14 @@ def test_with_options_of_a_site_that_wants_a_namespace_a_rank() -> None:
     assert with_options(planned().engine, SITE, gpu=False) == planned().engine
 
 
+def test_with_options_of_a_user_who_wants_a_namespace_a_rank() -> None:
+    plain = planned().engine
+    own = with_options(plain, SITE, gpu=False, own=("--userns",))
+    assert own == replace(plain, userns_per_rank=True)
+    podman = replace(plain, kind="podman")
+    assert with_options(podman, SITE, gpu=False, own=("-u", "1000")) == podman
+
+
 def test_plan_shows_what_the_site_adds() -> None:
     plan = planned(here=Here(binds=("/opt/cray",), devices=("/dev/cxi0",)))
     assert ("/opt/cray", "/opt/cray") in [(b.source, b.target) for b in plan.binds]

@@ -99,14 +99,22 @@ def broadcast(
     return init().broadcast(arrays, root, out)
 
 
-def aggregate(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+def aggregate(
+    arrays: Sequence[Array],
+    out: Sequence[Array] | None = None,
+    compression: str | None = None,
+) -> list[Array]:
     """See :meth:`Comm.aggregate`."""
-    return init().aggregate(arrays, out)
+    return init().aggregate(arrays, out, compression)
 
 
-def start(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
+def start(
+    arrays: Sequence[Array],
+    out: Sequence[Array] | None = None,
+    compression: str | None = None,
+) -> Pending:
     """See :meth:`Comm.start`."""
-    return init().start(arrays, out)
+    return init().start(arrays, out, compression)
 
 
 def average(value: float) -> float:
@@ -130,8 +138,20 @@ def check_buffers_match(arrays: Sequence[Array]) -> BufferMatch:
 
 
 def finalize() -> None:
-    """Ends MPI; every rank must call it. Calling it again, or before :func:`init`, does nothing."""
+    """Ends MPI; every rank must call it, once. Before :func:`init` it does nothing.
+
+    Raises:
+        FairleadError: it was called before; another rank is in another call.
+    """
     global _comm, _finalized
+    if _finalized:
+        raise fail(
+            "fairlead.comm was finalized twice",
+            where="comm.finalize()",
+            why="MPI can be ended once in a process",
+            remedy="call comm.finalize() once, at the end of the program",
+            check="comm-finalized",
+        )
     if _comm is not None:
         _comm.close()
         _comm, _finalized = None, True

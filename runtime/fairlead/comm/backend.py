@@ -57,6 +57,9 @@ class Backend(Protocol):
     def abort(self, code: int) -> None:
         """Ends every rank now, with exit code ``code``."""
 
+    def another(self) -> Backend:
+        """The same ranks, with messages of their own."""
+
     def close(self) -> None:
         """Ends MPI."""
 
@@ -71,6 +74,9 @@ class Alone:
     def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None: ...
     def barrier(self) -> None: ...
     def close(self) -> None: ...
+
+    def another(self) -> Alone:
+        return self
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]
@@ -120,6 +126,9 @@ class Mpi4py:
 
     def abort(self, code: int) -> None:
         self._mpi.COMM_WORLD.Abort(code)
+
+    def another(self) -> Mpi4py:
+        return Mpi4py(self._mpi)
 
     def close(self) -> None:
         self._world.Free()

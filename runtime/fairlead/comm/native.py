@@ -8,6 +8,7 @@ differ are told who differs, and in what.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import pickle
@@ -15,17 +16,16 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of
+from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
 from fairlead.findings import ExitCode, FairleadError, fail
 
-_VERSION = 1
-_SUM, _MEAN = 0, 1
+_MEAN = 1
+_WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
 # Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
 _FORMS = {
@@ -38,8 +38,7 @@ AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex12
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
-_BAD_CALL, _NO_MPI, _MPI_FAILED, _DIFFER, _PEER_LOST, _TIMEOUT = 1, 2, 3, 4, 5, 6
-_INTERRUPTED = 8
+_BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
@@ -86,15 +85,16 @@ class Layout:
     host: str
 
 
-def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
+def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
     """Where the core is, or None and why there is none.
 
     ``FAIRLEAD_COMM_LIBRARY`` names it; without that, the one that this machine's cache holds.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
-        path = Path(named)
-        return (path, "") if path.is_file() else (None, f"FAIRLEAD_COMM_LIBRARY={named} is no file")
+        if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
+            return named, ""
+        return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
     why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
     if why:
         return None, why
@@ -106,19 +106,19 @@ def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, 
     except OSError as exc:
         return None, f"its source cannot be read: {exc}"
     if path.is_file():
-        return path, ""
+        return str(path), ""
     return None, "it has not been compiled for this machine; `fairlead run` does so"
 
 
 @lru_cache(maxsize=1)
-def load(path: Path) -> ctypes.CDLL:
+def load(path: str) -> ctypes.CDLL:
     """The core, with the types of its functions.
 
     Raises:
         FairleadError: it cannot be loaded.
     """
     try:
-        core = ctypes.CDLL(str(path))
+        core = ctypes.CDLL(path)
         tensors = (ctypes.c_void_p, ctypes.c_uint64)
         core.fairlead_comm_error.restype = ctypes.c_char_p
         core.fairlead_comm_aggregate.argtypes = (ctypes.c_void_p, *tensors, ctypes.c_int)
@@ -137,7 +137,7 @@ def load(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as exc:
         raise fail(
             "the collective core cannot be loaded",
-            where=str(path),
+            where=path,
             why=str(exc),
             remedy="start the program with `fairlead run`, or let mpi4py carry the gradients:"
             " FAIRLEAD_COMM_BACKEND=mpi4py",
@@ -149,7 +149,7 @@ def load(path: Path) -> ctypes.CDLL:
 class NativeComm(Comm):
     """:class:`Comm` by the native core. MPI must run already; ``backend`` is what ends it."""
 
-    def __init__(self, backend: Backend, path: Path):
+    def __init__(self, backend: Backend, path: str):
         """Collective.
 
         Raises:
@@ -160,36 +160,47 @@ class NativeComm(Comm):
         self._check("comm.init", self._core.fairlead_comm_init())
         found = _Layout()
         self._check("comm.init", self._core.fairlead_comm_layout(ctypes.byref(found)))
-        values = [getattr(found, name) for name, *_ in _Layout._fields_]
-        self.layout = Layout(*[v.decode() if isinstance(v, bytes) else v for v in values])
+        values: dict[str, Any] = {name: getattr(found, name) for name, *_ in _Layout._fields_}
+        for name in ("mpi", "library", "kernels", "why_not", "host"):
+            values[name] = values[name].decode(errors="replace")
+        self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
         self.local_rank = self.layout.local_rank
         self.backend = f"native ({self.layout.mpi})"
         self._raised: list[BaseException] = []
         self._go_on = _GO_ON(self._signals().__next__)
         self._core.fairlead_comm_while_waiting(self._go_on)
-        team = ctypes.c_void_p()
-        self._check("comm.init", self._core.fairlead_comm_team(1, ctypes.byref(team)))
-        self._team = team
-        self._rest = Timings()  # of what is not the team's
+        self._team = self._new_team(1)
 
     @property
     def timings(self) -> Timings:
         stats = _Stats()
         self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
-        rest = self._rest
-        return Timings(
-            rest.calls + stats.calls, rest.bytes + stats.bytes, stats.wait_s, stats.move_s, 0.0
-        )
+        return Timings(stats.calls, stats.bytes, stats.wait_s, stats.move_s)
 
     @timings.setter
     def timings(self, value: Timings) -> None:
-        self._rest = value
+        """The core counts."""
 
-    def aggregate(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        return self._aggregate(arrays, out).wait()
+    def team(self, threads: int = 1) -> Comm:
+        made = copy.copy(self)
+        made._team = self._new_team(threads)
+        return made
 
-    def start(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
-        return self._aggregate(arrays, out, background=True)
+    def aggregate(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+    ) -> list[Array]:
+        return self._aggregate(arrays, out, compression).wait()
+
+    def start(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+    ) -> Pending:
+        return self._aggregate(arrays, out, compression, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -220,18 +231,28 @@ class NativeComm(Comm):
         self._check("comm.finalize", self._core.fairlead_comm_finalize())
         super().close()
 
+    def _new_team(self, threads: int) -> ctypes.c_void_p:
+        team = ctypes.c_void_p()
+        self._check("comm.team", self._core.fairlead_comm_team(threads, ctypes.byref(team)))
+        return team
+
     def _aggregate(
-        self, arrays: Sequence[Array], out: Sequence[Array] | None, background: bool = False
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        compression: str | None,
+        background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays, AVERAGED)
+        operation = _MEAN | _WIRES[wire(compression)] << 8
         call = _Tensors(arrays, out)
         if not background:
-            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, _MEAN)
+            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
             return Pending(call.result)
         ticket = ctypes.c_uint64()
         code = self._core.fairlead_comm_start(
-            self._team, call.at, call.count, _MEAN, ctypes.byref(ticket)
+            self._team, call.at, call.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
@@ -323,38 +344,59 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
 
 def _failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
-    same = "make every rank call the same function with the same arrays in the same order"
-    what, why, remedy, check = {
-        _DIFFER: (said, "a collective needs the same call of every rank", same, "comm-differ"),
-        _PEER_LOST: (
+    if code == _DIFFER and " passed " in said:
+        return fail(
             said,
-            "the others would wait for it for ever",
-            "look for that rank's own last words; `dmesg` tells whether memory ran out",
-            "comm-peer-lost",
-        ),
-        _TIMEOUT: (
+            where=where,
+            why="a collective needs the same arrays of every rank",
+            remedy="make every rank call the same function with the same arrays in the same order",
+            check="comm-signature",
+        )
+    if code == _DIFFER:
+        return fail(
             said,
-            "FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
-            "look what the named ranks do meanwhile, or set a longer time",
-            "comm-timeout",
-        ),
-        _BAD_CALL: (said, "the call cannot be made, or not now", "mend the call", "comm-call"),
-        _NO_MPI: (
+            where=where,
+            why="a collective needs every rank",
+            remedy="make every rank call the same function with the same arrays in the same order",
+            check="comm-order",
+        )
+    if code == _PEER_LOST:
+        return fail(
             said,
-            "the core needs the MPI that this process uses",
-            "start the program with `fairlead run`",
-            "comm-no-mpi",
-        ),
-    }.get(
-        code,
-        (
+            where=where,
+            why="the others would wait for it for ever",
+            remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
+            check="comm-peer-lost",
+        )
+    if code == _TIMEOUT:
+        return fail(
             said,
-            "the MPI beneath failed",
-            "run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report it with these words",
-            "comm-mpi",
-        ),
-    )
+            where=where,
+            why="FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
+            remedy="look what the named ranks do meanwhile, or set a longer time",
+            check="comm-timeout",
+        )
+    if code == _BAD_CALL:
+        return fail(
+            said,
+            where=where,
+            why="the call cannot be made, or not at this time",
+            remedy="mend the call",
+            check="comm-call",
+        )
+    if code == _NO_MPI:
+        return fail(
+            said,
+            where=where,
+            why="the core uses the MPI of the process",
+            remedy="start the program with `fairlead run`",
+            check="comm-no-mpi",
+            code=ExitCode.PROOF_FAILED,
+        )
     return fail(
-        what, where=where, why=why, remedy=remedy, check=check,
-        code=ExitCode.PROOF_FAILED if code == _NO_MPI else ExitCode.FAILED,
-    )  # fmt: skip
+        said,
+        where=where,
+        why="the MPI beneath failed, or there was no memory",
+        remedy="run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report these words",
+        check="comm-mpi",
+    )

@@ -7,15 +7,21 @@ Apptainer makes a user namespace *a rank*, and then no rank may look into anothe
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
+from fairlead.engine.apptainerconf import last, parse, places
 from fairlead.engine.find import find_apptainer
 from fairlead.engine.model import Call, Engine, Words
 
 CAP_SYS_RESOURCE = 24
+# Each option of Apptainer's has a variable.
+_APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERNS", "FAKEROOT"))
+_YES = ("1", "t", "true")
 
 
 class Apptainer:
@@ -30,7 +36,7 @@ class Apptainer:
             FairleadError: exit code 2; a variable names something that cannot be executed.
         """
         path = find_apptainer(environ)
-        return describe(path, os.geteuid(), _capabilities()) if path else None
+        return describe(path, os.geteuid(), _capabilities(), environ) if path else None
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``apptainer exec``. Variables go by the environment, since ``--env A=1,b`` splits at commas."""
@@ -49,48 +55,79 @@ class Apptainer:
 DRIVER = Apptainer()
 
 
-def describe(path: Path, uid: int, capabilities: int) -> Engine:
+def describe(
+    path: Path, uid: int, capabilities: int, environ: Mapping[str, str] = MappingProxyType({})
+) -> Engine:
     """How the Apptainer at ``path`` must be called by ``uid`` with an effective capability set."""
+    config, values = _configuration(path, environ)
+    options: tuple[str, ...] = ()
+    why = ""
+    apart = False
     if uid == 0:
-        if capabilities >> CAP_SYS_RESOURCE & 1:
-            return Engine("apptainer", str(path), False, (), ())
-        return Engine(
-            "apptainer",
-            str(path),
-            False,
-            ("--drop-caps", "CAP_SYS_RESOURCE"),
-            (
-                (
-                    "--drop-caps CAP_SYS_RESOURCE",
-                    "this root lacks that capability, and Apptainer refuses to start when it asks for it",
-                ),
-            ),
-        )
-    if _is_setuid(path):
-        return Engine("apptainer", str(path), False, (), ())
+        if not capabilities >> CAP_SYS_RESOURCE & 1:
+            options = ("--drop-caps", "CAP_SYS_RESOURCE")
+            why = "this root lacks that capability, and Apptainer refuses to start when it asks for it"
+    elif unheeded := _not_setuid(path, config, values):
+        options, apart = ("--userns",), True
+        why = f"{unheeded}, so a user namespace stands in for root"
     return Engine(
         "apptainer",
         str(path),
-        True,
-        ("--userns",),
-        (("--userns", "this Apptainer is not setuid, so a user namespace stands in for root"),),
+        # A variable stands for an option that nobody gave.
+        apart or any(environ.get(name, "").lower() in _YES for name in _APART),
+        options,
+        ((" ".join(options), why),) if why else (),
+        config=config,
+        forbids_binds="user bind control = no" if last(values, "user bind control") == "no" else "",
+        hides=tuple(
+            (folder, f"{key} = {value}")
+            for folder, key in (("/dev/shm", "mount dev"), ("/tmp", "mount tmp"))
+            if (value := last(values, key)) in ("no", "minimal")
+        ),
     )
 
 
-def _is_setuid(path: Path) -> bool:
+def _configuration(
+    path: Path, environ: Mapping[str, str]
+) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """Its file and what stands in it; neither where it cannot be read."""
+    for place in places(str(path.resolve()), environ):
+        with contextlib.suppress(OSError):
+            return place, parse(Path(place).read_text("utf-8", "replace"))
+    return "", {}
+
+
+def _not_setuid(path: Path, config: str, values: dict[str, tuple[str, ...]]) -> str:
+    """Why an ordinary user's containers have user namespaces; empty when they need none.
+
+    Told in advance, since a setuid Apptainer that may not be one makes them without a word, or ends.
+    """
     real = path.resolve()
     starters = [
         real.parent.parent / "libexec" / real.name / "bin" / "starter-suid",
         *real.parent.parent.glob("lib/*/apptainer/bin/starter-suid"),
     ]
-    return any(s.exists() and s.stat().st_mode & 0o4000 and s.stat().st_uid == 0 for s in starters)
+    heeded = [
+        s for s in starters if s.exists() and s.stat().st_mode & 0o4000 and not s.stat().st_uid
+    ]
+    if not heeded:
+        return "this Apptainer is not setuid"
+    if last(values, "allow setuid") == "no":
+        return f"{config} says `allow setuid = no`"
+    if os.statvfs(heeded[0]).f_flag & os.ST_NOSUID:
+        return f"{heeded[0]} is setuid on a file system that is mounted nosuid"
+    if re.search(r"^NoNewPrivs:\s*1", _status(), re.MULTILINE):
+        return "no process may become root here (NoNewPrivs)"
+    return ""
 
 
 def _capabilities() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("CapEff:"):
-            return int(line.split()[1], 16)
-    return 0
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _status(), re.MULTILINE)
+    return int(found[1], 16) if found else 0
+
+
+def _status() -> str:
+    return Path("/proc/self/status").read_text()
 
 
 def _bind(path: str) -> str:

@@ -34,6 +34,10 @@ class Engine:
         takes: the form in which it opens images.
         makes_places: it makes the place of a bind that the image does not have.
         folder: where files lie that it is told of by their names.
+        config: the file in which an administrator has set what follows.
+        forbids_binds: the setting by which no path of the node is shown in a container; the engine
+            warns, and starts it without.
+        hides: folders that ranks of a node share and its containers do not see, each with its setting.
     """
 
     kind: str
@@ -46,6 +50,9 @@ class Engine:
     takes: Takes = Takes.FILE
     makes_places: bool = True
     folder: str = ""
+    config: str = ""
+    forbids_binds: str = ""
+    hides: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
 
 from fairlead.doctor import podman, process
-from fairlead.doctor.checks.setuid import starters
+from fairlead.doctor.checks.setuid import configuration, starters
 from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.engine.apptainer import CAP_SYS_RESOURCE
+from fairlead.engine.apptainerconf import parse
 from fairlead.findings import Severity
 from fairlead.paths import data_dir
 
@@ -67,7 +67,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield from found
     else:
         program = world.engine()
-        where = _file(world, program) if program else ""
+        where = configuration(world, program) if program else ""
         yield well(
             NAME,
             "nothing in the engines' configuration is in the way"
@@ -77,37 +77,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
 
 
-def parse(text: str) -> dict[str, tuple[str, ...]]:
-    """``key = value`` lines of an apptainer.conf; a key may come again."""
-    found: dict[str, tuple[str, ...]] = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("#")[0].partition("=")
-        if equals:
-            name = " ".join(key.split()).lower()
-            found[name] = (*found.get(name, ()), value.strip())
-    return found
-
-
-def _file(world: World, program: str) -> str:
-    """The engine's configuration: below its prefix, or /etc for one below /usr."""
-    named = world.environ.get("APPTAINER_CONFIG_FILE") or world.environ.get(
-        "SINGULARITY_CONFIG_FILE"
-    )
-    if named:
-        return named
-    prefix = str(PurePosixPath(world.real(program)).parent.parent)
-    etc = "/etc" if prefix == "/usr" else f"{prefix}/etc"
-    for name in ("apptainer/apptainer.conf", "singularity/singularity.conf"):
-        if world.matching(f"{etc}/{name}"):
-            return f"{etc}/{name}"
-    return f"{etc}/apptainer/apptainer.conf"
-
-
 def _apptainer(world: World) -> Iterator[Diagnosis]:
     program = world.engine()
     if program is None:
         return
-    file = _file(world, program)
+    file = configuration(world, program)
     text = world.read(file)
     if text is None:
         yield ill(
@@ -190,12 +164,14 @@ def _others(
     for entry in values.get("bind path", ()):
         source = entry.split(":")[0]
         if source and not world.access(source, os.F_OK):
-            yield note(
+            yield ill(
                 NAME,
                 f"`bind path = {entry}` names what is not there",
                 where=file,
-                why="the engine warns of it whenever a container starts, on every rank",
-                remedy=f'sudo {shlex.quote(program)} config global --unset "bind path" {shlex.quote(entry)}',
+                why="Apptainer 1.4 warns of it and then starts no container: `mount source … doesn't exist`",
+                remedy=_line(world, program, file, "bind path", shlex.quote(entry), "--unset"),
+                fix=_fix(world, program, file, "bind path", entry, "--unset"),
+                severity=Severity.ERROR,
             )
     for key in ("limit container owners", "limit container groups", "limit container paths"):
         value = ", ".join(v for v in values.get(key, ()) if v and v.upper() != "NULL")
@@ -209,9 +185,9 @@ def _others(
             )
 
 
-def _line(world: World, program: str, file: str, key: str, value: str) -> str:
+def _line(world: World, program: str, file: str, key: str, value: str, how: str = "--set") -> str:
     become = "" if _own(world, file) else "sudo "
-    return f'{become}{shlex.quote(program)} config global --set "{key}" {value}'
+    return f'{become}{shlex.quote(program)} config global {how} "{key}" {value}'
 
 
 def _own(world: World, file: str) -> bool:
@@ -219,13 +195,15 @@ def _own(world: World, file: str) -> bool:
     return world.real(file).startswith(world.real(str(data_dir(world.environ))) + "/")
 
 
-def _fix(world: World, program: str, file: str, key: str, value: str) -> Fix | None:
+def _fix(
+    world: World, program: str, file: str, key: str, value: str, how: str = "--set"
+) -> Fix | None:
     """Only in one's own installation; what an administrator has decided is theirs to change."""
     if not _own(world, file):
         return None
-    words = (program, "config", "global", "--set", key, value)
+    words = (program, "config", "global", how, key, value)
     return OwnFix(
-        f"sets `{key} = {value}` in {file}",
+        f"{how.lstrip('-')}s `{key} = {value}` in {file}",
         lambda progress: process.run_checked(
             words, f"cannot set `{key}`", f"edit {file}", environ=world.environ
         ),

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
 from fairlead.doctor.world import World
+from fairlead.engine.apptainerconf import last, parse, places
 from fairlead.findings import Severity
 
 NAME = "setuid"
@@ -24,6 +25,12 @@ def starters(world: World, program: str) -> tuple[str, ...]:
         f"{prefix}/lib/*/bin/starter-suid",
     )
     return tuple(path for pattern in patterns for path in world.matching(pattern))
+
+
+def configuration(world: World, program: str) -> str:
+    """The engine's apptainer.conf; where it should be, when there is none."""
+    those = places(world.real(program), world.environ)
+    return next((place for place in those if world.matching(place)), those[0])
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
@@ -45,6 +52,12 @@ def examine(world: World) -> Iterator[Diagnosis]:
             starter,
             f"sudo chown root:root {quoted} && sudo chmod 4755 {quoted}\n"
             f"or, to do without: sudo rm {quoted}, and Apptainer uses user namespaces",
+        )
+        return
+    file = configuration(world, program)
+    if last(parse(world.read(file) or ""), "allow setuid") == "no":
+        yield well(
+            NAME, f"Apptainer is setuid, and not used so: `allow setuid = no` in {file}", starter
         )
         return
     there = world.file_system(starter)
@@ -70,5 +83,7 @@ def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
     what = "Apptainer's setuid helper has no effect"
     if world.uid == 0:  # root needs none
         return note(NAME, what, where=starter, why=why, remedy=remedy)
-    why += "; Apptainer refuses to start, or makes a user namespace a rank"
+    why += (
+        "; by itself Apptainer refuses to start, and fairlead has it make a user namespace a rank"
+    )
     return ill(NAME, what, where=starter, why=why, remedy=remedy, severity=Severity.WARNING)

@@ -1,0 +1,73 @@
+"""What can be set of :mod:`fairlead.comm` by the environment, and its defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable.
+
+    Attributes:
+        default: in effect where the variable is not set; in the unit that the name ends in.
+    """
+
+    name: str
+    default: str
+    meaning: str
+
+
+SETTINGS = (
+    Setting(
+        "FAIRLEAD_COMM_BACKEND",
+        "auto",
+        "`native`, the core; `mpi4py`, the reference; `auto`: the core where it is found",
+    ),
+    Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
+    Setting(
+        "FAIRLEAD_COMM_COMPRESSION",
+        "none",
+        "how float32 gradients travel: `fp16`, `bf16` or `none`",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_STALL_S",
+        "20",
+        "after so many seconds in one call the ranks that are missing are named; 0: never",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMEOUT_S",
+        "0",
+        "after so many seconds a call fails, naming them; 0: a slow rank is waited for",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_SHARED_MEMORY", "1", "0: ranks of a node exchange by MPI like all others"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_NODE_RANKS",
+        "0",
+        "so many ranks of a node share memory at most, for example those of a socket; 0: all",
+    ),
+    Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
+    Setting("FAIRLEAD_COMM_CHUNK_KB", "256", "what is reduced at a time; it should fit the cache"),
+    Setting(
+        "FAIRLEAD_COMM_KERNELS", "", "`generic`, `avx2` or `avx512`; unset: the processor's best"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_SPIN_US",
+        "100",
+        "a waiting rank keeps its core for so long; none where ranks outnumber cores",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_POLL_US",
+        "100",
+        "how long a helper thread sleeps between looks at the network",
+    ),
+)
+
+
+def in_effect(environ: Mapping[str, str] = os.environ) -> tuple[tuple[Setting, str], ...]:
+    """Each setting and its value."""
+    return tuple((s, environ.get(s.name) or s.default) for s in SETTINGS)
