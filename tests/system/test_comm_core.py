@@ -20,7 +20,7 @@ import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
-from tests.system import hosts, netns
+from tests.system import hosts
 from tests.system.netns import Host, launcher, two_hosts
 
 import fairlead
@@ -80,7 +80,9 @@ def sanitized(sanitizer: str) -> Path:
         "-ffp-contract=off", "-fvisibility=hidden", "-DFAIRLEAD_COMM_JITTER",
         f"-fsanitize={SANITIZE[sanitizer]}", "-fno-sanitize-recover=undefined",
     ]  # fmt: skip
-    return _made(f"core-{sanitizer}", words, sorted((native.core_folder() / "src").iterdir()), ".so")
+    return _made(
+        f"core-{sanitizer}", words, sorted((native.core_folder() / "src").iterdir()), ".so"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -181,11 +183,21 @@ def test_core_needs_no_library_no_symbol_version_and_no_executable_stack() -> No
         symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())
         given = {s.name for s in symbols if s.name and s["st_shndx"] != "SHN_UNDEF"}
         wanted = {s.name for s in symbols if s.name and s["st_shndx"] == "SHN_UNDEF"}
-    declared = set(re.findall(r"\b(fairlead_comm_\w+)\(", (INCLUDE / "fairlead_comm.h").read_text()))
+    declared = set(
+        re.findall(r"\b(fairlead_comm_\w+)\(", (INCLUDE / "fairlead_comm.h").read_text())
+    )
     assert given == declared
     # Neither MPI nor the C++ library; and of libc nothing that is newer than glibc 2.17.
     assert not [name for name in wanted if name.startswith(("MPI_", "_Z", "__cxa_throw"))]
-    assert not wanted & {"stat", "fstat", "lstat", "fcntl64", "pthread_cond_wait", "getrandom", "gettid"}
+    assert not wanted & {
+        "stat",
+        "fstat",
+        "lstat",
+        "fcntl64",
+        "pthread_cond_wait",
+        "getrandom",
+        "gettid",
+    }
 
 
 @pytest.mark.parametrize("mpi", MPIS)
@@ -277,7 +289,9 @@ def test_other_random_tensors_are_numpys_under_every_mpi(
 
 def test_ten_thousand_steps_leak_neither_memory_nor_files(ranks: Ranks) -> None:
     text = fine(ranks(2, program("comm_threads"), "10000"))
-    grown = [(int(kb), int(files)) for kb, files in re.findall(r"ok: (-?\d+) kB and (-?\d+) files", text)]
+    grown = [
+        (int(kb), int(files)) for kb, files in re.findall(r"ok: (-?\d+) kB and (-?\d+) files", text)
+    ]
     assert len(grown) == 2
     assert all(kb < 1000 and files == 0 for kb, files in grown), text
 
@@ -296,13 +310,17 @@ QUIET = {
 def _runtime(*names: str) -> str:
     """Sanitizers' libraries, which must be the first that a process loads."""
     words = [["cc", f"-print-file-name=lib{name}.so"] for name in names]
-    return " ".join(subprocess.run(w, capture_output=True, text=True, check=True).stdout.strip() for w in words)
+    return " ".join(
+        subprocess.run(w, capture_output=True, text=True, check=True).stdout.strip() for w in words
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("comm_check", ("2", "80000")), ("comm_threads", ("40",))]
 )
-def test_thread_sanitizer_finds_no_race_in_a_rank(name: str, words: tuple[str, ...], ranks: Ranks) -> None:
+def test_thread_sanitizer_finds_no_race_in_a_rank(
+    name: str, words: tuple[str, ...], ranks: Ranks
+) -> None:
     done = ranks(
         2, program(name, "thread"), *words, mpi="mpi-abi", limit_s=200, **QUIET,
     )  # fmt: skip
@@ -338,8 +356,12 @@ def test_any_timing_of_shared_memory_gives_the_same(seed: int, ranks: Ranks) -> 
 
 
 @pytest.mark.parametrize("node", ["", "2"], ids=["one-node", "two-nodes"])
-def test_ranks_that_disagree_are_all_told_who_and_in_what(node: str, ranks: Ranks, said: Path) -> None:
-    done = ranks(3, "comm_wrong.py", "disagree", launch=LEFT_ALONE, FAIRLEAD_COMM_NODE_RANKS=node, limit_s=40)
+def test_ranks_that_disagree_are_all_told_who_and_in_what(
+    node: str, ranks: Ranks, said: Path
+) -> None:
+    done = ranks(
+        3, "comm_wrong.py", "disagree", launch=LEFT_ALONE, FAIRLEAD_COMM_NODE_RANKS=node, limit_s=40
+    )
     assert "Traceback" not in done.stderr, done.stderr
     found = failures(said)
     assert {status for _, status, _, _ in found} == {DIFFER}
@@ -390,7 +412,9 @@ def test_rank_that_skipped_a_step_is_named_on_every_rank(
     call, wait = ("4", "average") if situation == "skip" else ("1", "barrier")
     where = "of all while rank {} (HOST) waits in aggregate (sum), call {} of team 0: one of them has skipped a call or added one"
     assert found[0][3] == f"rank 1 (HOST) waits in call 3 {where.format(0, call)}"
-    assert found[1][3].startswith(f"rank 0 (HOST) waits in call {call} of team 0 while rank 1 (HOST) waits in {wait}")
+    assert found[1][3].startswith(
+        f"rank 0 (HOST) waits in call {call} of team 0 while rank 1 (HOST) waits in {wait}"
+    )
     assert all(seconds < 10 for _, _, seconds, _ in found)
 
 
@@ -421,7 +445,9 @@ def test_rank_that_is_gone_is_named_by_the_others_within_seconds(
 
 
 def test_slow_rank_is_waited_for_and_named(ranks: Ranks, said: Path) -> None:
-    done = ranks(3, "comm_wrong.py", "slow", launch=LEFT_ALONE, FAIRLEAD_COMM_STALL_S="1", limit_s=40)
+    done = ranks(
+        3, "comm_wrong.py", "slow", launch=LEFT_ALONE, FAIRLEAD_COMM_STALL_S="1", limit_s=40
+    )
     assert {status for _, status, _, _ in failures(said)} == {0}
     told = "rank 0 (HOST) has waited 1 s in barrier (call 2 of all) for rank 1 (HOST)"
     assert done.stderr.replace(HOST, "HOST").count(told) == 1, done.stderr
@@ -472,7 +498,9 @@ def test_bad_calls_are_refused_and_do_no_harm(ranks: Ranks, said: Path) -> None:
     lines = said.read_text().replace(HOST, "HOST").splitlines()
     assert all(line.startswith("0 1 ") for line in lines), lines
     words = [re.sub(r"process \d+", "process N", line.split(" ", 3)[3]) for line in lines]
-    fork = "{} was called in process N, a fork of rank 0 (HOST), process N: MPI does not follow a fork"
+    fork = (
+        "{} was called in process N, a fork of rank 0 (HOST), process N: MPI does not follow a fork"
+    )
     assert words == [
         "fairlead_comm_barrier was called before fairlead_comm_init",
         "fairlead_comm_aggregate: tensors is NULL",
@@ -630,7 +658,13 @@ def test_ranks_on_two_hosts_send_each_share_across_about_once(
     def crossed(count: int, rounds: int) -> tuple[int, int]:
         before = one.sent(), two.sent()
         words = one.words(
-            start, "-n", "4", sys.executable, hosts.PROGRAMS / "comm_hosts.py", str(count), str(rounds)
+            start,
+            "-n",
+            "4",
+            sys.executable,
+            hosts.PROGRAMS / "comm_hosts.py",
+            str(count),
+            str(rounds),
         )
         done = subprocess.run(
             words, env=variables, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False,

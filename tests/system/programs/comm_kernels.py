@@ -9,8 +9,22 @@ import hashlib
 
 import numpy as np
 from comm_core import (
-    BFLOAT16, FLOAT16, FLOAT32, FLOAT64, MEAN, SUM, TYPES, aggregate, call, core, expected, layout,
-    narrowed, same_bits, team, widened,
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    MEAN,
+    SUM,
+    TYPES,
+    aggregate,
+    call,
+    core,
+    expected,
+    layout,
+    narrowed,
+    same_bits,
+    team,
+    widened,
 )  # fmt: skip
 
 call("init")
@@ -70,22 +84,32 @@ for wire in (FLOAT16, BFLOAT16):
     values[: 1 << 16] = widened(np.arange(1 << 16, dtype=np.uint16).view(TYPES[wire]), wire)
     values[1 << 16 : 1 << 17] = np.nextafter(values[: 1 << 16], np.float32(np.inf))
     nothing = np.full(values.size, -0.0, np.float32)
-    result = reduced([values if rank == 0 else nothing for rank in range(size)], FLOAT32, SUM | wire << 8)
+    result = reduced(
+        [values if rank == 0 else nothing for rank in range(size)], FLOAT32, SUM | wire << 8
+    )
     assert same_bits(result, widened(narrowed(values, wire), wire), FLOAT32), wire
     digest.update(result.tobytes())
     # A sum of ordinary numbers, in the same room: within the rounding of the parts and of the result.
-    parts = [np.random.default_rng((wire, rank)).normal(size=100_000).astype(np.float32) for rank in range(size)]
+    parts = [
+        np.random.default_rng((wire, rank)).normal(size=100_000).astype(np.float32)
+        for rank in range(size)
+    ]
     result = reduced(parts, FLOAT32, MEAN | wire << 8)
     exact = np.mean(parts, axis=0, dtype=np.float64)
     unit = 2.0**-11 if wire == FLOAT16 else 2.0**-8
     most = np.mean(np.abs(parts), axis=0, dtype=np.float64)
     assert (np.abs(result - exact) <= 2 * unit * most + 2.0**-24).all()
-    assert (result != exact.astype(np.float32)).any(), "nothing was rounded: is the wire narrower at all?"
+    assert (result != exact.astype(np.float32)).any(), (
+        "nothing was rounded: is the wire narrower at all?"
+    )
     digest.update(result.tobytes())
 
 # Halves are summed in float32: 2048 + 1 + 1 is 2050, and 2048 in float16 all the way.
 for dtype, big in ((FLOAT16, 2048.0), (BFLOAT16, 256.0)):
-    parts = [narrowed(np.full(5000, big if rank == 0 else 1.0, np.float32), dtype) for rank in range(size)]
+    parts = [
+        narrowed(np.full(5000, big if rank == 0 else 1.0, np.float32), dtype)
+        for rank in range(size)
+    ]
     got = widened(reduced(parts, dtype, SUM), dtype)
     assert (got == widened(narrowed(np.float32([big + size - 1]), dtype), dtype)).all()
 call("finalize")

@@ -5,14 +5,33 @@ Every rank draws the same plan and can make every rank's tensors, so each knows 
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
 import numpy as np
 from comm_core import (
-    BFLOAT16, BYTES, FLOAT16, FLOAT32, INT32, INT64, MEAN, NAMES, SUM, TYPES, Match, aggregate, call,
-    core, expected, layout, same_bits, start, team, tensors, unaligned, widened,
+    BFLOAT16,
+    BYTES,
+    FLOAT16,
+    FLOAT32,
+    INT32,
+    INT64,
+    MEAN,
+    NAMES,
+    TYPES,
+    Match,
+    aggregate,
+    call,
+    core,
+    expected,
+    layout,
+    same_bits,
+    start,
+    team,
+    tensors,
+    unaligned,
+    widened,
 )  # fmt: skip
-import ctypes
 
 seed, rounds = int(sys.argv[1]), int(sys.argv[2])
 plan = np.random.default_rng(seed)
@@ -52,12 +71,19 @@ def check(drawn: list, operation: int, wire: int, which: str) -> None:
             ok = same_bits(result, want, dtype)
         else:
             # Each rank's part and each partial sum is rounded to a half once: 2^-11 and 2^-8 of the largest.
-            unit = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}.get(wire if dtype == FLOAT32 else dtype, 2.0**-23)
+            unit = {FLOAT16: 2.0**-11, BFLOAT16: 2.0**-8}.get(
+                wire if dtype == FLOAT32 else dtype, 2.0**-23
+            )
             scale = 1 / size if operation & 1 else 1
-            most = np.sum([np.abs(widened(p, dtype).astype(np.float64)) for p in parts], axis=0) * scale
+            most = (
+                np.sum([np.abs(widened(p, dtype).astype(np.float64)) for p in parts], axis=0)
+                * scale
+            )
             error = np.abs(widened(result, dtype).astype(np.float64) - widened(want, dtype))
             ok = bool((error <= unit * (size + 2) * most + 1e-7).all())
-        assert ok, f"{which}, tensor {i} of {count} {NAMES[dtype]}, operation {operation}, wire {wire}"
+        assert ok, (
+            f"{which}, tensor {i} of {count} {NAMES[dtype]}, operation {operation}, wire {wire}"
+        )
 
 
 def finish(which: int) -> None:
@@ -75,9 +101,15 @@ for step in range(rounds):
     for _ in range(int(plan.integers(0, 9))):
         dtype = int(plan.choice((0, 0, 1, 2, 3) if operation == MEAN else (0, 0, 1, 2, 3, 4, 5)))
         # Most are small, some larger than all chunks in flight.
-        count = int(plan.choice((0, 1, 7, 63, 64, 65, 1000, 20_000, 300_000), p=(0.1,) * 8 + (0.2,)))
+        count = int(
+            plan.choice((0, 1, 7, 63, 64, 65, 1000, 20_000, 300_000), p=(0.1,) * 8 + (0.2,))
+        )
         count = int(plan.integers(0, count + 1))
-        of_seed, offset, place = int(plan.integers(1 << 30)), int(plan.integers(16)), bool(plan.integers(2))
+        of_seed, offset, place = (
+            int(plan.integers(1 << 30)),
+            int(plan.integers(16)),
+            bool(plan.integers(2)),
+        )
         given = unaligned(values(of_seed, me, count, dtype), offset)
         out = None if place else unaligned(np.zeros(count, TYPES[dtype]), int(plan.integers(16)))
         drawn.append((of_seed, count, dtype, given, out))
@@ -100,7 +132,9 @@ for step in range(rounds):
         given = unaligned(values(of_seed, me, count, dtype), int(plan.integers(16)))
         rows = [(given, None, dtype)]
         call("broadcast", tensors(*rows), ctypes.c_uint64(1), root)
-        assert given.tobytes() == values(of_seed, root, count, dtype).tobytes(), f"{name}: broadcast"
+        assert given.tobytes() == values(of_seed, root, count, dtype).tobytes(), (
+            f"{name}: broadcast"
+        )
         found = Match()
         call("match", tensors(*rows), ctypes.c_uint64(1), ctypes.byref(found))
         assert found.matches == 1 and found.rank == found.tensor == -1

@@ -13,7 +13,20 @@ import time
 
 import numpy as np
 from comm_core import (
-    GO_ON, FLOAT32, FLOAT64, MEAN, SUM, Tensor, aggregate, call, core, failure, raw, start, team, tensors,
+    FLOAT32,
+    FLOAT64,
+    GO_ON,
+    MEAN,
+    SUM,
+    Tensor,
+    aggregate,
+    call,
+    core,
+    failure,
+    raw,
+    start,
+    team,
+    tensors,
 )  # fmt: skip
 
 RANK = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
@@ -34,7 +47,9 @@ def told(name: str, *arguments: object) -> None:
     say(f"{RANK} {status} {time.monotonic() - begun:.1f} {words}")
 
 
-def tell_aggregate(of: object, *rows: tuple, operation: int = SUM, shape: int = 0, name: bool = False) -> None:
+def tell_aggregate(
+    of: object, *rows: tuple, operation: int = SUM, shape: int = 0, name: bool = False
+) -> None:
     made = tensors(*rows, names=name)
     if shape:
         made[0].shape = shape
@@ -44,7 +59,10 @@ def tell_aggregate(of: object, *rows: tuple, operation: int = SUM, shape: int = 
 def disagree() -> None:
     """Every way in which lists of tensors differ; each in a team of its own, for it is then of no use."""
     odd = RANK == 1
-    small, large = (np.ones(5, np.float32), None, FLOAT32), (np.ones(900_000, np.float32), None, FLOAT32)
+    small, large = (
+        (np.ones(5, np.float32), None, FLOAT32),
+        (np.ones(900_000, np.float32), None, FLOAT32),
+    )
     teams = [team(threads) for threads in (1, 1, 1, 1, 1, 1, 2, 2, 1, 2)]
     tell_aggregate(teams[0], *[ROW] * (3 if odd else 2))  # number
     tell_aggregate(teams[1], *([ROW, small] if odd else [small, ROW]), name=True)  # order
