@@ -11,9 +11,9 @@ import re
 import time
 from pathlib import Path
 
-# MPICH and MVAPICH, Intel MPI, Open MPI (sm and vader), UCX, libfabric's shm provider.
+# MPICH and MVAPICH, Intel MPI, Open MPI (sm and vader), UCX, libfabric's shm provider; our own core.
 _NAMES = re.compile(
-    r"(mpich_shm_|mpich_|Intel_MPI_|sm_segment|vader_segment|ucx_shm_|fi_shm|osc_)\w*"
+    r"(mpich_shm_|mpich_|Intel_MPI_|sm_segment|vader_segment|ucx_shm_|fi_shm|osc_|fairlead-comm-)\w*"
 )
 
 _SETTLED_S = 1.0

@@ -13,7 +13,7 @@ from tests.system.registries import registry
 def _commands(example: str) -> list[str]:
     """What the example's head tells to type."""
     found = re.findall(
-        r"^#? *\$ (.+)$", (hosts.ROOT / "examples" / example).read_text(), re.MULTILINE
+        r"^ ?(?:#|//|\*)? *\$ (.+)$", (hosts.ROOT / "examples" / example).read_text(), re.MULTILINE
     )
     assert found, f"{example} does not say how it is run"
     return found
@@ -61,6 +61,17 @@ def test_serial_script_learns(framework: str, recipe: str) -> None:
     (command,) = _commands(f"{framework}_serial.py")
     (accuracy,) = re.findall(r"^accuracy (0\.\d+)$", _run(command), re.MULTILINE)
     assert float(accuracy) > 0.85
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [("comm.c", "the same weights on every rank, -0.825; mean loss 0.5"), ("comm.cpp", "2 ranks: 0.5 and 1.0")],
+)  # fmt: skip
+def test_collectives_from_c_are_compiled_without_an_mpi_and_run(
+    example: str, said: str, base_image: None
+) -> None:
+    (command,) = _commands(example)
+    assert said in _run(command).splitlines()
 
 
 def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:

@@ -13,7 +13,7 @@ import ctypes
 import os
 import pickle
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,7 +38,8 @@ AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex12
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
-_BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT = 1, 2, 4, 5, 6
+_BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
+_GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
 class _Stats(ctypes.Structure):
@@ -165,6 +166,9 @@ class NativeComm(Comm):
         self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
         self.local_rank = self.layout.local_rank
         self.backend = f"native ({self.layout.mpi})"
+        self._raised: list[BaseException] = []
+        self._go_on = _GO_ON(self._signals().__next__)
+        self._core.fairlead_comm_while_waiting(self._go_on)
         # Blocking calls are all in one order: a rank that skips one meets the others in another call.
         # What goes on in the background has a team.
         self._team: ctypes.c_void_p | None = None
@@ -283,7 +287,23 @@ class NativeComm(Comm):
         rows = self._gather_bytes(mine.ljust(max(lengths), b"\0"))
         return [pickle.loads(row[:n]) for row, n in zip(rows, lengths, strict=True)]
 
+    def _signals(self) -> Iterator[int]:
+        """Asked by the core while it waits: 1, or 0 once a signal's handler has raised something.
+
+        Python runs handlers between its own instructions, of which a wait in the core has none. To go on
+        here is one, and within the `try`, where the first of a function would not be.
+        """
+        while True:
+            try:
+                while True:
+                    yield 1
+            except BaseException as exc:
+                self._raised.append(exc)
+            yield 0
+
     def _check(self, where: str, code: int) -> None:
+        if code == _INTERRUPTED and self._raised:
+            raise self._raised.pop()
         if code:
             raise _failed(where, code, self._core.fairlead_comm_error().decode(errors="replace"))
 

@@ -35,9 +35,10 @@ typedef enum {
     FAIRLEAD_NO_MPI = 2,     /* no MPI is loaded, or it cannot be started */
     FAIRLEAD_MPI_FAILED = 3, /* MPI returned an error */
     FAIRLEAD_DIFFER = 4,     /* ranks disagree on the call or on its tensors: the same on every rank */
-    FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize */
+    FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize, or after a failure */
     FAIRLEAD_TIMEOUT = 6,    /* FAIRLEAD_COMM_TIMEOUT_S passed in one call */
-    FAIRLEAD_NO_MEMORY = 7
+    FAIRLEAD_NO_MEMORY = 7,
+    FAIRLEAD_INTERRUPTED = 8 /* what fairlead_comm_while_waiting was given said so */
 } fairlead_status;
 
 typedef enum {
@@ -52,7 +53,7 @@ typedef enum {
 
 typedef enum { FAIRLEAD_SUM = 0, FAIRLEAD_MEAN = 1 } fairlead_operation;
 
-/* Contiguous elements. `in` and `out` are the same place or do not overlap. */
+/* Contiguous elements, at any address. `in` and `out` are the same place or do not overlap. */
 typedef struct {
     const void *in;
     void *out;
@@ -117,8 +118,9 @@ int fairlead_comm_team(int threads, fairlead_team **team);
 
 /* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team; with
  * NULL in one order with broadcast, barrier and the other calls without a team, so that a rank that skips
- * one is told of.
- * Elements are added in the order of ranks within a node; between nodes in the order of the MPI. */
+ * one is told of. Elements are added in the order of ranks within a node; between nodes in the order of the
+ * MPI. With `| FAIRLEAD_FLOAT16 << 8` or `| FAIRLEAD_BFLOAT16 << 8` float32 travels in that form, at half the
+ * bytes: each rank's part and the result are rounded to it. */
 int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation);
 
 /* The same in the background. `in` must not change and `out` not be read before fairlead_comm_wait. One
@@ -138,6 +140,11 @@ int fairlead_comm_barrier(void);
 int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all);
 /* Whether every rank holds the same bytes in `in`. */
 int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
+
+/* Something that this thread asks about ten times a second while it waits in a call: 0 ends the call with
+ * FAIRLEAD_INTERRUPTED, and then its team is of no more use; anything else goes on. For languages whose
+ * signal handlers run between calls only. NULL: nothing. */
+int fairlead_comm_while_waiting(int (*go_on)(void));
 
 /* NULL: of the calls without a team. */
 int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);

@@ -13,6 +13,7 @@ __thread Error last;
 
 struct State {
     Mpi mpi;
+    Watch watch;
     World world;
     Settings settings;
     Room<char> hosts;
@@ -49,13 +50,41 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
     if (count && !tensors) return last.set(FAIRLEAD_BAD_CALL, "%s: tensors is NULL", call);
     for (uint64_t i = 0; i < count; i++) {
         const fairlead_tensor &t = tensors[i];
-        const char *name = t.name ? t.name : "";
-        const unsigned long long number = i;
-        if (t.dtype < 0 || t.dtype > (numbers ? FAIRLEAD_INT64 : FAIRLEAD_BYTES)) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has dtype %d, which it does not know", call, number, name, int(t.dtype));
-        if (mean && (t.dtype == FAIRLEAD_INT32 || t.dtype == FAIRLEAD_INT64)) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) is of integers, which have a sum and no mean", call, number, name);
-        if (t.count && (!t.in || (out && !t.out))) return last.set(FAIRLEAD_BAD_CALL, "%s: tensor %llu (%s) has a NULL address", call, number, name);
+        char which[200];  // in words
+        auto wrong = [&] {
+            snprintf(which, sizeof which, t.name ? "%s: tensor %llu (%.120s)" : "%s: tensor %llu", call, static_cast<unsigned long long>(i), t.name);
+            return which;
+        };
+        if (t.dtype < 0 || t.dtype > (numbers ? FAIRLEAD_INT64 : FAIRLEAD_BYTES)) return last.set(FAIRLEAD_BAD_CALL, "%s has dtype %d, which it does not know", wrong(), int(t.dtype));
+        if (mean && (t.dtype == FAIRLEAD_INT32 || t.dtype == FAIRLEAD_INT64)) return last.set(FAIRLEAD_BAD_CALL, "%s is of integers, which have a sum and no mean", wrong());
+        if (t.count > uint64_t(1) << 56) return last.set(FAIRLEAD_BAD_CALL, "%s has %llu elements", wrong(), static_cast<unsigned long long>(t.count));
+        const char *in = static_cast<const char *>(t.in), *at = static_cast<const char *>(t.out);
+        const uint64_t bytes = t.count * width(Form(t.dtype));
+        if (out && in != at && in < at + bytes && at < in + bytes) return last.set(FAIRLEAD_BAD_CALL, "%s: `in` and `out` overlap", wrong());
+        if (t.count && (!t.in || (out && !t.out))) return last.set(FAIRLEAD_BAD_CALL, "%s has a NULL address", wrong());
     }
     return 0;
+}
+
+struct Told {
+    uint64_t protocol, chunk;
+    int32_t node_ranks, shared_memory;
+    char host[64];
+};
+constexpr uint64_t PROTOCOL = 1;  // of ranks among themselves; to be raised with whatever they must agree on
+
+// A call that every rank makes in the lane of the calls without a team.
+int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
+    s.all.block(s.all.calls() + 1);
+    const int bad = s.all.run(kind, all_of, part, operation, root, false, &last);
+    if (!bad) s.all.unblock();  // else others are to see where it stands
+    return bad;
+}
+
+int known(State &s, const fairlead_team *team, const char *call) {
+    for (const fairlead_team *one = load(&s.teams); one; one = one->next)
+        if (one == team) return 0;
+    return last.set(FAIRLEAD_BAD_CALL, "%s: there is no such team", call);
 }
 
 int begin(State &s) {
@@ -67,9 +96,21 @@ int begin(State &s) {
     if (int bad = mpi.check(mpi.Comm_size(mpi.world, &s.world.size), "MPI_Comm_size", &last)) return bad;
     char host[64] = "";
     gethostname(host, sizeof host - 1);
-    if (!s.hosts.room(size_t(s.world.size) * 64)) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
-    if (int bad = mpi.check(mpi.Allgather(host, 64, mpi.byte, s.hosts.at(), 64, mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
-    s.world.hosts = s.hosts.at();
+    // What must be the same on every rank, beside its host's name.
+    const Told mine = {PROTOCOL, s.settings.chunk, s.settings.node_ranks, s.settings.shared_memory, {}};
+    Room<Told> told;
+    if (!s.hosts.room(size_t(s.world.size) * 64) || !told.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
+    memcpy(told.at(), &mine, sizeof mine);
+    memcpy(told[0].host, host, sizeof host);
+    const Told sent = told[0];
+    if (int bad = mpi.check(mpi.Allgather(&sent, int(sizeof sent), mpi.byte, told.at(), int(sizeof sent), mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
+    for (int i = 0; i < s.world.size; i++) memcpy(s.hosts.at() + size_t(i) * 64, told[size_t(i)].host, 64);
+    s.world.hosts = s.hosts.at(), s.world.watch = &s.watch;
+    for (int i = 1; i < s.world.size; i++) {
+        const Told &a = told[0], &b = told[size_t(i)];
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : nullptr;
+        if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
+    }
     s.process = getpid();
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, &last)) return bad;
     s.ready = true;
@@ -122,7 +163,10 @@ API int fairlead_comm_finalize(void) {
         if (int bad = team->drain(&error))
             if (!first) first = bad, last = error;
     const Tensors none = {nullptr, 0};
-    if (!first) first = s.all.run(FINALIZE, none, none, 0, 0, false, &last);
+    // Who waits for this rank in a team waits in vain.
+    for (fairlead_team *team = s.teams; team; team = team->next) team->leave();
+    if (!first) first = together(s, FINALIZE, none, none, 0, 0);
+    if (first) s.all.leave();
     s.finalized = true;
     if (first) return first;  // other ranks will not come to what follows
     for (fairlead_team *team = s.teams; team; team = team->next) team->close();
@@ -133,6 +177,12 @@ API int fairlead_comm_finalize(void) {
     return 0;
 }
 
+API int fairlead_comm_while_waiting(int (*go_on)(void)) {
+    Watch &watch = state().watch;
+    watch.asked = pthread_self(), watch.go_on = go_on;
+    return 0;
+}
+
 API int fairlead_comm_rank(void) { return state().ready ? state().world.rank : -1; }
 API int fairlead_comm_size(void) { return state().ready ? state().world.size : -1; }
 API int fairlead_comm_local_rank(void) { return state().ready ? state().all.segment().place() : -1; }
@@ -140,29 +190,33 @@ API int fairlead_comm_local_size(void) { return state().ready ? state().all.segm
 
 API int fairlead_comm_layout(fairlead_layout *layout) {
     if (int bad = usable("fairlead_comm_layout")) return bad;
+    if (!layout) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_layout: layout is NULL");
     const State &s = state();
     const Segment &segment = s.all.segment();
-    *layout = {s.world.rank, s.world.size, segment.place(), segment.ranks(), s.all.nodes(), segment.ranks() > 1 || (s.world.size == 1), s.mpi.name(), s.mpi.library, kernels().name, s.all.why_not(), s.world.host(s.world.rank)};
+    // A team may have found less memory than the first lane.
+    const char *why_not = s.all.why_not();
+    for (const fairlead_team *team = load(&s.teams); team; team = team->next)
+        if (!*why_not) why_not = team->why_not();
+    *layout = {s.world.rank, s.world.size, segment.place(), segment.ranks(), s.all.nodes(), !*why_not, s.mpi.name(), s.mpi.library, kernels().name, why_not, s.world.host(s.world.rank)};
     return 0;
 }
 
 API int fairlead_comm_team(int threads, fairlead_team **team) {
     if (int bad = usable("fairlead_comm_team")) return bad;
-    if (!team || threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
+    if (!team) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: team is NULL");
+    if (threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
     State &s = state();
     Lock lock(s.mutex);
-    int32_t asked = threads;
-    fairlead_tensor t = {&asked, &asked, 1, FAIRLEAD_INT32, 0, "threads"};
-    const Tensors list = {&t, 1};
-    if (int bad = s.all.run(TEAM, list, list, 0, 0, false, &last)) return bad;
-    if (asked != threads * s.world.size) return last.set(FAIRLEAD_DIFFER, "the ranks ask for teams of different numbers of threads; rank %d (%s) asks for %d", s.world.rank, s.world.host(s.world.rank), threads);
+    const Tensors none = {nullptr, 0};
+    if (int bad = together(s, TEAM, none, none, 0, threads)) return bad;
     void *place = nullptr;
     if (posix_memalign(&place, alignof(fairlead_team), sizeof(fairlead_team))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for a team");
     fairlead_team *made = new (place) fairlead_team;
     if (int bad = made->open(s.mpi, s.mpi.world, s.world, s.settings, s.count, threads, &last)) return bad;
     s.count++;
     made->next = s.teams;
-    *team = s.teams = made;
+    store(&s.teams, made);
+    *team = made;
     return 0;
 }
 
@@ -183,8 +237,9 @@ API int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tens
         State &s = state();
         Lock lock(s.mutex);
         const Tensors list = {tensors, count};
-        return s.all.run(AGGREGATE, list, list, operation, 0, false, &last);
+        return together(s, AGGREGATE, list, list, operation, 0);
     }
+    if (int bad = known(state(), team, call)) return bad;
     return team->aggregate(tensors, count, operation, &last);
 }
 
@@ -193,19 +248,33 @@ API int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors,
     if (int bad = usable(call)) return bad;
     if (int bad = check_operation(operation, call)) return bad;
     if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
+    if (int bad = known(state(), team, call)) return bad;
+    if (!ticket) return last.set(FAIRLEAD_BAD_CALL, "%s: ticket is NULL", call);
     return team->start(tensors, count, operation, ticket, &last);
 }
 
-API int fairlead_comm_done(fairlead_team *team, uint64_t ticket) { return team->done(ticket); }
+API int fairlead_comm_done(fairlead_team *team, uint64_t ticket) {
+    const char *call = "fairlead_comm_done";
+    return usable(call) || known(state(), team, call) || team->done(ticket);
+}
 
 API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {
-    if (int bad = usable("fairlead_comm_wait")) return bad;
+    const char *call = "fairlead_comm_wait";
+    if (int bad = usable(call)) return bad;
+    if (int bad = known(state(), team, call)) return bad;
     return team->wait_for(ticket, &last);
 }
 
 API int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats) {
-    if (int bad = usable("fairlead_comm_stats")) return bad;
-    *stats = team ? team->stats() : state().all.stats;
+    const char *call = "fairlead_comm_stats";
+    if (int bad = usable(call)) return bad;
+    if (!stats) return last.set(FAIRLEAD_BAD_CALL, "%s: stats is NULL", call);
+    if (!team) {
+        *stats = state().all.stats;
+        return 0;
+    }
+    if (int bad = known(state(), team, call)) return bad;
+    *stats = team->stats();
     return 0;
 }
 
@@ -217,16 +286,17 @@ API int fairlead_comm_broadcast(const fairlead_tensor *tensors, uint64_t count, 
     if (root < 0 || root >= s.world.size) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no rank %d among %d", call, root, s.world.size);
     Lock lock(s.mutex);
     const Tensors list = {tensors, count};
-    return s.all.run(BROADCAST, list, list, 0, root, false, &last);
+    return together(s, BROADCAST, list, list, 0, root);
 }
 
 API int fairlead_comm_average(double *values, uint64_t count) {
     if (int bad = usable("fairlead_comm_average")) return bad;
+    if (count && !values) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_average: values is NULL");
     State &s = state();
     Lock lock(s.mutex);
     fairlead_tensor t = {values, values, count, FAIRLEAD_FLOAT64, 0, nullptr};
     const Tensors list = {&t, 1};
-    return s.all.run(AVERAGE, list, list, FAIRLEAD_MEAN, 0, false, &last);
+    return together(s, AVERAGE, list, list, FAIRLEAD_MEAN, 0);
 }
 
 API int fairlead_comm_barrier(void) {
@@ -234,12 +304,13 @@ API int fairlead_comm_barrier(void) {
     State &s = state();
     Lock lock(s.mutex);
     const Tensors none = {nullptr, 0};
-    return s.all.run(BARRIER, none, none, 0, 0, false, &last);
+    return together(s, BARRIER, none, none, 0, 0);
 }
 
 API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     const char *call = "fairlead_comm_gather";
     if (int bad = usable(call)) return bad;
+    if (bytes > uint64_t(1) << 40) return last.set(FAIRLEAD_BAD_CALL, "%s: %llu bytes are too many", call, static_cast<unsigned long long>(bytes));
     if (bytes && (!mine || !all)) return last.set(FAIRLEAD_BAD_CALL, "%s: an address is NULL", call);
     State &s = state();
     Lock lock(s.mutex);
@@ -251,7 +322,7 @@ API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     if (bytes) memcpy(row.at() + own * words, mine, bytes);
     fairlead_tensor t = {row.at(), row.at(), ranks * words, FAIRLEAD_INT64, 0, nullptr};
     const Tensors list = {&t, 1};
-    if (int bad = s.all.run(GATHER, list, list, FAIRLEAD_SUM, 0, false, &last)) return bad;
+    if (int bad = together(s, GATHER, list, list, FAIRLEAD_SUM, 0)) return bad;
     for (size_t i = 0; i < ranks && bytes; i++) memcpy(static_cast<char *>(all) + i * bytes, row.at() + i * words, bytes);
     return 0;
 }
@@ -260,6 +331,7 @@ API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fair
     const char *call = "fairlead_comm_match";
     if (int bad = usable(call)) return bad;
     if (int bad = known(tensors, count, call, false, false, false)) return bad;
+    if (!match) return last.set(FAIRLEAD_BAD_CALL, "%s: match is NULL", call);
     State &s = state();
     Lock lock(s.mutex);
     const size_t ranks = size_t(s.world.size), mine = size_t(s.world.rank);
@@ -270,13 +342,13 @@ API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fair
     // Rank 0's digests to all; then each rank's first difference to all, as a row with one entry a rank.
     fairlead_tensor sums = {ours.at(), firsts.at(), count * sizeof(Digest), FAIRLEAD_BYTES, 0, nullptr};
     const Tensors told = {&sums, 1}, all_of = {tensors, count};
-    if (int bad = s.all.run(MATCH, all_of, told, 0, 0, false, &last)) return bad;
+    if (int bad = together(s, MATCH, all_of, told, 0, 0)) return bad;
     memset(found.at(), 0, ranks * sizeof(int64_t));
     for (uint64_t i = 0; i < count && !found[mine]; i++)
         if (ours[i].a != firsts[i].a || ours[i].b != firsts[i].b) found[mine] = int64_t(i) + 1;
     fairlead_tensor row = {found.at(), found.at(), ranks, FAIRLEAD_INT64, 0, nullptr};
     const Tensors rows = {&row, 1};
-    if (int bad = s.all.run(AGGREGATE, rows, rows, FAIRLEAD_SUM, 0, false, &last)) return bad;
+    if (int bad = together(s, AGGREGATE, rows, rows, FAIRLEAD_SUM, 0)) return bad;
     *match = {1, -1, -1};
     for (size_t i = 0; i < ranks; i++)
         if (found[i] && (match->matches || found[i] - 1 < match->tensor)) *match = {0, int32_t(i), found[i] - 1};

@@ -57,7 +57,7 @@ double number_of(const char *name, double other, const char **bad) {
     if (!text || !*text) return other;
     char *end = nullptr;
     double value = strtod(text, &end);
-    if (*end || !(value >= 0)) *bad = name;
+    if (*end || !(value >= 0 && value <= 1e9)) *bad = name;  // in the range of an int
     return value;
 }
 
@@ -70,7 +70,7 @@ int Settings::read(Error *error) {
     chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 256, &bad) * 1024);
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
-    if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number of at least 0", bad, getenv(bad));
+    if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number from 0 to 1000000000", bad, getenv(bad));
     if (chunk < 4096 || chunk > (size_t(1) << 28))
         return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_CHUNK_KB=%s is not between 4 and 262144", getenv("FAIRLEAD_COMM_CHUNK_KB"));
     chunk = rounded_up(chunk, 4096);
@@ -167,12 +167,25 @@ class Lane::Wait {
         looked_ = now;
         Segment &segment = lane_.segment_;
         const World &world = *lane_.world_;
+        if (int bad = crossed(error)) return bad;
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
-            if (load(&(segment.seat(i).*counter)) >= wanted || segment.alive(i)) continue;
+            if (load(&(segment.seat(i).*counter)) >= wanted) continue;
+            if (load(&segment.seat(i).ended) && lane_.id_ == 0)
+                return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
+                                  static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+            if (load(&segment.seat(i).ended))
+                return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
+                                  kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+            if (segment.alive(i)) continue;
+            if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, and ended meanwhile
             return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
+        if (lane_.abandoned_ && load(lane_.abandoned_)) return error->set(FAIRLEAD_MPI_FAILED, "another part of the call failed");
+        if (!helper_ && world.watch->interrupted())
+            return error->set(FAIRLEAD_INTERRUPTED, "rank %d (%s) was interrupted in %s, call %llu of %s", world.rank, world.host(world.rank), kind_name(kind_),
+                              static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         const double waited = now - begun_;
         const Settings &settings = *lane_.settings_;
         if (settings.stall_s > 0 && waited > settings.stall_s * double(told_ + 1)) tell(waited);
@@ -185,13 +198,42 @@ class Lane::Wait {
         return 0;
     }
 
+    // Whether another rank's only thread waits for this rank in another lane, while this rank's only thread
+    // waits for it here: neither can come. Seen in one node.
+    int crossed(Error *error) {
+        Segment &segment = lane_.segment_;
+        Watch &watch = *lane_.world_->watch;
+        const Segment &first = watch.lanes[0]->segment_;
+        if (counter != &Seat::arrived || first.ranks() != segment.ranks()) return 0;
+        const uint64_t ours = load(&first.seat(first.place()).blocked);
+        if (!ours || int(ours >> 48) != lane_.id_) return 0;
+        for (int i = 0; i < segment.ranks(); i++) {
+            const uint64_t theirs = load(&first.seat(i).blocked), call = theirs & CALL;
+            const int other = int(theirs >> 48);
+            if (!theirs || other == lane_.id_ || other >= load(&watch.count) || first.seat(i).rank != segment.seat(i).rank) continue;
+            const Lane &there = *watch.lanes[other];
+            if (load(&segment.seat(i).arrived) >= wanted || load(&segment.seat(i).promised) >= wanted) continue;
+            const Seat &mine = there.segment_.seat(there.segment_.place());
+            if (load(&mine.arrived) >= call || load(&mine.promised) >= call) continue;
+            // Seen again a while later: what was read first belongs together.
+            if (i != crossed_with_ || theirs != crossed_) crossed_with_ = i, crossed_ = theirs, crossed_since_ = looked_;
+            if (looked_ - crossed_since_ < 0.5 && segment.alive(i)) return 0;  // it may have seen it first
+            const World &world = *lane_.world_;
+            const int rank = segment.seat(i).rank;
+            return error->set(FAIRLEAD_DIFFER, "rank %d (%s) waits in call %llu of %s while rank %d (%s) waits in %s, call %llu of %s: one of them has skipped a call or added one", rank, world.host(rank),
+                              static_cast<unsigned long long>(call), there.name_, world.rank, world.host(world.rank), kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+        }
+        crossed_with_ = -1;
+        return 0;
+    }
+
     void missing(char *to, size_t size) {
         Segment &segment = lane_.segment_;
         size_t used = 0;
         int left_out = 0;
         to[0] = 0;
         for (int i = 0; i < segment.ranks(); i++) {
-            if (load(&(segment.seat(i).*counter)) >= wanted) continue;
+            if (i == segment.place() || load(&(segment.seat(i).*counter)) >= wanted) continue;
             const int rank = segment.seat(i).rank;
             if (used + 120 > size) left_out++;
             else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", rank, lane_.world_->host(rank)));
@@ -223,6 +265,10 @@ class Lane::Wait {
     int told_ = 0;
     bool armed_ = false;
     uint32_t bell_ = 0;
+    static constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
+    int crossed_with_ = -1;
+    uint64_t crossed_ = 0;
+    double crossed_since_ = 0;
 };
 
 template <class Ready> int Lane::until(Ready &&ready, Wait &wait, Error *error) {
@@ -246,6 +292,11 @@ bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
 // --- opening ---------------------------------------------------------------------------------
 
 int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error) {
+    Watch &watch = *world.watch;
+    if (watch.count < Watch::MOST) {
+        watch.lanes[id_ = watch.count] = this;
+        store(&watch.count, id_ + 1);
+    }
     mpi_ = &mpi, world_ = &world, settings_ = &settings;
     snprintf(name_, sizeof name_, team < 0 ? "all" : "team %d", team);
     auto bad = [&](int code, const char *call) { return mpi.check(code, call, error); };
@@ -302,8 +353,31 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     return 0;
 }
 
-void Lane::close() {
+void Lane::leave() {
     store(&segment_.mine().ended, uint32_t(1));
+    segment_.ring();
+}
+
+void Lane::block(uint64_t call) {
+    Watch &watch = *world_->watch;
+    Seat &seat = watch.lanes[0]->segment_.mine();
+    const pthread_t self = pthread_self();
+    uint32_t none = 0;
+    if (__atomic_load_n(&watch.callers, __ATOMIC_RELAXED) == 2) return;
+    if (__atomic_compare_exchange_n(&watch.callers, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) __atomic_store_n(&watch.caller, self, __ATOMIC_RELEASE);
+    else if (__atomic_load_n(&watch.caller, __ATOMIC_ACQUIRE) != self) {
+        __atomic_store_n(&watch.callers, 2, __ATOMIC_RELEASE);
+        return store(&seat.blocked, uint64_t(0));
+    }
+    if (id_ >= 0) store(&seat.blocked, uint64_t(id_) << 48 | call);
+}
+
+void Lane::unblock() {
+    Seat &seat = world_->watch->lanes[0]->segment_.mine();
+    if (load(&seat.blocked)) store(&seat.blocked, uint64_t(0));
+}
+
+void Lane::close() {
     for (Mpi::Handle *comm : {&peers_, &leaders_, &node_, &comm_})
         if (*comm) mpi_->Comm_free(comm), *comm = 0;
 }
@@ -314,14 +388,14 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     Seat &mine = segment_.mine();
     // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
     const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
-    int64_t ours[2] = {mark, ~mark}, largest[2];
+    mark_[0] = mark, mark_[1] = ~mark;
     Mpi::Handle request = mpi_->request_null;
     mine.call[calls_ & 1] = call;
     store(&mine.arrived, calls_ + 1);
     segment_.ring();
     if (nodes_ > 1) {
         if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-        int code = mpi_->Iallreduce(ours, largest, 2, mpi_->i64, mpi_->max, comm_, &request);
+        int code = mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request);
         if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
         if (int bad = mpi_->check(code, "MPI_Iallreduce", error)) return bad;
     }
@@ -338,7 +412,7 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
         },
         wait, error);
     if (bad || failed) return bad ? bad : failed;
-    if (nodes_ > 1) same = largest[0] == ours[0] && largest[1] == ours[1];
+    if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
         for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).call[(calls_ - 1) & 1] == segment_.seat(0).call[(calls_ - 1) & 1];
     return same ? 0 : differ(call, tensors, error);
@@ -364,7 +438,10 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
     const unsigned long long number = calls_;
     if (a.kind != b.kind) {
         char roots[120] = "";
-        if ((a.kind & 0xff) == BROADCAST && (b.kind & 0xff) == BROADCAST) snprintf(roots, sizeof roots, " (roots %d and %d)", int(b.kind >> 32), int(a.kind >> 32));
+        const uint64_t kind = (a.kind & 0xff) == (b.kind & 0xff) ? a.kind & 0xff : 0;
+        const char *of = kind == BROADCAST ? "roots" : kind == TEAM ? "threads" : nullptr;
+        if (of) snprintf(roots, sizeof roots, " (%s %d and %d)", of, int(b.kind >> 32), int(a.kind >> 32));
+        else if (kind && (a.kind ^ b.kind) >> 16 & 0xff) snprintf(roots, sizeof roots, " (float32 travels as %s and as %s)", form_name(b.kind >> 16 & 0xff), form_name(a.kind >> 16 & 0xff));
         return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called %s while rank %d (%s) called %s%s: call %llu of %s", odd, host_b, kind_name(b.kind), usual, host_a, kind_name(a.kind), roots, number, name_);
     }
     const int asked[2] = {usual, odd};
@@ -616,6 +693,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     const fairlead_tensor *tensors = part.at;
     const uint64_t count = part.count;
     if (broken_) return error->set(broke_.status, "an earlier call of %s failed: %.1000s", name_, broke_.text);
+    const Rounding rounding;
     const double begun = now_s();
     const int wire_bits = operation >> 8;
     Call call = {uint64_t(kind) | uint64_t(operation & 0xffff) << 8 | uint64_t(uint32_t(root)) << 32, 0, all_of.count};

@@ -14,6 +14,7 @@
 
 namespace fairlead {
 
+// Kinds of call.
 enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
 
 // Settings of this process, read once from the environment.
@@ -47,9 +48,24 @@ class Stream {
     Form form_ = F32;
 };
 
+class Lane;
+
+// What this process's threads wait for, so that ranks that wait for each other in different lanes find out.
+struct Watch {
+    static constexpr int MOST = 256;
+    Lane *lanes[MOST] = {};  // the same number on every rank; the first is that of the seats' `blocked`
+    int count = 0;
+    pthread_t caller = {};
+    uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
+    int (*go_on)(void) = nullptr;  // asked by the thread that gave it
+    pthread_t asked = {};
+    bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
+};
+
 // The ranks of the run, and names for messages.
 struct World {
     int rank, size;
+    Watch *watch;
     const char *hosts;  // of each rank, 64 bytes each
     const char *host(int of) const { return hosts + size_t(of) * 64; }
 };
@@ -73,6 +89,16 @@ class Lane {
     const Segment &segment() const { return segment_; }
     const char *why_not() const { return why_not_; }
     int nodes() const { return nodes_; }
+    // This rank comes to no further call, here or by an earlier failure.
+    void leave();
+    // So many calls are started, by whichever thread.
+    void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
+    uint64_t calls() const { return calls_; }
+    // The calling thread waits for this call and for nothing else, until told otherwise.
+    void block(uint64_t call);
+    void unblock();
+    // While it waits it looks whether this is set: another lane's part of its call has failed.
+    void abandon_on(const uint32_t *flag) { abandoned_ = flag; }
     fairlead_stats stats = {};
 
   private:
@@ -102,6 +128,9 @@ class Lane {
     int slowest_ = 0;
     bool crowded_ = false;  // more ranks here than processors
     bool broken_ = false, told_apart_ = false;
+    int id_ = -1;  // in the watch
+    const uint32_t *abandoned_ = nullptr;
+    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed
     Error broke_;
     Stream streams_[7];
 };

@@ -57,8 +57,53 @@ inline int cpus() {
     return count > 0 ? count : 1;
 }
 
-template <class T> T load(const T *at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
-template <class T> void store(T *at, T value) { __atomic_store_n(at, value, __ATOMIC_RELEASE); }
+#ifdef FAIRLEAD_COMM_JITTER
+// For tests: what ranks tell each other comes late, and in another order each time.
+inline void jitter(unsigned one_in) {
+    static __thread uint64_t state;
+    if (!state) state = uint64_t(now_s() * 1e9) ^ uint64_t(getpid()) << 32 ^ reinterpret_cast<uintptr_t>(&state);
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    const uint64_t drawn = state >> 20;
+    if (drawn % one_in == 0) sleep_us(long(drawn / one_in % 200));
+    else if (drawn % one_in == 1) sched_yield();
+}
+#else
+inline void jitter(unsigned) {}
+#endif
+
+template <class T> T load(const T *at) {
+    jitter(500);
+    return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+}
+template <class T> void store(T *at, T value) {
+    jitter(20);
+    __atomic_store_n(at, value, __ATOMIC_RELEASE);
+    jitter(20);
+}
+
+// Sums are rounded to nearest, and small numbers kept, whatever the calling thread has set for its own
+// (frameworks flush them to zero in some threads): all ranks get the same bits.
+class Rounding {
+  public:
+#if defined(__x86_64__)
+    Rounding() : before_(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(0x1f80); }
+    ~Rounding() { __builtin_ia32_ldmxcsr(before_); }
+    Rounding(const Rounding &) = delete;
+
+  private:
+    unsigned before_;
+#elif defined(__aarch64__)
+    Rounding() {
+        asm volatile("mrs %0, fpcr" : "=r"(before_));
+        asm volatile("msr fpcr, %0" : : "r"(uint64_t(0)));
+    }
+    ~Rounding() { asm volatile("msr fpcr, %0" : : "r"(before_)); }
+    Rounding(const Rounding &) = delete;
+
+  private:
+    uint64_t before_;
+#endif
+};
 
 template <class T> T least(T a, T b) { return a < b ? a : b; }
 template <class T> T most(T a, T b) { return a > b ? a : b; }
@@ -84,7 +129,7 @@ template <class T> class Room {
         if (count <= count_) return true;
         free(at_);
         void *found = nullptr;
-        count_ = posix_memalign(&found, 64, count * sizeof(T)) ? 0 : count;
+        count_ = count > (~size_t(0) >> 1) / sizeof(T) || posix_memalign(&found, 64, count * sizeof(T)) ? 0 : count;
         at_ = count_ ? static_cast<T *>(found) : nullptr;
         return at_ != nullptr;
     }

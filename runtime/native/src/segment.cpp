@@ -2,6 +2,7 @@
 
 #include "fairlead_comm.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -15,8 +16,40 @@ struct Told {  // by the first rank of a node
     uint64_t token;
 };
 
+const char *folder_of() {
+    const char *folder = getenv("FAIRLEAD_COMM_SHM");
+    return folder && *folder ? folder : "/dev/shm";
+}
+
 size_t size_of(int ranks, size_t chunk) {
     return sizeof(Seat) * size_t(ranks) + size_t(ranks) * 2 * FLAT + size_t(ranks) * DEPTH * chunk + DEPTH * 2 * chunk;
+}
+
+// One byte of the file is locked for each seat. The lock tells, with the process's end by whatever cause, that
+// the seat is empty. It is the process's and not the open file's: a child that outlives its rank (a data
+// loader's worker) does not keep it.
+struct flock seat_lock(int place, int seats) {
+    struct flock lock = {};
+    lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = place, lock.l_len = seats;
+    return lock;
+}
+
+// Removes what runs left that were killed before they could: files of ours with no seat taken. A file without
+// a size may just be made, where files cannot be made without a name.
+void sweep(const char *folder) {
+    DIR *all = opendir(folder);
+    if (!all) return;
+    while (const dirent *entry = readdir(all)) {
+        char name[NAME];
+        if (strncmp(entry->d_name, "fairlead-comm-", 14)) continue;
+        if (snprintf(name, sizeof name, "%s/%s", folder, entry->d_name) >= int(sizeof name)) continue;
+        const int file = open(name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (file < 0) continue;
+        struct flock lock = seat_lock(0, 0);  // any
+        if (lseek(file, 0, SEEK_END) > 0 && fcntl(file, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK) unlink(name);
+        close(file);
+    }
+    closedir(all);
 }
 
 }  // namespace
@@ -29,22 +62,30 @@ void Segment::lay(char *base) {
     results_ = givens_ + size_t(ranks_) * DEPTH * chunk_;
 }
 
-int Segment::make(char *name, size_t size, char *why, size_t why_size) {
-    const char *folder = getenv("FAIRLEAD_COMM_SHM");
-    if (!folder || !*folder) folder = "/dev/shm";
+int Segment::make(const char *folder, char *name, size_t size, char *why, size_t why_size) {
     uint64_t random = 0;
     if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random) random = uint64_t(now_s() * 1e9);
     snprintf(name, NAME, "%s/fairlead-comm-%d-%016llx", folder, int(getpid()), static_cast<unsigned long long>(random));
-    int file = ::open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    // Taken now: a page that is not there when it is written to would end the process (SIGBUS).
-    int bad = file < 0 ? errno : posix_fallocate(file, 0, off_t(size));
-    if (bad) {
-        snprintf(why, why_size, "%zu bytes of shared memory cannot be had in %s: %s", size, folder, strerror(bad));
-        if (file >= 0) close(file), unlink(name);
-        name[0] = 0;
-        return -1;
+    // First without a name, until a seat is taken and the pages are there: whatever then has a name and no taken
+    // seat is of no run. (It needs /proc, and a file system that knows how.) The pages are taken now: one that is
+    // not there when it is written to would end the process (SIGBUS).
+    int bad = 0;
+    for (const bool named : {false, true}) {
+        const int file = named ? ::open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        struct flock lock = seat_lock(0, 1);
+        bad = file < 0 || fcntl(file, F_SETLK, &lock) ? errno : posix_fallocate(file, 0, off_t(size));
+        if (!bad && !named) {
+            char unnamed[64];
+            snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", file);
+            if (linkat(AT_FDCWD, unnamed, AT_FDCWD, name, AT_SYMLINK_FOLLOW)) bad = errno;
+        }
+        if (!bad) return file;
+        if (file >= 0 && named) unlink(name);
+        if (file >= 0) close(file);
     }
-    return file;
+    snprintf(why, why_size, "%zu bytes of shared memory cannot be had in %s: %s", size, folder, strerror(bad));
+    name[0] = 0;
+    return -1;
 }
 
 int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char *why, size_t why_size, Error *error) {
@@ -57,7 +98,9 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
     if (ranks_ > 1) {
         size_ = size_of(ranks_, chunk_);
         if (place_ == 0) {
-            file_ = make(told.name, size_, why, why_size);
+            const char *folder = folder_of();
+            sweep(folder);
+            file_ = make(folder, told.name, size_, why, why_size);
             told.token = mixed(uint64_t(getpid()), uint64_t(now_s() * 1e9));
         }
         if (int bad = mpi.check(mpi.Bcast(&told, int(sizeof told), mpi.byte, 0, node), "MPI_Bcast", error)) return bad;
@@ -65,10 +108,9 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
         void *at = file_ < 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
         if (at != MAP_FAILED) {
             lay(static_cast<char *>(at));
-            // It tells, with the process's end by whatever cause, that this seat is empty.
-            struct flock lock = {};
-            lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = place_, lock.l_len = 1;
-            good = fcntl(file_, F_OFD_SETLK, &lock) == 0;
+            struct flock lock = seat_lock(place_, 1);
+            good = fcntl(file_, F_SETLK, &lock) == 0;
+            if (!good) snprintf(why, why_size, "%.400s cannot be locked: %s", told.name, strerror(errno));
             mine().rank = rank;
             store(&mine().token, told.token + uint64_t(place_));
         } else {
@@ -77,10 +119,10 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
         }
         int64_t all = 0;
         if (int bad = mpi.check(mpi.Allreduce(&good, &all, 1, mpi.i64, mpi.min, node), "MPI_Allreduce", error)) return bad;
+        if (place_ == 0 && told.name[0]) unlink(told.name);  // all who can have it open
         for (int i = 0; all && i < ranks_; i++)
             if (load(&seats_[i].token) != told.token + uint64_t(i)) good = 0;  // a file of the same name elsewhere
         if (int bad = mpi.check(mpi.Allreduce(&good, &all, 1, mpi.i64, mpi.min, node), "MPI_Allreduce", error)) return bad;
-        if (place_ == 0 && told.name[0]) unlink(told.name);
         if (all) {
             memset(given(place_, 0), 0, DEPTH * chunk_);  // its pages come from this rank's memory
             return 0;
@@ -120,9 +162,8 @@ void Segment::ring() {
 
 bool Segment::alive(int place) {
     if (file_ < 0 || place == place_) return true;
-    struct flock lock = {};
-    lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = place, lock.l_len = 1;
-    return fcntl(file_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+    struct flock lock = seat_lock(place, 1);
+    return fcntl(file_, F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 }  // namespace fairlead

@@ -28,9 +28,11 @@ struct alignas(128) Seat {
     alignas(64) uint32_t waiting, bell;
     alignas(64) uint64_t token;
     int32_t rank;
-    uint32_t ended;  // finalize was called
-    uint64_t calls;  // begun, and `inside` one
-    uint32_t inside;
+    uint32_t ended;     // finalize was called: this rank comes to no further call
+    uint64_t promised;  // calls that are started, whether or not a helper has come to them
+    // Of the first lane: what this process's one thread waits for, as lane << 48 | call; 0: nothing that
+    // can be told, as in a process that calls from several threads.
+    uint64_t blocked;
 };
 
 class Segment {
@@ -47,6 +49,7 @@ class Segment {
     int ranks() const { return ranks_; }
     Seat &seat(int place) { return seats_[place]; }
     Seat &mine() { return seats_[place_]; }
+    const Seat &seat(int place) const { return seats_[place]; }
     char *flat(int place, uint64_t parity) { return flats_ + (size_t(place) * 2 + parity) * FLAT; }
     // What `place` hands to the others of a chunk.
     char *given(int place, uint64_t chunk) { return givens_ + (size_t(place) * DEPTH + chunk % DEPTH) * chunk_; }
@@ -60,7 +63,7 @@ class Segment {
     bool alive(int place);
 
   private:
-    int make(char *name, size_t size, char *why, size_t why_size);
+    int make(const char *folder, char *name, size_t size, char *why, size_t why_size);
     void lay(char *base);
 
     int place_ = 0, ranks_ = 1, file_ = -1;

@@ -11,19 +11,31 @@ constexpr uint64_t SHARED_FROM = 1 << 20;  // bytes
 
 int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
     count_ = threads;
-    for (int i = 0; i < count_; i++)
+    watch_ = world.watch;
+    for (int i = 0; i < count_; i++) {
         if (int bad = lanes_[i].open(mpi, from, world, settings, number, error)) return bad;
+        lanes_[i].abandon_on(&failed_);
+    }
     return 0;
 }
 
+const char *fairlead_team::why_not() const {
+    for (int i = 0; i < count_; i++)
+        if (*lanes_[i].why_not()) return lanes_[i].why_not();
+    return "";
+}
+
+void fairlead_team::dismiss(int started) {
+    store(&leaving_, uint32_t(1));
+    __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
+    futex_wake(&issued_bell_);
+    for (int i = 0; i < started; i++) pthread_join(helpers_[i].thread, nullptr);
+    store(&leaving_, uint32_t(0));
+}
+
 void fairlead_team::close() {
-    if (hired_) {
-        store(&leaving_, uint32_t(1));
-        __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
-        futex_wake(&issued_bell_);
-        for (int i = 0; i < count_; i++) pthread_join(helpers_[i].thread, nullptr);
-        hired_ = false;
-    }
+    if (hired_) dismiss(count_);
+    hired_ = false;
     for (int i = 0; i < count_; i++) lanes_[i].close();
 }
 
@@ -34,12 +46,13 @@ int fairlead_team::hire(Error *error) {
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
     int bad = 0, started = 0;
-    for (; started < count_ && !bad; started++) {
+    for (; started < count_; started++) {
         helpers_[started] = {this, started, issued_, {}};
         bad = pthread_create(&helpers_[started].thread, nullptr, help, &helpers_[started]);
         if (bad) break;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (bad) dismiss(started);
     if (bad) return error->set(FAIRLEAD_NO_MEMORY, "a helper thread cannot be started: %s", strerror(bad));
     hired_ = true;
     return 0;
@@ -70,10 +83,12 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     const Tensors all_of = {request.tensors.at(), request.count}, part = {count_ > 1 ? request.parts[lane].at() : all_of.at, count_ > 1 ? request.counts[lane] : all_of.count};
     Error error;
     if (lane == 0 || part.count) lanes_[lane].run(AGGREGATE, all_of, part, request.operation, 0, helper, &error);
-    if (error.status) {
+    {
         Lock lock(mutex_);
-        if (!request.error.status) request.error = error;
+        stats_[lane] = lanes_[lane].stats;
+        if (error.status && !request.error.status) request.error = error;
     }
+    if (error.status) store(&failed_, uint32_t(1));
     store(&finished_[lane], ticket + 1);
     __atomic_fetch_add(&finished_bell_, 1, __ATOMIC_RELEASE);
     futex_wake(&finished_bell_);
@@ -120,6 +135,7 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     if (count_ > 1)
         if (int bad = cut(request, error)) return bad;
     *ticket = next;
+    lanes_[0].promise(next + 1);
     store(&issued_, next + 1);
     if (hired_) {
         __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
@@ -136,8 +152,10 @@ int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int
     // What was started before comes first, on every rank.
     const bool direct = issued_ == 0 || done(issued_ - 1);
     if (int bad = begin(tensors, count, operation, direct, &ticket, error)) return bad;
+    lanes_[0].block(ticket + 1);
     if (direct) work(0, ticket, false);
     int bad = wait(ticket, error);
+    if (!bad) lanes_[0].unblock();
     blocked_s_ += now_s() - begun;
     return bad;
 }
@@ -158,7 +176,9 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
     if (ticket + MOST_STARTED < issued_) return 0;  // its place was given to another, after it was done
     while (!done(ticket)) {
         uint32_t bell = load(&finished_bell_);
-        if (!done(ticket)) futex_wait(&finished_bell_, bell, 1000000);
+        if (done(ticket)) break;
+        futex_wait(&finished_bell_, bell, 100000);
+        if (!done(ticket) && watch_->interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
     }
     Lock lock(mutex_);
     const Error &said = requests_[ticket % MOST_STARTED].error;
@@ -167,7 +187,9 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
 
 int fairlead_team::wait_for(uint64_t ticket, Error *error) {
     const double begun = now_s();
+    lanes_[0].block(ticket + 1);
     int bad = wait(ticket, error);
+    if (!bad || bad == FAIRLEAD_BAD_CALL || bad == FAIRLEAD_INTERRUPTED) lanes_[0].unblock();
     blocked_s_ += now_s() - begun;
     return bad;
 }
@@ -175,8 +197,9 @@ int fairlead_team::wait_for(uint64_t ticket, Error *error) {
 int fairlead_team::drain(Error *error) { return issued_ ? wait(issued_ - 1, error) : 0; }
 
 fairlead_stats fairlead_team::stats() {
-    fairlead_stats sum = lanes_[0].stats;
-    for (int i = 1; i < count_; i++) sum.bytes += lanes_[i].stats.bytes, sum.stalls += lanes_[i].stats.stalls;
+    Lock lock(mutex_);
+    fairlead_stats sum = stats_[0];
+    for (int i = 1; i < count_; i++) sum.bytes += stats_[i].bytes, sum.stalls += stats_[i].stalls;
     sum.blocked_s = blocked_s_;
     return sum;
 }

@@ -17,7 +17,12 @@ struct fairlead_team {
     int wait_for(uint64_t ticket, fairlead::Error *error);
     int drain(fairlead::Error *error);
     fairlead_stats stats();
-    const fairlead::Lane &lane() const { return lanes_[0]; }
+    // This rank comes to no further call.
+    void leave() {
+        for (int i = 0; i < count_; i++) lanes_[i].leave();
+    }
+    // Why a lane of it does without shared memory; "".
+    const char *why_not() const;
 
     fairlead_team *next = nullptr;
 
@@ -43,6 +48,7 @@ struct fairlead_team {
     int cut(Request &request, fairlead::Error *error);
     void work(int lane, uint64_t ticket, bool helper);
     int hire(fairlead::Error *error);
+    void dismiss(int started);
 
     fairlead::Lane lanes_[MOST_LANES];
     int count_ = 1;
@@ -53,5 +59,8 @@ struct fairlead_team {
     uint64_t issued_ = 0, finished_[MOST_LANES] = {};
     uint32_t issued_bell_ = 0, finished_bell_ = 0, leaving_ = 0;
     double blocked_s_ = 0;
-    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of what requests say of their errors
+    uint32_t failed_ = 0;  // a lane has; the others need not wait for ranks that know it
+    const fairlead::Watch *watch_ = nullptr;
+    fairlead_stats stats_[MOST_LANES] = {};
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of `stats_`, and of what requests say of their errors
 };

@@ -1,0 +1,48 @@
+"""``python3 -m fairlead.native FOLDER``: the collective core and its header, for programs in C and C++.
+
+The library is compiled on this machine unless it has been, and copied under the name that ``-l`` looks for.
+It links nothing, so the copy serves in every image and under every MPI.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from fairlead.findings import FairleadError
+from fairlead.native import core_folder, ensure_core
+from fairlead.paths import cache_dir
+
+
+def main(words: list[str]) -> int:
+    if len(words) != 1 or words[0].startswith("-"):
+        sys.stderr.write(f"{(__doc__ or '').splitlines()[0]}\n")
+        return 2
+    folder = Path(words[0])
+    try:
+        core = ensure_core(cache_dir())
+        folder.mkdir(parents=True, exist_ok=True)
+        for source, name in (
+            (core, "libfairlead_comm.so"),
+            (core_folder() / "include" / "fairlead_comm.h", "fairlead_comm.h"),
+        ):
+            # Beside it first: a program that runs keeps the file that it has mapped.
+            beside = folder / f".{name}"
+            shutil.copyfile(source, beside)
+            beside.rename(folder / name)
+            print(folder / name)
+    except FairleadError as exc:
+        for finding in exc.findings:
+            sys.stderr.write(
+                f"error: {finding.what}\nwhy:   {finding.why}\nnext:  {finding.remedy}\n"
+            )
+        return int(exc.code)
+    except OSError as exc:
+        sys.stderr.write(f"error: {folder} cannot be written: {exc}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,260 @@
+"""What goes wrong between ranks, one situation a run: ``comm_wrong.py SITUATION``.
+
+A rank says ``RANK STATUS SECONDS WORDS`` for each call that failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+from comm_core import (
+    FLOAT32,
+    FLOAT64,
+    GO_ON,
+    MEAN,
+    SUM,
+    Tensor,
+    aggregate,
+    call,
+    core,
+    failure,
+    raw,
+    start,
+    team,
+    tensors,
+)  # fmt: skip
+
+RANK = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
+ROW = (np.ones(5), None, FLOAT64)
+ONE = ctypes.c_uint64(1)
+
+
+def say(line: str) -> None:
+    """Into the file of all ranks, if there is one: launchers drop what a rank prints last."""
+    with open(os.environ.get("SAID") or "/dev/stdout", "ab", buffering=0) as file:
+        file.write(f"{line}\n".encode())
+
+
+def told(name: str, *arguments: object) -> None:
+    """Makes a call that fails, and says of what."""
+    begun = time.monotonic()
+    status, words = failure(name, *arguments)
+    say(f"{RANK} {status} {time.monotonic() - begun:.1f} {words}")
+
+
+def tell_aggregate(
+    of: object, *rows: tuple, operation: int = SUM, shape: int = 0, name: bool = False
+) -> None:
+    made = tensors(*rows, names=name)
+    if shape:
+        made[0].shape = shape
+    told("aggregate", of, made, ctypes.c_uint64(len(rows)), operation)
+
+
+def disagree() -> None:
+    """Every way in which lists of tensors differ; each in a team of its own, for it is then of no use."""
+    odd = RANK == 1
+    small, large = (
+        (np.ones(5, np.float32), None, FLOAT32),
+        (np.ones(900_000, np.float32), None, FLOAT32),
+    )
+    teams = [team(threads) for threads in (1, 1, 1, 1, 1, 1, 2, 2, 1, 2)]
+    tell_aggregate(teams[0], *[ROW] * (3 if odd else 2))  # number
+    tell_aggregate(teams[1], *([ROW, small] if odd else [small, ROW]), name=True)  # order
+    tell_aggregate(teams[2], ROW, shape=7 if odd else 8)  # shape
+    tell_aggregate(teams[3], small if odd else (np.ones(5, np.int32), None, 4))  # dtype
+    tell_aggregate(teams[4], ROW, operation=SUM if odd else MEAN)
+    tell_aggregate(teams[5], small, operation=2 << 8 if odd else 0)  # wire
+    tell_aggregate(teams[6], small if odd else large)  # one rank has a part for the second thread
+    call("aggregate", teams[7], tensors(large), ONE, SUM)
+    ticket = start(teams[7], [large if odd else small])  # in the background
+    told("wait", teams[7], ticket)
+    told("aggregate", teams[7], tensors(ROW), ONE, SUM)  # and from then on
+    tell_aggregate(teams[8], *([] if odd else [ROW]))
+    aggregate(teams[9], [ROW])  # others go on
+    if RANK == 0:
+        say("goes on")
+    told("broadcast", tensors(ROW), ONE, RANK % 2)
+    call("finalize") if core.fairlead_comm_size() == 1 else raw("finalize")
+
+
+def threads() -> None:
+    """Teams of different sizes, whose sum is what one of the ranks would expect."""
+    made = ctypes.c_void_p()
+    told("team", RANK + 1, ctypes.byref(made))
+
+
+def settings() -> None:
+    raise AssertionError("init should have failed")
+
+
+def skip() -> None:
+    """Rank 1 skips a step, and all then measure the mean of something."""
+    mine, value = team(), ctypes.c_double(1)
+    for _ in range(3):
+        aggregate(mine, [ROW])
+    if RANK != 1:
+        told("aggregate", mine, tensors(ROW), ONE, SUM)
+    else:
+        told("average", ctypes.byref(value), ONE)
+
+
+def skip_started() -> None:
+    mine = team(2)
+    if RANK != 1:
+        told("wait", mine, start(mine, [ROW]))
+    else:
+        told("barrier")
+
+
+def early_end() -> None:
+    """Rank 1 finalizes a step before the others, which call from two threads: nothing is told by order."""
+    mine = team()
+    aggregate(mine, [ROW])
+    if RANK == 1:
+        told("finalize")
+    else:
+        told("aggregate", mine, tensors(ROW), ONE, SUM)
+        raw("finalize")
+
+
+def killed() -> None:
+    """Rank 1 is killed; a child of its lives on, as a data loader's worker may."""
+    mine = team(2)
+    aggregate(mine, [ROW])
+    if RANK == 1:
+        if os.fork() == 0:
+            os.closerange(0, 3)
+            time.sleep(2)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    told("aggregate", mine, tensors(ROW), ONE, SUM)
+    raw("finalize")
+
+
+def killed_within() -> None:
+    """Rank 1 is killed while a large call is under way, and others are queued."""
+    mine = team()
+    large = (np.ones(4_000_000, np.float32), None, FLOAT32)
+    tickets = [start(mine, [large]) for _ in range(20)]
+    if RANK == 1:
+        call("wait", mine, tickets[1])
+        os.kill(os.getpid(), signal.SIGKILL)
+    told("wait", mine, tickets[-1])
+    raw("finalize")
+
+
+def left() -> None:
+    """Rank 1 ends without finalize, as by sys.exit."""
+    if RANK == 1:
+        os._exit(0)
+    told("barrier")
+    raw("finalize")
+
+
+def slow() -> None:
+    """Rank 1 is late."""
+    if RANK == 1:
+        time.sleep(2.5)
+    told("barrier")
+    told("finalize")
+
+
+def late() -> None:
+    """Rank 1 is later than FAIRLEAD_COMM_TIMEOUT_S."""
+    if RANK == 1:
+        time.sleep(2)
+        os._exit(0)
+    told("barrier")
+    os._exit(0)
+
+
+def interrupted() -> None:
+    """What is asked while a rank waits says no, at the fifth time."""
+    if RANK == 1:
+        time.sleep(2.5)
+        os._exit(0)
+    asked: list[float] = []
+    go_on = GO_ON(lambda: (asked.append(time.monotonic()), len(asked) < 5)[1])
+    call("while_waiting", go_on)
+    told("barrier")
+    ticket = start(MINE, [ROW])
+    asked.clear()
+    told("wait", MINE, ticket)
+    os._exit(0)
+
+
+def alone() -> None:
+    """Bad calls of a single rank."""
+    lone = team()
+    null, bad = ctypes.c_void_p(), ctypes.c_void_p(0x1234)
+    good, count, value = tensors(ROW), ONE, ctypes.c_double()
+    ticket = ctypes.c_uint64()
+    told("aggregate", lone, None, count, SUM)
+    told("aggregate", null, good, count, SUM)
+    told("aggregate", bad, good, count, SUM)
+    told("aggregate", lone, good, count, 2)
+    told("aggregate", lone, good, count, -1)
+    told("aggregate", lone, good, count, 1 << 8)
+    told("aggregate", lone, tensors((np.ones(2, np.int32), None, 4)), count, MEAN)
+    told("aggregate", lone, tensors((np.ones(2, np.uint8), None, 6)), count, SUM)
+    room = np.ones(9)
+    told("aggregate", lone, tensors((room[:8], room[1:], FLOAT64)), count, SUM)
+    for changes in ({"in_": None}, {"out": None}, {"dtype": 7}, {"dtype": -1}, {"count": 1 << 62}):
+        made = (Tensor * 1)(Tensor(room.ctypes.data, room.ctypes.data, 9, FLOAT64, 0, b"weights"))
+        for field, wrong in changes.items():
+            setattr(made[0], field, wrong)
+        told("aggregate", lone, made, count, SUM)
+    told("start", lone, good, count, SUM, None)
+    told("start", null, good, count, SUM, ctypes.byref(ticket))
+    told("wait", null, count)
+    told("wait", lone, ctypes.c_uint64(99))
+    told("stats", null, None)
+    told("stats", lone, None)
+    told("layout", None)
+    told("match", good, count, None)
+    told("average", None, count)
+    told("broadcast", good, count, 1)
+    told("broadcast", good, count, -1)
+    told("gather", None, count, None)
+    for number in (0, 17, -3):
+        told("team", number, ctypes.byref(null))
+    told("team", 1, None)
+    assert raw("done", null, ticket) == 1  # done: wait says of what it failed
+    aggregate(lone, [ROW])  # none of them has done harm
+    aggregate(lone, [])
+    child = os.fork()
+    if child == 0:
+        told("barrier")
+        told("finalize")
+        told("wait", lone, ticket)
+        os._exit(0)
+    os.waitpid(child, 0)
+    call("average", ctypes.byref(value), count)
+    call("finalize")
+    told("finalize")
+    told("barrier")
+    told("init")
+    told("wait", lone, ticket)
+
+
+if sys.argv[1] == "alone":
+    told("barrier")
+    call("finalize")  # before init it does nothing
+    assert (core.fairlead_comm_rank(), core.fairlead_comm_local_size()) == (-1, -1)
+if sys.argv[1] == "settings":
+    if RANK == 1:
+        os.environ["FAIRLEAD_COMM_CHUNK_KB"] = "64"
+        ctypes.CDLL(None).setenv(b"FAIRLEAD_COMM_CHUNK_KB", b"64", 1)
+    told("init")
+    os._exit(0)
+call("init")
+if sys.argv[1] == "interrupted":
+    MINE = team()
+call("barrier")
+globals()[sys.argv[1]]()

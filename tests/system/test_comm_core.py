@@ -1,0 +1,684 @@
+"""The collective core, one binary beneath four MPIs: results, wrong use, ends of every kind, sanitizers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from tests.system import hosts
+from tests.system.netns import Host, launcher, two_hosts
+
+import fairlead
+from fairlead import native
+from fairlead.paths import cache_dir
+
+INCLUDE = native.core_folder() / "include"
+RUNTIME = Path(fairlead.__file__).parents[1]
+HOST = socket.gethostname()
+# On whose ABI the core says it runs, and the file that it is.
+MPIS = {
+    "mpich": ("mpich", "libmpi.so.12"),
+    "mpi-abi": ("mpi-abi", "libmpi_abi.so.1"),
+    "intel": ("mpich", "libmpi.so"),
+    "openmpi": ("openmpi", "libmpi.so.40"),
+}
+SANITIZE = {"thread": "thread", "address": "address,undefined"}
+BAD_CALL, DIFFER, PEER_LOST, TIMEOUT, INTERRUPTED = 1, 4, 5, 6, 8
+
+
+@cache
+def core() -> Path:
+    return native.ensure_core(cache_dir())
+
+
+def _made(stem: str, words: list[str], sources: list[Path], suffix: str = "") -> Path:
+    """What a compiler makes of ``sources`` with ``words``, kept until either changes."""
+    state = hashlib.sha256(repr(words).encode())
+    for source in [*sources, INCLUDE / "fairlead_comm.h"]:
+        state.update(source.read_bytes())
+    made = hosts.KEPT / "programs" / f"{stem}-{state.hexdigest()[:16]}{suffix}"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        beside = made.with_name(f".{made.name}.{os.getpid()}")
+        files = [source for source in sources if source.suffix in (".c", ".cpp", ".so")]
+        argv = ["nice", *words, "-I", INCLUDE, *files, "-o", beside, "-ldl", "-lpthread"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stderr
+        beside.rename(made)
+    return made
+
+
+@cache
+def program(name: str, sanitizer: str = "") -> Path:
+    """``programs/NAME.c``, compiled without any MPI."""
+    flags = [f"-fsanitize={SANITIZE[sanitizer]}"] if sanitizer else []
+    library = sanitized(sanitizer) if sanitizer else core()
+    # The core has no name of its own: what is linked is named by its path.
+    return _made(name, ["cc", "-O1", "-g", *flags], [hosts.PROGRAMS / f"{name}.c", library])
+
+
+@cache
+def sanitized(sanitizer: str) -> Path:
+    """The core as an ordinary library with a sanitizer, and late in all that it tells other ranks."""
+    words = [
+        "c++", "-std=c++17", "-O1", "-g", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti", "-w",
+        "-ffp-contract=off", "-fvisibility=hidden", "-DFAIRLEAD_COMM_JITTER",
+        f"-fsanitize={SANITIZE[sanitizer]}", "-fno-sanitize-recover=undefined",
+    ]  # fmt: skip
+    return _made(
+        f"core-{sanitizer}", words, sorted((native.core_folder() / "src").iterdir()), ".so"
+    )
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[Path]:
+    """A folder of shared memory for this test alone, which every test has to leave empty."""
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-test-", dir="/dev/shm"))
+    yield folder
+    late = time.monotonic() + 5
+    while any(folder.iterdir()) and time.monotonic() < late:
+        time.sleep(0.05)
+    left = sorted(path.name for path in folder.iterdir())
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    assert not left
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Path:
+    return tmp_path / "said"
+
+
+Ranks = Callable[..., subprocess.CompletedProcess[str]]
+# Hydra ends all ranks when one ends badly; here the others are to say what they see. With this it tells them by
+# SIGUSR1, and sometimes kills what it has started all the same: that is a shell then.
+LEFT_ALONE = ("-disable-auto-cleanup",)
+
+
+@pytest.fixture
+def ranks(memory: Path, said: Path) -> Ranks:
+    """Runs words on so many ranks of an MPI. A name ending in .py is a program in Python."""
+
+    def run(
+        count: int,
+        *words: str | Path,
+        mpi: str = "mpich",
+        library: Path | None = None,
+        limit_s: float = 100,
+        launch: tuple[str, ...] = (),
+        **variables: str,
+    ) -> subprocess.CompletedProcess[str]:
+        prefix = {"intel": hosts.intel, "openmpi": hosts.openmpi}.get(mpi, hosts.mpich)()
+        # MPICH 5 has both ABIs in one folder, of which the core takes the standard one unless told.
+        loaded = prefix / "lib/libmpi.so.12" if mpi == "mpich" else ""
+        first, *rest = (str(word) for word in words)
+        command = [first, *rest]
+        if first.endswith(".py") and "/" not in first:
+            command = [sys.executable, str(hosts.PROGRAMS / first), *rest]
+        if launch == LEFT_ALONE:
+            command = ["sh", "-c", 'trap "" USR1; "$@"; true', "sh", *command]
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD_COMM_")},
+            "LD_LIBRARY_PATH": str(prefix / "lib"),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(RUNTIME),
+            "FAIRLEAD_COMM_LIBRARY": str(library or core()),
+            "FAIRLEAD_COMM_SHM": str(memory),
+            "SAID": str(said),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            **variables,
+        }
+        preload = f"{environ.pop('LD_PRELOAD', '')} {loaded}".strip()
+        start = [prefix / "bin/mpiexec", *(("--oversubscribe",) if mpi == "openmpi" else ())]
+        return subprocess.run(
+            ["nice", *start, *launch, "-n", str(count), "env", f"LD_PRELOAD={preload}", *command],
+            capture_output=True,
+            text=True,
+            env=environ,
+            timeout=limit_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return run
+
+
+def fine(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def failures(said: Path) -> list[tuple[int, int, float, str]]:
+    """(rank, status, seconds, words) of each call of comm_wrong.py that was to fail."""
+    found = re.findall(r"^(\d+) (\d+) (\d+\.\d) (.*)$", said.read_text(), re.MULTILINE)
+    return sorted((int(r), int(s), float(t), w.replace(HOST, "HOST")) for r, s, t, w in found)
+
+
+# --- one binary -------------------------------------------------------------------------------
+
+
+def test_core_needs_no_library_no_symbol_version_and_no_executable_stack() -> None:
+    with core().open("rb") as stream:
+        elf = ELFFile(stream)
+        (dynamic,) = (s for s in elf.iter_sections() if isinstance(s, DynamicSection))
+        tags = {tag.entry.d_tag for tag in dynamic.iter_tags()}
+        assert not tags & {"DT_NEEDED", "DT_RPATH", "DT_RUNPATH", "DT_TEXTREL", "DT_VERNEED"}
+        assert not any(isinstance(s, GNUVerNeedSection) for s in elf.iter_sections())
+        (stack,) = (s for s in elf.iter_segments() if s["p_type"] == "PT_GNU_STACK")
+        assert not stack["p_flags"] & 1
+        symbols = list(elf.get_section_by_name(".dynsym").iter_symbols())
+        given = {s.name for s in symbols if s.name and s["st_shndx"] != "SHN_UNDEF"}
+        wanted = {s.name for s in symbols if s.name and s["st_shndx"] == "SHN_UNDEF"}
+    declared = set(
+        re.findall(r"\b(fairlead_comm_\w+)\(", (INCLUDE / "fairlead_comm.h").read_text())
+    )
+    assert given == declared
+    # Neither MPI nor the C++ library; and of libc nothing that is newer than glibc 2.17.
+    assert not [name for name in wanted if name.startswith(("MPI_", "_Z", "__cxa_throw"))]
+    assert not wanted & {
+        "stat",
+        "fstat",
+        "lstat",
+        "fcntl64",
+        "pthread_cond_wait",
+        "getrandom",
+        "gettid",
+    }
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+def test_same_binary_under_every_mpi_sums_and_spreads_right(mpi: str, ranks: Ranks) -> None:
+    text = fine(ranks(3, program("comm_check"), "1", "300000", mpi=mpi))
+    abi, name = MPIS[mpi]
+    assert re.search(rf"^3 ranks 1 nodes shm=1 \(\) {abi} \S+/{re.escape(name)} ", text), text
+    assert "ok calls" in text
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("node", ["", "2"])
+def test_same_binary_under_every_mpi_with_other_ranks(
+    mpi: str, count: int, node: str, ranks: Ranks
+) -> None:
+    assert "ok calls" in fine(
+        ranks(count, program("comm_check"), "2", mpi=mpi, FAIRLEAD_COMM_NODE_RANKS=node)
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "variables", "layout"),
+    [
+        (1, 2, {}, "1 ranks 1 nodes shm=1"),
+        (2, 2, {}, "2 ranks 1 nodes shm=1"),
+        (4, 2, {"FAIRLEAD_COMM_NODE_RANKS": "2"}, "4 ranks 2 nodes shm=1"),
+        (5, 1, {"FAIRLEAD_COMM_NODE_RANKS": "2"}, "5 ranks 3 nodes shm=1"),
+        (5, 2, {"FAIRLEAD_COMM_CHUNK_KB": "4"}, "5 ranks 1 nodes shm=1"),
+        (3, 1, {"FAIRLEAD_COMM_SHARED_MEMORY": "0"}, "3 ranks 3 nodes shm=0 (FAIRLEAD_COMM_SHARED_MEMORY=0)"),
+    ],
+    ids=["alone", "two", "even", "uneven", "small-chunks", "no-memory"],
+)  # fmt: skip
+def test_every_layout_sums_and_spreads_right(
+    count: int, threads: int, variables: dict[str, str], layout: str, ranks: Ranks
+) -> None:
+    text = fine(ranks(count, program("comm_check"), str(threads), "300000", **variables))
+    assert text.startswith(layout) and "ok calls" in text
+
+
+@pytest.mark.parametrize("count", [8, pytest.param(16, marks=pytest.mark.full), pytest.param(32, marks=pytest.mark.full)])  # fmt: skip
+@pytest.mark.parametrize("node", ["", "3"])
+def test_many_more_ranks_than_processors_stay_right(count: int, node: str, ranks: Ranks) -> None:
+    assert "ok calls" in fine(
+        ranks(count, program("comm_check"), "1", "3000", FAIRLEAD_COMM_NODE_RANKS=node, limit_s=300)
+    )
+
+
+def test_every_instruction_set_gives_the_same_bits_and_they_are_right(ranks: Ranks) -> None:
+    """Any bits, denormals, NaN, infinities, ties; the program itself compares with NumPy."""
+    answers = {}
+    for asked in ("", "generic", "avx2"):
+        if asked in answers:
+            continue  # it is the best that this processor has
+        _, kernels, digest = fine(ranks(2, "comm_kernels.py", FAIRLEAD_COMM_KERNELS=asked)).split()
+        answers[kernels] = digest
+    assert "generic" in answers or "neon" in answers
+    assert len(set(answers.values())) == 1, answers
+
+
+# --- any tensors in any order -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "variables"),
+    [
+        (2, {}),
+        (3, {"FAIRLEAD_COMM_NODE_RANKS": "2", "FAIRLEAD_COMM_CHUNK_KB": "4"}),
+    ],
+    ids=["node", "uneven-small"],
+)
+def test_random_tensors_blocking_and_started_over_teams_are_numpys(
+    count: int, variables: dict[str, str], ranks: Ranks
+) -> None:
+    fine(ranks(count, "comm_random.py", "11", "40", **variables))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("variables", [
+    {}, {"FAIRLEAD_COMM_NODE_RANKS": "2"}, {"FAIRLEAD_COMM_SHARED_MEMORY": "0"},
+    {"FAIRLEAD_COMM_NODE_RANKS": "3", "FAIRLEAD_COMM_KERNELS": "generic", "FAIRLEAD_COMM_SPIN_US": "0"},
+], ids=["node", "even", "no-memory", "uneven-generic"])  # fmt: skip
+def test_other_random_tensors_are_numpys_under_every_mpi(
+    mpi: str, variables: dict[str, str], ranks: Ranks
+) -> None:
+    seed = int(time.time())  # printed when it fails: each run tries others
+    fine(ranks(4, "comm_random.py", str(seed), "150", mpi=mpi, limit_s=250, **variables))
+
+
+def test_ten_thousand_steps_leak_neither_memory_nor_files(ranks: Ranks) -> None:
+    text = fine(ranks(2, program("comm_threads"), "10000"))
+    grown = [
+        (int(kb), int(files)) for kb, files in re.findall(r"ok: (-?\d+) kB and (-?\d+) files", text)
+    ]
+    assert len(grown) == 2
+    assert all(kb < 1000 and files == 0 for kb, files in grown), text
+
+
+# --- sanitizers ---------------------------------------------------------------------------------
+
+# UCX's own hooks into memory calls and its reads of other processes do not go with the thread sanitizer.
+QUIET = {
+    "TSAN_OPTIONS": "ignore_noninstrumented_modules=1 exitcode=66",
+    "ASAN_OPTIONS": "detect_leaks=0",
+    "UCX_TLS": "self,tcp",
+    "UCX_MEM_EVENTS": "n",
+}
+
+
+def _runtime(*names: str) -> str:
+    """Sanitizers' libraries, which must be the first that a process loads."""
+    words = [["cc", f"-print-file-name=lib{name}.so"] for name in names]
+    return " ".join(
+        subprocess.run(w, capture_output=True, text=True, check=True).stdout.strip() for w in words
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("comm_check", ("2", "80000")), ("comm_threads", ("40",))]
+)
+def test_thread_sanitizer_finds_no_race_in_a_rank(
+    name: str, words: tuple[str, ...], ranks: Ranks
+) -> None:
+    done = ranks(
+        2, program(name, "thread"), *words, mpi="mpi-abi", limit_s=200, **QUIET,
+    )  # fmt: skip
+    assert "ok" in fine(done) and "ThreadSanitizer" not in done.stderr
+
+
+@pytest.mark.parametrize("kernels", ["generic", pytest.param("avx2", marks=pytest.mark.full)])
+@pytest.mark.parametrize("node", ["", "2"])
+def test_address_and_undefined_sanitizers_find_nothing_whatever_the_timing(
+    kernels: str, node: str, ranks: Ranks
+) -> None:
+    """Races between ranks are invisible to sanitizers: what ranks tell each other is made late at random."""
+    done = ranks(
+        3, "comm_random.py", str(int(time.time())), "15", library=sanitized("address"), limit_s=200,
+        LD_PRELOAD=_runtime("asan", "ubsan"), FAIRLEAD_COMM_KERNELS=kernels,
+        FAIRLEAD_COMM_NODE_RANKS=node, FAIRLEAD_COMM_CHUNK_KB="16", **QUIET,
+    )  # fmt: skip
+    assert fine(done).count("ok") == 3
+    assert "runtime error" not in done.stderr and "Sanitizer" not in done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(6))
+def test_any_timing_of_shared_memory_gives_the_same(seed: int, ranks: Ranks) -> None:
+    fine(ranks(
+        2 + seed % 4, "comm_random.py", str(seed), "150", library=sanitized("address"), limit_s=280,
+        LD_PRELOAD=_runtime("asan", "ubsan"), FAIRLEAD_COMM_CHUNK_KB="4",
+        FAIRLEAD_COMM_NODE_RANKS=str(seed % 3), **QUIET,
+    ))  # fmt: skip
+
+
+# --- impossible to use wrongly --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", ["", "2"], ids=["one-node", "two-nodes"])
+def test_ranks_that_disagree_are_all_told_who_and_in_what(
+    node: str, ranks: Ranks, said: Path
+) -> None:
+    done = ranks(
+        3, "comm_wrong.py", "disagree", launch=LEFT_ALONE, FAIRLEAD_COMM_NODE_RANKS=node, limit_s=40
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    found = failures(said)
+    assert {status for _, status, _, _ in found} == {DIFFER}
+    assert max(seconds for _, _, seconds, _ in found) < 5
+    a, b = "rank 1 (HOST) passed ", ", rank 0 (HOST) passed "
+    call = "rank 1 (HOST) called {}while rank 0 (HOST) called {}: call {}".format
+    in_team_7 = f"{a}float32 of 900000 elements as tensor 0 to aggregate (sum){b}float32 of 5: call 2 of team 7"
+    for rank in range(3):
+        assert [words for r, _, _, words in found if r == rank] == sorted([
+            f"{a}3 tensors to aggregate (sum){b}2: call 1 of team 0",
+            f"{a}float64 of 5 elements as tensor 0 (t0) to aggregate (sum){b}float32 of 5: call 1 of team 1",
+            f"{a}float64 of 5 elements as tensor 0 to aggregate (sum){b}float64 of 5, in another shape: call 1 of team 2",
+            f"{a}float32 of 5 elements as tensor 0 to aggregate (sum){b}int32 of 5: call 1 of team 3",
+            call("aggregate (sum) ", "aggregate (mean)", "1 of team 4"),
+            call("aggregate (sum) ", "aggregate (sum) (float32 travels as float16 and as float32)", "1 of team 5"),
+            f"{a}float32 of 5 elements as tensor 0 to aggregate (sum){b}float32 of 900000: call 1 of team 6",
+            in_team_7,
+            f"an earlier call of team 7 failed: {in_team_7}",
+            f"{a}0 tensors to aggregate (sum){b}1: call 1 of team 8",
+            call("broadcast ", "broadcast (roots 1 and 0)", "12 of all"),
+        ], key=lambda words: [w for r, _, _, w in found if r == rank].index(words))  # fmt: skip
+    assert "goes on" in said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("situation", "words"),
+    [
+        ("threads", "called team (threads 1 and 2): call 2 of all"),
+        ("settings", "rank 1 (HOST) and rank 0 (HOST) were given different FAIRLEAD_COMM_CHUNK_KB"),
+    ],
+)
+def test_ranks_that_are_set_up_differently_are_refused(
+    situation: str, words: str, ranks: Ranks, said: Path
+) -> None:
+    ranks(3, "comm_wrong.py", situation, launch=LEFT_ALONE, limit_s=40)
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(r, DIFFER) for r in range(3)]
+    assert all(text.endswith(words) for *_, text in found), found
+
+
+@pytest.mark.parametrize("situation", ["skip", "skip_started"])
+def test_rank_that_skipped_a_step_is_named_on_every_rank(
+    situation: str, ranks: Ranks, said: Path
+) -> None:
+    ranks(3, "comm_wrong.py", situation, launch=LEFT_ALONE, limit_s=40)
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(r, DIFFER) for r in range(3)]
+    call, wait = ("4", "average") if situation == "skip" else ("1", "barrier")
+    where = "of all while rank {} (HOST) waits in aggregate (sum), call {} of team 0: one of them has skipped a call or added one"
+    assert found[0][3] == f"rank 1 (HOST) waits in call 3 {where.format(0, call)}"
+    assert found[1][3].startswith(
+        f"rank 0 (HOST) waits in call {call} of team 0 while rank 1 (HOST) waits in {wait}"
+    )
+    assert all(seconds < 10 for _, _, seconds, _ in found)
+
+
+def test_rank_that_ends_a_step_early_is_named(ranks: Ranks, said: Path) -> None:
+    ranks(3, "comm_wrong.py", "early_end", launch=LEFT_ALONE, limit_s=40)
+    found = failures(said)
+    early = "rank 1 (HOST) called finalize while rank {} (HOST) called aggregate (sum): call 2 of team 0"
+    assert [f[0] for f in found] == [0, 1, 2]
+    assert (found[0][3], found[2][3]) == (early.format(0), early.format(2))
+    # It sees either where they wait, or that they have given up.
+    assert found[1][1] in (DIFFER, PEER_LOST), found
+
+
+@pytest.mark.parametrize(
+    ("situation", "call"),
+    [("killed", "aggregate (sum), call 2 of team 0"), ("killed_within", "team 0"), ("left", "barrier, call 2 of all")],
+)  # fmt: skip
+def test_rank_that_is_gone_is_named_by_the_others_within_seconds(
+    situation: str, call: str, ranks: Ranks, said: Path
+) -> None:
+    """A killed rank has a child that lives on, with all of its open files."""
+    ranks(3, "comm_wrong.py", situation, launch=LEFT_ALONE, limit_s=40)
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, PEER_LOST), (2, PEER_LOST)]
+    for rank, _, seconds, words in found:
+        assert f"rank 1 (HOST) has ended without fairlead_comm_finalize; rank {rank} waits" in words
+        assert call in words and seconds < 5
+
+
+def test_slow_rank_is_waited_for_and_named(ranks: Ranks, said: Path) -> None:
+    done = ranks(
+        3, "comm_wrong.py", "slow", launch=LEFT_ALONE, FAIRLEAD_COMM_STALL_S="1", limit_s=40
+    )
+    assert {status for _, status, _, _ in failures(said)} == {0}
+    told = "rank 0 (HOST) has waited 1 s in barrier (call 2 of all) for rank 1 (HOST)"
+    assert done.stderr.replace(HOST, "HOST").count(told) == 1, done.stderr
+    assert done.stderr.count("has waited") == 2  # one rank speaks, at 1 and at 2 seconds
+
+
+def test_timeout_names_who_did_not_come(ranks: Ranks, said: Path) -> None:
+    ranks(3, "comm_wrong.py", "late", launch=LEFT_ALONE, FAIRLEAD_COMM_TIMEOUT_S="1", limit_s=40)
+    found = failures(said)
+    assert [(f[0], f[1]) for f in found] == [(0, TIMEOUT), (2, TIMEOUT)]
+    assert found[0][3] == "rank 0 (HOST) waited 1 s in barrier, call 2 of all, for rank 1 (HOST)"
+
+
+def test_wait_that_is_interrupted_ends(ranks: Ranks, said: Path) -> None:
+    ranks(2, "comm_wrong.py", "interrupted", launch=LEFT_ALONE, limit_s=40)
+    found = failures(said)
+    assert [(f[0], f[1]) for f in found] == [(0, INTERRUPTED)] * 2
+    assert all(seconds < 2 for _, _, seconds, _ in found)
+
+
+def test_ctrl_c_while_python_waits_runs_its_handlers(ranks: Ranks, tmp_path: Path) -> None:
+    path = tmp_path / "ctrlc.py"
+    path.write_text("""
+import faulthandler, os, signal, threading, time
+import numpy as np
+from fairlead import comm
+faulthandler.enable()
+comm.aggregate([np.ones(4)])
+if comm.rank() == 1:
+    time.sleep(3)
+    os._exit(0)
+signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+threading.Timer(0.6, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+begun = time.monotonic()
+try:
+    comm.aggregate([np.ones(4)])
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - begun < 2, flush=True)
+os._exit(0)
+""")
+    done = ranks(2, sys.executable, path, limit_s=40, FAIRLEAD_COMM_BACKEND="native")
+    assert done.stdout.splitlines() == ["handled", "interrupted True"], done.stdout + done.stderr
+
+
+def test_bad_calls_are_refused_and_do_no_harm(ranks: Ranks, said: Path) -> None:
+    fine(ranks(1, "comm_wrong.py", "alone", limit_s=40))
+    lines = said.read_text().replace(HOST, "HOST").splitlines()
+    assert all(line.startswith("0 1 ") for line in lines), lines
+    words = [re.sub(r"process \d+", "process N", line.split(" ", 3)[3]) for line in lines]
+    fork = (
+        "{} was called in process N, a fork of rank 0 (HOST), process N: MPI does not follow a fork"
+    )
+    assert words == [
+        "fairlead_comm_barrier was called before fairlead_comm_init",
+        "fairlead_comm_aggregate: tensors is NULL",
+        *["fairlead_comm_aggregate: there is no such team"] * 2,
+        *[f"fairlead_comm_aggregate: there is no operation {n}" for n in (2, -1, 256)],
+        "fairlead_comm_aggregate: tensor 0 is of integers, which have a sum and no mean",
+        "fairlead_comm_aggregate: tensor 0 has dtype 6, which it does not know",
+        "fairlead_comm_aggregate: tensor 0: `in` and `out` overlap",
+        *["fairlead_comm_aggregate: tensor 0 (weights) has a NULL address"] * 2,
+        *[f"fairlead_comm_aggregate: tensor 0 (weights) has dtype {n}, which it does not know" for n in (7, -1)],
+        "fairlead_comm_aggregate: tensor 0 (weights) has 4611686018427387904 elements",
+        "fairlead_comm_start: ticket is NULL",
+        "fairlead_comm_start: there is no such team",
+        "fairlead_comm_wait: there is no such team",
+        "ticket 99 was never given; 0 were",
+        "fairlead_comm_stats: there is no such team",
+        "fairlead_comm_stats: stats is NULL",
+        "fairlead_comm_layout: layout is NULL",
+        "fairlead_comm_match: match is NULL",
+        "fairlead_comm_average: values is NULL",
+        *[f"fairlead_comm_broadcast: there is no rank {n} among 1" for n in (1, -1)],
+        "fairlead_comm_gather: an address is NULL",
+        *[f"fairlead_comm_team: a team has 1 to 16 threads, not {n}" for n in (0, 17, -3)],
+        "fairlead_comm_team: team is NULL",
+        *[fork.format(f"fairlead_comm_{name}") for name in ("barrier", "finalize", "wait")],
+        "fairlead_comm_finalize was called twice by rank 0 (HOST)",
+        "fairlead_comm_barrier was called after fairlead_comm_finalize",
+        "fairlead_comm_init was called after fairlead_comm_finalize; MPI can be started once in a process",
+        "fairlead_comm_wait was called after fairlead_comm_finalize",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("CHUNK_KB", "3"), ("CHUNK_KB", "1e9"), ("STALL_S", "soon"), ("SPIN_US", "-1"), ("TIMEOUT_S", "nan")],
+)  # fmt: skip
+def test_setting_that_is_no_number_or_too_large_is_refused(name: str, value: str) -> None:
+    """Before MPI is looked for: no launch is needed."""
+    variable = f"FAIRLEAD_COMM_{name}"
+    words = "import comm_core as c; print(*c.failure('init'))"
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=hosts.PROGRAMS, capture_output=True, text=True, timeout=30,
+        env={**os.environ, "FAIRLEAD_COMM_LIBRARY": str(core()), variable: value}, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(f"{BAD_CALL} {variable}={value} is not "), done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_too_little_shared_memory_falls_to_plain_mpi_and_says_why(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
+    try:
+        text = fine(ranks(2, program("comm_check"), "1", "70000", FAIRLEAD_COMM_SHM=str(small)))
+        assert re.match(
+            rf"2 ranks 2 nodes shm=0 \(\d+ bytes of shared memory cannot be had in {small}:"
+            r" No space left on device\)", text,
+        )  # fmt: skip
+        assert list(small.iterdir()) == []
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_folder_that_is_not_there_falls_to_plain_mpi_and_says_why(ranks: Ranks) -> None:
+    text = fine(ranks(2, program("comm_check"), "1", "3000", FAIRLEAD_COMM_SHM="/nowhere"))
+    assert "cannot be had in /nowhere: No such file or directory)" in text
+
+
+def test_ranks_killed_while_they_start_leave_what_the_next_run_removes(
+    ranks: Ranks, memory: Path
+) -> None:
+    """Between the making of the file and its opening by all, a kill of all leaves it."""
+    words = ["cc", "-O1", "-shared", "-fPIC"]
+    stopped = _made("no_unlink", words, [hosts.PROGRAMS / "no_unlink.c"], ".so")
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
+        "LD_PRELOAD": str(stopped),
+        "FAIRLEAD_COMM_SHM": str(memory),
+    }
+    run = subprocess.Popen(
+        [hosts.mpich() / "bin/mpiexec", "-n", "2", program("comm_check"), "1", "10"],
+        env=environ, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    late = time.monotonic() + 20
+    while not list(memory.iterdir()) and time.monotonic() < late:
+        time.sleep(0.01)
+    _kill_session(run.pid)
+    run.wait()
+    assert len(list(memory.iterdir())) == 1
+    fine(ranks(2, program("comm_check"), "1", "10"))  # `memory` looks that nothing is left
+
+
+def _kill_session(leader: int) -> None:
+    """Every process of it; returns when all are gone, and their locks with them."""
+    late = time.monotonic() + 10
+    while time.monotonic() < late:
+        left = [entry for entry in Path("/proc").glob("[0-9]*") if _of_session(entry, leader)]
+        if not left:
+            return
+        for entry in left:
+            with contextlib.suppress(OSError):
+                os.kill(int(entry.name), signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _of_session(entry: Path, leader: int) -> bool:
+    try:
+        state = (entry / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False  # it has ended
+    return int(state[3]) == leader and state[0] != "Z"
+
+
+def test_file_of_a_run_that_is_starting_is_not_swept_away(ranks: Ranks, memory: Path) -> None:
+    """One whose maker holds its seat, one without a size yet, and what is not ours at all."""
+    import fcntl
+
+    kept = [memory / "fairlead-comm-1-00", memory / "fairlead-comm-2-00", memory / "other"]
+    stale = memory / "fairlead-comm-3-00"
+    for path, size in zip([*kept, stale], (100, 0, 100, 100), strict=True):
+        path.write_bytes(b"\0" * size)
+    with kept[0].open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+        fine(ranks(2, program("comm_check"), "1", "10"))
+        assert sorted(memory.iterdir()) == sorted(kept)
+    for path in kept:
+        path.unlink()
+
+
+# --- two hosts --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Host, Host]]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make network namespaces")
+    with two_hosts() as both:
+        yield both
+
+
+def test_ranks_on_two_hosts_send_each_share_across_about_once(
+    pair: tuple[Host, Host], said: Path
+) -> None:
+    """Two ranks on each: they own half of the elements each, and only the sum of a host's two crosses."""
+    one, two = pair
+    start = launcher(one, hosts.mpich() / "bin/mpiexec.hydra", hosts="node1:2,node2:2")
+    variables: Mapping[str, str] = {
+        **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"), "SAID": str(said),
+        "FAIRLEAD_COMM_LIBRARY": str(core()), "UCX_TLS": "self,tcp",
+    }  # fmt: skip
+
+    def crossed(count: int, rounds: int) -> tuple[int, int]:
+        before = one.sent(), two.sent()
+        words = one.words(
+            start,
+            "-n",
+            "4",
+            sys.executable,
+            hosts.PROGRAMS / "comm_hosts.py",
+            str(count),
+            str(rounds),
+        )
+        done = subprocess.run(
+            words, env=variables, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        assert done.stdout.count("ok") == 4, done.stdout + done.stderr
+        return one.sent() - before[0], two.sent() - before[1]
+
+    count, rounds = 500_000, 6
+    little, much = crossed(1, rounds), crossed(count, rounds)
+    for a, b in zip(little, much, strict=True):
+        share = (b - a) / (4 * count * rounds)
+        assert 0.98 < share < 1.25, (little, much)
