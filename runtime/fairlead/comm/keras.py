@@ -1,0 +1,459 @@
+"""Data-parallel Keras 3, on its TensorFlow and its torch backend.
+
+    from fairlead import comm
+    from fairlead.comm.keras import AverageMetrics, Broadcast, DistributedOptimizer
+
+    x, y = x[comm.rank() :: comm.size()], y[comm.rank() :: comm.size()]
+    model.compile(DistributedOptimizer(keras.optimizers.Adam()), loss="mse")
+    model.fit(x, y, callbacks=[Broadcast(), AverageMetrics()])
+
+Every rank computes the gradients of its own batch; :func:`DistributedOptimizer` applies their mean,
+so one step on N ranks is one step on a batch N times as large. :class:`Broadcast` gives all ranks
+rank 0's state, and proves once an epoch that they still hold the same bits. :doc:`docs/training.md`
+tells what is averaged when.
+
+Loss and gradients are averaged by :meth:`fairlead.comm.Comm.aggregate` in one fused buffer a step:
+in TensorFlow through one ``tf.numpy_function``, in torch on the tensors themselves.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from fairlead import comm
+from fairlead.comm import fronts
+from fairlead.comm.core import Array, Comm
+from fairlead.findings import FairleadError, fail
+
+__all__ = [
+    "AverageMetrics",
+    "Broadcast",
+    "DistributedOptimizer",
+    "Warmup",
+    "average_state",
+    "broadcast",
+    "on_rank_0",
+]
+
+_MARK = "_fairlead_averaging"
+
+
+def DistributedOptimizer(optimizer: Any) -> Any:
+    """``optimizer``, which from now on applies the mean of the gradients over all ranks.
+
+    It is the same object: only its method ``apply``, through which Keras 3 makes every update, is
+    another. So it is saved as the plain optimizer that it is, and a model that is loaded has to be
+    wrapped again. Gradients are averaged first of all: before they are found to be finite, unscaled,
+    accumulated (``gradient_accumulation_steps``: on every batch) and clipped, so that all of these
+    act alike on each rank, and as they would on one rank with the whole batch.
+
+    On one rank nothing changes. On more, :class:`Broadcast` (or :func:`broadcast`, in a loop of
+    one's own) has to come before the first step.
+
+    Args:
+        optimizer: a ``keras.optimizers.Optimizer``, a ``LossScaleOptimizer`` or inside of one.
+    Raises:
+        FairleadError: Keras runs on another backend than TensorFlow and torch. Later, by ``apply``:
+            nothing was broadcast before the first step, the step is compiled by XLA, or the ranks
+            disagree on number, shape or dtype of the gradients, or on their number of steps.
+    """
+    _backend()
+    fronts.end_together()
+    if _MARK not in vars(optimizer):
+        _Averaging(optimizer).attach()
+    return optimizer
+
+
+def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
+    """Gives every rank rank ``root``'s weights and optimizer state, and compares them. Collective.
+
+    Weights include what layers keep beside what is trained, such as the statistics of
+    BatchNormalization, and the optimizer's state its learning rate and its number of steps. Seeds
+    stay each rank's own.
+
+    Args:
+        model: a built model.
+        optimizer: what it is trained with; ``model.optimizer`` without it.
+    Raises:
+        FairleadError: the model is not built, the optimizer is not a :func:`DistributedOptimizer`,
+            the ranks have other variables, or they differ after the broadcast.
+    """
+    optimizer = model.optimizer if optimizer is None else optimizer
+    ranks, averaging = comm.init(), _outermost(optimizer)
+    if not model.built:
+        raise fail(
+            "the model has no weights yet",
+            where="fairlead.comm.keras.broadcast",
+            why="Keras makes them when it knows the shape of the input",
+            remedy="call `model.build(input_shape)` before",
+            check="comm-keras-built",
+        )
+    if not optimizer.built:
+        optimizer.build(model.trainable_variables)
+    variables = [*model.weights, *optimizer.variables]
+    values = fronts.broadcast(ranks, _arrays(variables), _names(variables), root)
+    _assign(variables, values)
+    fronts.require_equal(ranks, _arrays(variables), _names(variables), "after the broadcast")
+    averaging.ready = True
+
+
+def average_state(model: Any) -> None:
+    """Makes equal what layers keep beside what is trained. Collective.
+
+    BatchNormalization counts mean and variance of this rank's batches; all ranks then get the mean
+    of these over ranks. What is no float becomes rank 0's.
+    """
+    variables = model.non_trainable_weights
+    _assign(variables, fronts.mean_state(comm.init(), _arrays(variables), _names(variables)))
+
+
+class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
+    """Starts all ranks from rank ``root``'s state, keeps it equal, and proves that it is.
+
+    Put it first among the callbacks. Before the first step of ``fit``, hence after whatever restores
+    a state when training begins, it does :func:`broadcast`. Before each validation, or else at the
+    end of the epoch, it does :func:`average_state`. At the end of each epoch it compares weights and
+    optimizer state over ranks, bit by bit.
+
+    It also turns off ``jit_compile``, with a warning: a compiled step cannot call MPI.
+
+    Args:
+        root: the rank that all start from.
+        check: compare at the end of each epoch; costs a hash of weights and optimizer state.
+    Raises:
+        FairleadError: as :func:`broadcast`; the ranks would take other numbers of steps or epochs;
+            or they do not hold the same state at the end of an epoch.
+    """
+
+    def __init__(self, root: int = 0, check: bool = True):
+        super().__init__()
+        self.root, self.check = root, check
+        self._begun = self._averaged = False
+        self._epoch = 0
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        if model.jit_compile and not model.run_eagerly:
+            model.jit_compile = False
+            model.train_function = None
+            if comm.rank() == 0:
+                warnings.warn(
+                    "fairlead.comm.keras turned off jit_compile, for compiled steps cannot call MPI;"
+                    " compile(jit_compile=False) says so yourself",
+                    stacklevel=2,
+                )
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._begun = False
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch, self._averaged = epoch, False
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if not self._begun:
+            self._begun = True
+            self._require_equal_steps()
+            broadcast(self.model, root=self.root)
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self._begun:  # validation, within fit
+            self._average()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._average()
+        if self.check:
+            variables = [*self.model.weights, *self.model.optimizer.variables]
+            when = f"at the end of epoch {epoch + 1}"
+            fronts.require_equal(comm.init(), _arrays(variables), _names(variables), when)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._begun = False
+
+    def _average(self) -> None:
+        if not self._averaged:
+            self._averaged = True
+            fronts.meet(comm.init())
+            average_state(self.model)
+
+    def _require_equal_steps(self) -> None:
+        ranks = comm.init()
+        promised = (
+            ("steps an epoch", self.params.get("steps") or 0),
+            ("epochs", self.params.get("epochs") or 0),
+            ("epochs done before", self._epoch),
+        )
+        for name, mine in promised:
+            table = fronts.of_each_rank(ranks, mine)
+            known = [value for value in table if value or name == "epochs done before"]
+            if len(set(known)) > 1:
+                raise fail(
+                    f"the ranks would take different numbers of {name}",
+                    where="model.fit",
+                    why="; ".join(
+                        f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)
+                    ),
+                    remedy=fronts.EVEN,
+                    check="comm-steps",
+                )
+
+
+class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
+    """Makes the metrics of an epoch their mean over ranks, for every callback behind it in the list.
+
+    EarlyStopping, ReduceLROnPlateau and ModelCheckpoint then decide alike on each rank. The mean
+    counts each rank once, however many samples it had.
+
+    Raises:
+        FairleadError: the ranks have other metrics, for example only some of them validate.
+    """
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        ranks, logs = comm.init(), {} if logs is None else logs
+        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        match = ranks.check_buffers_match([np.array(name) for name in names])
+        if match.first is not None:
+            raise fail(
+                "the ranks have other metrics",
+                where=f"epoch {epoch + 1}, rank {', '.join(map(str, match.ranks))}",
+                why=f"rank {ranks.rank} has {', '.join(names) or 'none'}",
+                remedy="compile with the same metrics and validate on every rank",
+                check="comm-metrics",
+            )
+        values = np.array([float(logs[name]) for name in names], np.float64)
+        (means,) = ranks.aggregate([values])
+        logs.update(zip(names, means.tolist(), strict=True))
+
+
+class Warmup(keras.callbacks.Callback):  # type: ignore[misc]
+    """Raises the learning rate step by step from ``initial_lr`` to ``initial_lr * size``.
+
+    The batch is ``size`` times as large as one rank's, and so may the learning rate be, but not from
+    the start. Afterwards it is left alone, so that other callbacks can lower it.
+
+    Args:
+        initial_lr: the learning rate that is good for one rank.
+        epochs: how long it takes, in epochs.
+        steps: how long it takes, in steps; counts instead of ``epochs``.
+        size: the factor; the number of ranks without it.
+    Raises:
+        FairleadError: the optimizer follows a schedule of its own, or Keras does not know how many
+            steps an epoch has and ``steps`` is not given.
+    Source: Goyal et al., "Accurate, Large Minibatch SGD" (arXiv:1706.02677), 2.1 and 2.2.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        epochs: float = 5,
+        steps: int | None = None,
+        size: int | None = None,
+    ):
+        super().__init__()
+        self.initial_lr, self.epochs, self.steps, self.size = initial_lr, epochs, steps, size
+        self._step = self._total = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        each = self.params.get("steps")
+        if self.steps is None and each is None:
+            raise fail(
+                "nobody knows how many steps the warm-up takes",
+                where="fairlead.comm.keras.Warmup",
+                why="the data do not say how many batches they have",
+                remedy="give Warmup `steps`, or fit `steps_per_epoch`",
+                check="comm-warmup",
+            )
+        self._total = self.steps if self.steps is not None else round(self.epochs * (each or 0))
+        if each is not None:
+            self._step = epoch * each
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._step <= self._total:
+            done = self._step / self._total if self._total else 1.0
+            size = comm.size() if self.size is None else self.size
+            try:
+                self.model.optimizer.learning_rate = self.initial_lr * (1 + (size - 1) * done)
+            except TypeError as exc:
+                raise fail(
+                    "the learning rate cannot be warmed up",
+                    where="fairlead.comm.keras.Warmup",
+                    why="the optimizer follows a LearningRateSchedule",
+                    remedy="give the optimizer a number, or put the warm-up into the schedule",
+                    check="comm-warmup",
+                ) from exc
+        self._step += self.model.steps_per_execution
+
+
+def on_rank_0(*callbacks: Any) -> list[Any]:
+    """The callbacks on rank 0, none elsewhere: for those that write, such as ModelCheckpoint.
+
+    >>> fit(callbacks=[Broadcast(), AverageMetrics(), *on_rank_0(ModelCheckpoint(path))])
+    ... # doctest: +SKIP
+    """
+    return list(callbacks) if comm.rank() == 0 else []
+
+
+class _Averaging:
+    """What ``apply`` of a wrapped optimizer is: average, then the optimizer's own."""
+
+    def __init__(self, optimizer: Any):
+        self.optimizer = optimizer
+        self.ready = False
+
+    def attach(self) -> None:
+        apply: Callable[..., None] = self.apply
+        if _backend() == "tensorflow":
+            import tensorflow as tf
+
+            apply = tf.autograph.experimental.do_not_convert(self.apply)
+        setattr(self.optimizer, _MARK, self)
+        self.optimizer.apply = apply
+
+    def detach(self) -> None:
+        delattr(self.optimizer, _MARK)
+        del self.optimizer.apply
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        ranks, optimizer = comm.init(), self.optimizer
+        if ranks.size > 1:
+            self._require_broadcast()
+            known = optimizer._trainable_variables
+            variables = list(known if trainable_variables is None else trainable_variables)
+            grads = _average(ranks, list(grads), _names(variables), variables)
+        type(optimizer).apply(optimizer, grads, trainable_variables)
+
+    def _require_broadcast(self) -> None:
+        if not self.ready:
+            raise fail(
+                "the ranks were not given the same weights before the first step",
+                where="fairlead.comm.keras.DistributedOptimizer",
+                why="each rank has drawn weights of its own; equal gradients do not make them equal",
+                remedy="put `Broadcast()` first among the callbacks of fit; in a loop of your own, call"
+                " `fairlead.comm.keras.broadcast(model, optimizer)`",
+                check="comm-not-broadcast",
+            )
+
+
+def _outermost(optimizer: Any) -> _Averaging:
+    """Where gradients are averaged, moved outwards if something was put around the optimizer.
+
+    compile() puts a LossScaleOptimizer around it where the policy is mixed_float16. That one skips a
+    step with infinite gradients, which every rank must decide alike: from the averaged ones.
+    """
+    inner = optimizer
+    while _MARK not in vars(inner):
+        inner = getattr(inner, "inner_optimizer", None)
+        if inner is None:
+            raise fail(
+                "the optimizer does not average gradients over ranks",
+                where=f"{type(optimizer).__name__} of the model",
+                why="each rank would train a model of its own",
+                remedy="compile the model with `DistributedOptimizer(optimizer)`; a model that was"
+                " loaded has its plain optimizer back",
+                check="comm-not-distributed",
+            )
+    if inner is not optimizer:
+        getattr(inner, _MARK).detach()
+        _Averaging(optimizer).attach()
+    found: _Averaging = getattr(optimizer, _MARK)
+    return found
+
+
+def _average(
+    ranks: Comm, gradients: list[Any], names: Sequence[str], variables: Sequence[Any]
+) -> list[Any]:
+    """The mean of gradients over ranks, in the framework's own tensors; None stays None."""
+    if _backend() == "torch":
+        import torch
+
+        from fairlead.comm.torch import average_tensors
+
+        if torch.compiler.is_compiling():
+            raise _compiled("torch.compile")
+        return average_tensors(gradients, [v.value for v in variables], names)
+    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    averaged = _average_tensorflow(
+        ranks, [gradients[i] for i in places], [names[i] for i in places]
+    )
+    result: list[Any] = [None] * len(gradients)
+    for place, gradient in zip(places, averaged, strict=True):
+        result[place] = gradient
+    return result
+
+
+def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str]) -> list[Any]:
+    import tensorflow as tf
+
+    _refuse_xla(tf)
+    if not gradients:
+        return []
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]  # embeddings' are slices
+    small = (tf.float16, tf.bfloat16)
+    wide = [tf.cast(g, tf.float32) if g.dtype in small else g for g in dense]
+
+    def aggregate(*values: Any) -> list[Array]:
+        # TensorFlow owns the inputs, and takes over the outputs: both new each time.
+        try:
+            return fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
+        except FairleadError as exc:
+            raise RuntimeError(fronts.words(exc)) from exc
+
+    averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
+    for got, given in zip(averaged, dense, strict=True):
+        got.set_shape(given.shape)
+    return [tf.cast(got, given.dtype) for got, given in zip(averaged, dense, strict=True)]
+
+
+def _refuse_xla(tf: Any) -> None:
+    from tensorflow.python.ops import control_flow_util
+
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise _compiled("XLA")
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise fail(
+            "the model is trained by a strategy of TensorFlow's own as well",
+            where="tf.distribute",
+            why="gradients would be averaged once for each replica",
+            remedy="one rank for each device, without tf.distribute",
+            check="comm-strategy",
+        )
+
+
+def _compiled(compiler: str) -> FairleadError:
+    return fail(
+        f"the training step is compiled by {compiler}, which cannot call MPI",
+        where="fairlead.comm.keras.DistributedOptimizer",
+        why="jit_compile is on",
+        remedy="`compile(jit_compile=False)`, or `Broadcast()` among the callbacks of fit",
+        check="comm-jit",
+    )
+
+
+def _backend() -> str:
+    name = str(keras.backend.backend())
+    if name not in ("tensorflow", "torch"):
+        raise fail(
+            f"gradients cannot be averaged in Keras on {name}",
+            where="keras.backend.backend()",
+            why="its training step is compiled as a whole and makes no call to the optimizer",
+            remedy="KERAS_BACKEND=tensorflow or KERAS_BACKEND=torch",
+            check="comm-keras-backend",
+        )
+    return name
+
+
+def _names(variables: Sequence[Any]) -> list[str]:
+    return [variable.path for variable in variables]
+
+
+def _arrays(variables: Sequence[Any]) -> list[Array]:
+    return [np.asarray(keras.ops.convert_to_numpy(variable.value)) for variable in variables]
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

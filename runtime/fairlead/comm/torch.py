@@ -1,0 +1,370 @@
+"""Data-parallel torch on CPUs, by MPI: a wrapped optimizer, or a hook for torch's own DDP.
+
+    from fairlead import comm
+    from fairlead.comm.torch import DistributedOptimizer, broadcast_parameters
+
+    x, y = x[comm.rank() :: comm.size()], y[comm.rank() :: comm.size()]
+    broadcast_parameters(model)
+    optimizer = DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())
+
+Every rank computes the gradients of its own batch, and ``optimizer.step()`` applies their mean:
+one step on N ranks is one step on a batch N times as large. With :func:`ddp_hook`, torch's
+DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.Comm.aggregate`
+while the backward pass still runs.
+
+Tensors on GPUs are refused: NCCL moves them better, through DistributedDataParallel.
+:doc:`docs/training.md` tells what is averaged when.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairlead import comm
+from fairlead.comm import fronts
+from fairlead.comm.core import Array
+from fairlead.findings import fail
+
+__all__ = [
+    "DistributedOptimizer",
+    "average_buffers",
+    "average_gradients",
+    "average_tensors",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "check_state",
+    "ddp_hook",
+    "init_process_group",
+]
+
+_MARK = "_fairlead_averaging"
+
+
+def DistributedOptimizer(
+    optimizer: Any, named_parameters: Iterable[tuple[str, Any]] | None = None
+) -> Any:
+    """``optimizer``, whose ``step()`` first makes the gradients their mean over all ranks.
+
+    It is the same object, with a hook before ``step``: it saves and loads as before, and schedulers
+    and scalers take it. Gradients that were accumulated over several backward passes are averaged
+    once. A closure is followed by an average of gradients and loss each time that it is called. A
+    ``torch.amp.GradScaler`` averages when it unscales, so that all ranks skip the same steps.
+
+    To clip gradients, call :func:`average_gradients` before; ``step`` then does not average again.
+
+    A parameter that has no gradient on some ranks counts as zero there; one that has none anywhere
+    keeps none. Before the first step the parameters are compared over ranks.
+
+    Args:
+        named_parameters: ``model.named_parameters()``, so that errors tell names.
+    Raises:
+        FairleadError: later, by ``step``: the ranks began with different parameters, or disagree on
+            number, shape or dtype of the gradients, or on their number of steps; a tensor is on a
+            GPU or sparse.
+    """
+    if hasattr(optimizer, _MARK):
+        return optimizer
+    fronts.end_together()
+    names = {id(parameter): name for name, parameter in named_parameters or ()}
+    averaging = _Averaging(optimizer, names)
+    setattr(optimizer, _MARK, averaging)
+    optimizer.register_step_pre_hook(averaging.before_step)
+    optimizer.register_step_post_hook(averaging.after_step)
+    # A fused optimizer would unscale by itself, after each rank has looked for infinities alone.
+    optimizer._step_supports_amp_scaling = False
+    _average_before_unscaling()
+    return optimizer
+
+
+def average_gradients(optimizer: Any) -> None:
+    """Averages now what ``step()`` would; call it after the last backward pass. Collective.
+
+    Raises:
+        FairleadError: as :func:`DistributedOptimizer`, or the optimizer is none.
+    """
+    _of(optimizer).average()
+
+
+def broadcast_parameters(parameters: Any, root: int = 0) -> None:
+    """Gives every rank rank ``root``'s tensors, in place, and compares them. Collective.
+
+    Args:
+        parameters: a module (its parameters and buffers, the statistics of BatchNorm among them),
+            or a state_dict, or any mapping of names to tensors.
+    Raises:
+        FairleadError: the ranks disagree on number, shape or dtype of tensors; one is on a GPU.
+    """
+    named = _tensors(parameters)
+    ranks, names = comm.init(), list(named)
+    arrays = [_array(tensor, name) for name, tensor in named.items()]
+    for array, value in zip(arrays, fronts.broadcast(ranks, arrays, names, root), strict=True):
+        np.copyto(array, value)
+    fronts.require_equal(ranks, arrays, names, "after the broadcast")
+
+
+def broadcast_optimizer_state(optimizer: Any, root: int = 0) -> None:
+    """Gives every rank rank ``root``'s optimizer state, learning rates included. Collective.
+
+    The others need not have made a step, nor have read a checkpoint.
+    """
+    ranks, data = comm.init(), io.BytesIO()
+    if ranks.rank == root:
+        torch.save(optimizer.state_dict(), data)
+    state = fronts.broadcast_object(ranks, data.getvalue(), root)
+    if ranks.rank != root:
+        optimizer.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+
+
+def average_buffers(module: Any) -> None:
+    """Makes a module's buffers equal, e.g. once an epoch, before validation. Collective.
+
+    BatchNorm counts mean and variance of this rank's batches; all ranks then get the mean of these
+    over ranks. What is no float becomes rank 0's.
+    """
+    named = dict(module.named_buffers())
+    arrays = [_array(tensor, name) for name, tensor in named.items()]
+    for array, value in zip(
+        arrays, fronts.mean_state(comm.init(), arrays, list(named)), strict=True
+    ):
+        np.copyto(array, value)
+
+
+def check_state(module: Any, optimizer: Any = None) -> None:
+    """Compares parameters, buffers and optimizer state over ranks, bit by bit. Collective.
+
+    Raises:
+        FairleadError: they differ; the first that does is named with the ranks that hold it.
+    """
+    named = _tensors(module)
+    for index, state in (optimizer.state_dict()["state"] if optimizer else {}).items():
+        named |= {f"optimizer state {index} {k}": v for k, v in state.items() if torch.is_tensor(v)}
+    for index, group in enumerate(optimizer.param_groups if optimizer else ()):
+        named[f"learning rate of group {index}"] = torch.as_tensor(group["lr"])
+    arrays = [_array(tensor, name) for name, tensor in named.items()]
+    fronts.require_equal(comm.init(), arrays, list(named), "now")
+
+
+def ddp_hook(state: Any, bucket: Any) -> Any:
+    """A communication hook for DistributedDataParallel: the mean of a bucket over MPI's ranks.
+
+        init_process_group()
+        model = DistributedDataParallel(model)
+        model.register_comm_hook(None, ddp_hook)
+
+    Args:
+        state: not used; DDP hands over what it was registered with.
+        bucket: a ``torch.distributed.GradBucket``; its buffer is averaged in place.
+    Returns:
+        A ``torch.futures.Future`` of the buffer.
+    Source: https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html: the hook divides by itself.
+    """
+    buffer = bucket.buffer()
+    name = f"bucket {bucket.index()}"
+    (mean,) = average_tensors([buffer], [buffer], [name])
+    future: Any = torch.futures.Future()
+    future.set_result(mean)
+    return future
+
+
+# DDP reads annotations, and knows its own types only, not their names.
+ddp_hook.__annotations__.clear()
+
+
+def init_process_group() -> None:
+    """torch.distributed's default group, over Gloo, of exactly the ranks of MPI. Collective.
+
+    Rank 0 opens a store on a free port and broadcasts host and port, which ``MASTER_ADDR`` and
+    ``MASTER_PORT`` then say; ``RANK`` and ``WORLD_SIZE`` are set as well. Nothing has to be given to
+    the launcher.
+    """
+    from torch import distributed
+
+    ranks = comm.init()
+    hosts = fronts.broadcast_object(ranks, ranks.gather(socket.gethostname()), 0)
+    alone = len(set(hosts)) == 1
+    host = "127.0.0.1" if alone else hosts[0]
+    if alone:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = None
+    if ranks.rank == 0:
+        store = distributed.TCPStore(host, 0, ranks.size, True, wait_for_workers=False)
+    port = fronts.broadcast_object(ranks, store.port if store else None, 0)
+    if store is None:
+        store = distributed.TCPStore(host, port, ranks.size, False)
+    os.environ |= {
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "RANK": str(ranks.rank),
+        "WORLD_SIZE": str(ranks.size),
+    }
+    distributed.init_process_group("gloo", store=store, rank=ranks.rank, world_size=ranks.size)
+
+
+def average_tensors(
+    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+) -> list[Any]:
+    """The mean of each tensor over all ranks, in place, through one fused buffer. Collective.
+
+    Args:
+        gradients: dense tensors on the CPU; None counts as zeros where another rank has one. float16
+            and bfloat16 are averaged in float32.
+        like: for each, a tensor of the same shape and dtype.
+        names: for each, what errors call it.
+    Returns:
+        The same tensors; new ones in place of None, unless no rank has a gradient there.
+    Raises:
+        FairleadError: see :func:`DistributedOptimizer`.
+    """
+    whole = [
+        torch.zeros_like(model, requires_grad=False) if gradient is None else gradient
+        for gradient, model in zip(gradients, like, strict=True)
+    ]
+    arrays = [_array(_wide(g), name) for g, name in zip(whole, names, strict=True)]
+    present = np.array([gradient is not None for gradient in gradients], np.float32)
+    fused = [*arrays, present]
+    fronts.aggregate(comm.init(), fused, names, fused)
+    for tensor, array in zip(whole, arrays, strict=True):
+        if tensor.data_ptr() != array.ctypes.data:
+            tensor.copy_(torch.from_numpy(array))
+    return [tensor if held else None for tensor, held in zip(whole, present > 0, strict=True)]
+
+
+class _Averaging:
+    """The hooks around ``step`` of one optimizer."""
+
+    def __init__(self, optimizer: Any, names: Mapping[int, str]):
+        self.optimizer, self.names = optimizer, names
+        self.averaged = self.compared = False
+
+    def before_step(
+        self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            if not self.averaged:
+                self.average()
+            return None
+        if getattr(closure, "averages", False):
+            return None  # a step that calls its parent's step
+        return (args[0],), {**kwargs, "closure": self._averaging(closure)}
+
+    def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.averaged = False
+
+    @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
+    def average(self, *more: Any) -> None:
+        """Averages the gradients, and ``more`` tensors in place."""
+        parameters = [
+            p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
+        ]
+        names = [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
+        self._compare(parameters, names)
+        gradients = average_tensors(
+            [p.grad for p in parameters] + list(more),
+            parameters + list(more),
+            names + ["loss"] * len(more),
+        )
+        for parameter, gradient in zip(parameters, gradients, strict=False):
+            parameter.grad = gradient
+        self.averaged = True
+
+    def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def averaging() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            mean = torch.as_tensor(loss, dtype=torch.float64).detach().clone()
+            self.average(mean)  # a search along a line must see one loss on all ranks
+            return mean.to(loss.dtype) if torch.is_tensor(loss) else float(mean)
+
+        averaging.averages = True  # type: ignore[attr-defined]
+        return averaging
+
+    def _compare(self, parameters: Sequence[Any], names: Sequence[str]) -> None:
+        if not self.compared:
+            self.compared = True
+            arrays = [_array(p, name) for p, name in zip(parameters, names, strict=True)]
+            fronts.require_equal(
+                comm.init(),
+                arrays,
+                names,
+                "before the first step",
+                "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
+            )
+
+
+def _of(optimizer: Any) -> _Averaging:
+    averaging: _Averaging | None = getattr(optimizer, _MARK, None)
+    if averaging is None:
+        raise fail(
+            "the optimizer does not average gradients over ranks",
+            where=type(optimizer).__name__,
+            why="each rank would train a model of its own",
+            remedy="`optimizer = DistributedOptimizer(optimizer)`",
+            check="comm-not-distributed",
+        )
+    return averaging
+
+
+def _average_before_unscaling() -> None:
+    """Lets every GradScaler average the gradients of our optimizers before it looks at them.
+
+    It skips the step of an infinite gradient, and lowers its scale. If each rank looked at its own,
+    one would skip a step that the others make, and wait for gradients that belong to another.
+    """
+    original = torch.amp.GradScaler.unscale_
+    if hasattr(original, _MARK):
+        return
+
+    @functools.wraps(original)
+    def unscale_(self: Any, optimizer: Any) -> None:
+        if self.is_enabled() and hasattr(optimizer, _MARK):
+            average_gradients(optimizer)
+        original(self, optimizer)
+
+    setattr(unscale_, _MARK, True)
+    torch.amp.GradScaler.unscale_ = unscale_
+
+
+def _tensors(parameters: Any) -> dict[str, Any]:
+    if isinstance(parameters, torch.nn.Module):
+        return {**dict(parameters.named_parameters()), **dict(parameters.named_buffers())}
+    return {name: value for name, value in parameters.items() if torch.is_tensor(value)}
+
+
+def _wide(tensor: Any) -> Any:
+    if tensor.dtype in (torch.float16, torch.bfloat16) and tensor.layout == torch.strided:
+        tensor = tensor.float()
+    return tensor
+
+
+def _array(tensor: Any, name: str) -> Array:
+    """The tensor's own memory as a NumPy array; bfloat16, which NumPy lacks, as integers."""
+    if tensor.device.type != "cpu":
+        raise fail(
+            f"{name} is on a GPU",
+            where=f"{name}, device {tensor.device}",
+            why="fairlead.comm moves the memory of the node; NCCL moves that of GPUs, and faster",
+            remedy='`torch.distributed.init_process_group("nccl")` and DistributedDataParallel',
+            check="comm-device",
+        )
+    if tensor.layout != torch.strided:
+        raise fail(
+            f"the gradient of {name} is sparse",
+            where=f"{name}, {tensor.layout}",
+            why="the ranks' sparse gradients have other elements each",
+            remedy="make the embedding with `sparse=False`",
+            check="comm-sparse",
+        )
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    array: Array = tensor.resolve_conj().resolve_neg().numpy()
+    return array
