@@ -131,7 +131,7 @@ def config_team(
 
 def broadcast(variables: Sequence[Any], root: int = 0) -> list[Any]:
     """New tensors with rank ``root``'s values, for the caller to assign. Collective."""
-    return tensors.over(lambda arrays: tensors.broadcast_arrays(arrays, root), list(variables))
+    return tensors.in_order(lambda arrays: tensors.broadcast_arrays(arrays, root), list(variables))
 
 
 def gradients(gradients: Sequence[Any], team: int = 0) -> list[Any]:
@@ -237,5 +237,6 @@ def _named_in_graph(collective: tensors.Collective, given: list[Any]) -> list[An
 
 def _end() -> None:
     """A program that does not finalize still gets its lines; the others learn that this rank ended."""
-    if _plugin is not None:
+    # After an exception all ranks are ended; another call would only hide its words.
+    if _plugin is not None and not hasattr(sys, "last_value"):
         finalize()

@@ -7,7 +7,6 @@ Horovod allows; ranks that differ are told so, and do not hang.
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from fairlead.comm.core import Array, Comm
 from fairlead.comm.dropin import tensors
 from fairlead.comm.dropin.absent import getter, not_offered
 from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.dropin.tensors import in_order
 from fairlead.findings import fail
 
 __all__ = [
@@ -226,14 +226,14 @@ def grouped_allreduce(
         FairleadError: another ``op``, or process sets.
     """
     reduce = reduction(average, op, compression, prescale_factor, postscale_factor, **more)
-    return _ordered(reduce, list(tensors))
+    return in_order(reduce, list(tensors))
 
 
 def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
     """Rank ``root_rank``'s tensor. Collective."""
     _no_sets(more)
     _ranks()
-    return _ordered(lambda arrays: tensors.broadcast_arrays(arrays, root_rank), [tensor])[0]
+    return in_order(lambda arrays: tensors.broadcast_arrays(arrays, root_rank), [tensor])[0]
 
 
 def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
@@ -245,7 +245,7 @@ def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
         (array,) = arrays
         return [np.concatenate([np.atleast_1d(a) for a in gather_objects(array)])]
 
-    return tensors.over(join, [tensor], same_shape=False)[0]
+    return in_order(join, [tensor], same_shape=False)[0]
 
 
 def broadcast_object(
@@ -346,28 +346,6 @@ def lane() -> Comm:
     made = _ranks().team()
     _lanes.append(made)
     return made
-
-
-def _ordered(collective: tensors.Collective, values: list[Any]) -> list[Any]:
-    """In a graph of TF 1 each operation runs after the one before, on all ranks alike."""
-    tf = sys.modules.get("tensorflow")
-    if tf is None or not _in_session_graph(tf, values):
-        return tensors.over(collective, values)
-    graph = tf.compat.v1.get_default_graph()
-    before = graph.get_collection("fairlead_ordered")[-1:]
-    with tf.control_dependencies(before):
-        results = tensors.over(collective, [tf.identity(tensors.value_of(v)) for v in values])
-    if results:
-        graph.add_to_collection("fairlead_ordered", results[0].op)
-    return results
-
-
-def _in_session_graph(tf: Any, values: list[Any]) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(v, torch.Tensor) for v in values):
-        return False
-    numpy = all(isinstance(v, (np.ndarray, np.generic)) for v in values)
-    return not (numpy or tf.executing_eagerly() or tf.inside_function())
 
 
 def _ranks() -> Comm:

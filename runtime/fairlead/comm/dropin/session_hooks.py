@@ -30,63 +30,20 @@ _v1: Any = tensorflow.compat.v1
 _Hook: Any = _v1.train.SessionRunHook
 
 
-class BcastTensors(_Hook):  # type: ignore[misc]
-    """Gives every rank rank ``root``'s variables, and compares them bit by bit.
+class _Runs:
+    """What runs of a session do, by the operations behind what they fetch."""
 
-    These are all global variables: the optimizer's slots, the statistics of batch normalization and the
-    step as well as the weights.
+    def __init__(self, graph: Any):
+        self._graph = graph
+        self._writers = {v.initializer.name for v in _v1.global_variables()}
+        self._known: dict[tuple[str, ...], tuple[bool, bool]] = {}
 
-    Raises:
-        FairleadError: the ranks do not hold the same values afterwards; the variable is named.
-    """
-
-    def __init__(self, root: int = 0):
-        self._root = root
-        self._kinds: dict[Any, tuple[bool, bool]] = {}
-        self._due = True
-
-    def begin(self) -> None:
-        self._graph = _v1.get_default_graph()
-        every = _v1.global_variables()
-        self._variables = [v for v in every if v.dtype.base_dtype != tensorflow.string]
-        self._names = [v.op.name for v in self._variables]
-        self._writers = {v.initializer.name for v in every}
-        self._reads = [v.read_value() for v in self._variables]
-        self._assign = broadcast_op(self._variables, self._root)
-        left = [v.op.name for v in every if v.dtype.base_dtype == tensorflow.string]
-        if left:
-            say_on_rank_0(f"not broadcast, for they are text: {', '.join(left)}")
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._broadcast(session)
-        self._due = True
-
-    def before_run(self, run_context: Any) -> None:
-        trains, writes = self._kind(run_context.original_args.fetches)
-        if trains and self._due:
-            self._broadcast(run_context.session)
-            self._due = False
-        if writes:
-            self._due = True
-
-    def _broadcast(self, session: Any) -> None:
-        session.run(self._assign)
-        ranks = comm.init()
-        arrays = [tensors.plain(np.asarray(value)) for value in session.run(self._reads)]
-        fronts.require_equal(
-            ranks,
-            arrays,
-            self._names,
-            "after the broadcast",
-            "let no rank change a variable beside training; see that all made the same graph",
-        )
-
-    def _kind(self, fetches: Any) -> tuple[bool, bool]:
+    def kind(self, fetches: Any) -> tuple[bool, bool]:
         """Whether a run of these averages gradients, and whether it gives variables a value."""
         operations = tuple(sorted({op.name for op in self._operations(fetches)}))
-        if operations not in self._kinds:
-            self._kinds[operations] = self._look(operations)
-        return self._kinds[operations]
+        if operations not in self._known:
+            self._known[operations] = self._look(operations)
+        return self._known[operations]
 
     def _look(self, names: Sequence[str]) -> tuple[bool, bool]:
         trains = writes = False
@@ -113,6 +70,59 @@ class BcastTensors(_Hook):  # type: ignore[misc]
             yield fetches
         elif getattr(fetches, "op", None) is not None:
             yield fetches.op
+
+
+class BcastTensors(_Hook):  # type: ignore[misc]
+    """Gives every rank rank ``root``'s variables, and compares them bit by bit.
+
+    These are all global variables: the optimizer's slots, the statistics of batch normalization and the
+    step as well as the weights.
+
+    Raises:
+        FairleadError: the ranks do not hold the same values afterwards; the variable is named.
+    """
+
+    def __init__(self, root: int = 0):
+        self._root = root
+        self._due = True
+
+    def begin(self) -> None:
+        self._runs = _Runs(_v1.get_default_graph())
+        every = _v1.global_variables()
+        self._variables = [v for v in every if v.dtype.base_dtype != tensorflow.string]
+        self._names = [v.op.name for v in self._variables]
+        self._reads = [v.read_value() for v in self._variables]
+        self._assign = broadcast_op(self._variables, self._root)
+        left = [v.op.name for v in every if v.dtype.base_dtype == tensorflow.string]
+        if left:
+            say_on_rank_0(f"not broadcast, for they are text: {', '.join(left)}")
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._broadcast(session)
+        self._due = True
+
+    def before_run(self, run_context: Any) -> None:
+        trains, writes = self._runs.kind(run_context.original_args.fetches)
+        if trains and self._due:
+            self._broadcast(run_context.session)
+            self._due = False
+        if writes:
+            self._due = True
+
+    def _broadcast(self, session: Any) -> None:
+        session.run(self._assign)
+        ranks = comm.init()
+        arrays = [tensors.plain(np.asarray(value)) for value in session.run(self._reads)]
+        fronts.require_equal(
+            ranks,
+            arrays,
+            self._names,
+            "after the broadcast",
+            "let no rank change a variable beside training; see that all made the same graph",
+        )
+        say_on_rank_0(
+            f"{len(self._names)} variables are rank {self._root}'s on every rank, and were compared"
+        )
 
 
 class InitConfigBcastTensors(BcastTensors):
@@ -161,20 +171,32 @@ class InitConfigBcastTensors(BcastTensors):
 
 
 class _Metrics(_Hook):  # type: ignore[misc]
-    """Fetches loss and metrics in each step, and averages them over ranks."""
+    """Fetches loss and metrics in each step, and averages them over ranks.
+
+    Attributes:
+        training: steps are the runs that average gradients; all runs without it.
+    """
+
+    training = False
 
     def __init__(self, loss: Any, metrics: Any, batch_size: int):
         self._fetched = {"loss": loss, **_named(metrics)}
         self._batch = batch_size
 
     def begin(self) -> None:
+        self._runs = _Runs(_v1.get_default_graph())
         self._steps, self._begun = 0, time.perf_counter()
         self._sums = np.zeros(len(self._fetched))
 
     def before_run(self, run_context: Any) -> Any:
+        # Another run may lack what the loss is computed from.
+        if self.training and not self._runs.kind(run_context.original_args.fetches)[0]:
+            return None
         return _v1.train.SessionRunArgs(self._fetched)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
+        if run_values.results is None:
+            return
         self._steps += 1
         self._sums += [float(np.mean(v)) for v in run_values.results.values()]
 
@@ -198,6 +220,8 @@ class AverageTrainMetrics(_Metrics):
         batch_size: of one rank.
         lr, epoch: shown as they are, or what they give when called.
     """
+
+    training = True
 
     def __init__(
         self,
@@ -231,7 +255,9 @@ class AverageEvalMetrics(_Metrics):
 
 def broadcast_op(variables: Sequence[Any], root: int) -> Any:
     """The operation of a graph that gives ``variables`` rank ``root``'s values."""
-    values = cray.broadcast([v.read_value() for v in variables], root)
+    values = tensors.over(
+        lambda arrays: tensors.broadcast_arrays(arrays, root), [v.read_value() for v in variables]
+    )
     assigned = [_v1.assign(v, value) for v, value in zip(variables, values, strict=True)]
     return tensorflow.group(*assigned, name="fairlead_broadcast")
 

@@ -151,7 +151,7 @@ class Team:
         return means
 
     def _report(self) -> None:
-        if self._max_steps and self.calls == self._max_steps + 1:
+        if self._late is not None and self.calls == self._max_steps + 1:
             self._say(
                 f"team {self.number} makes more steps than its max_steps, {self._max_steps}; ksteps and"
                 " max_steps count the steps of one rank, so divide by the number of ranks once;"

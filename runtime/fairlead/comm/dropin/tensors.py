@@ -13,6 +13,7 @@ from fairlead.findings import FairleadError, fail
 
 # Each array becomes one of the same dtype and shape, but for the first dimension where that may change.
 Collective = Callable[[list[Array]], list[Array]]
+_ORDERED = "fairlead_ordered"  # a collection of a graph
 
 
 def over(collective: Collective, values: Sequence[Any], *, same_shape: bool = True) -> list[Any]:
@@ -52,6 +53,33 @@ def over(collective: Collective, values: Sequence[Any], *, same_shape: bool = Tr
             shape = tf.TensorShape([None, *shape[1:]])
         result.set_shape(shape)
     return list(results)
+
+
+def in_order(
+    collective: Collective, values: Sequence[Any], *, same_shape: bool = True
+) -> list[Any]:
+    """:func:`over`; in a graph of TF 1 after the one before, so that all ranks keep one order.
+
+    A session runs operations in any order, and each run of one then runs those before it as well.
+    """
+    tf = sys.modules.get("tensorflow")
+    if tf is None or not _in_session_graph(tf, values):
+        return over(collective, values, same_shape=same_shape)
+    graph = tf.compat.v1.get_default_graph()
+    with tf.control_dependencies(graph.get_collection(_ORDERED)[-1:]):
+        given = [tf.identity(value_of(value)) for value in values]
+        results = over(collective, given, same_shape=same_shape)
+    if results:
+        graph.add_to_collection(_ORDERED, results[0].op)
+    return results
+
+
+def _in_session_graph(tf: Any, values: Sequence[Any]) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(v, torch.Tensor) for v in values):
+        return False
+    numpy = all(isinstance(v, (np.ndarray, np.generic)) for v in values)
+    return not (numpy or tf.executing_eagerly() or tf.inside_function())
 
 
 def _over_torch(collective: Collective, values: Sequence[Any], torch: Any) -> list[Any]:
