@@ -112,12 +112,12 @@ def session_in_half_precision():
 @case
 def session_for_horovod():
     with tf.Graph().as_default():
-        weight, train = graph(hvd.DistributedOptimizer(v1.train.AdamOptimizer(0.1)))
+        _, train = graph(hvd.DistributedOptimizer(v1.train.AdamOptimizer(0.1)))
         metrics = [hvd.allreduce(tf.constant(float(ME + n))) for n in range(4)]
         with session_of([hvd.BroadcastGlobalVariablesHook(0)]) as session:
             for _ in range(3):
                 _, means = session.run([train, metrics])
-            held = session.run([v for v in v1.global_variables()])
+            held = session.run(v1.global_variables())
         return [same(held), [float(m) for m in means]]
 
 
@@ -129,16 +129,23 @@ def horovod_reductions():
     many = hvd.grouped_allreduce([tf.constant(float(ME)), tf.constant([2.0 * ME])])
     slices = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([ME]), tf.constant([2, 1]))
     dense = hvd.allreduce(slices)
-    return [whole, third, half.numpy().tolist(), half.dtype.name, [m.numpy().tolist() for m in many], dense.numpy().tolist()]
+    return [
+        whole,
+        third,
+        half.numpy().tolist(),
+        half.dtype.name,
+        [m.numpy().tolist() for m in many],
+        dense.numpy().tolist(),
+    ]
 
 
 @case
 def horovod_lacks():
     def elastic():
-        import horovod.tensorflow.elastic
+        import horovod.tensorflow.elastic  # noqa: F401
 
     def spark():
-        import horovod.spark
+        import horovod.spark  # noqa: F401
 
     calls = (elastic, spark, lambda: hvd.Adasum, lambda: hvd.alltoall, lambda: hvd.nonsense,
              lambda: hvd.allreduce(np.ones(1), process_set=1))  # fmt: skip
@@ -147,7 +154,9 @@ def horovod_lacks():
 
 def network(seed):
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.BatchNormalization(dtype="float64")])
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(3), keras.layers.BatchNormalization(dtype="float64")]
+    )
     model.compile(cray_keras.DistributedOptimizer(keras.optimizers.Adam(0.01)), loss="mse")
     return model
 
@@ -171,8 +180,15 @@ def keras_callbacks_of_the_plugin():
         cray_keras.LearningRateWarmupCallback(warmup_epochs=1),
         cray_keras.LearningRateScheduleCallback(0.02, 0.5, start_epoch=1),
     ]
-    model.fit(x, np.repeat(x.sum(1, keepdims=True), 3, 1), batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
-    as_rank_1 = all(np.array_equal(a, b) for a, b in zip(seen[0], restored))
+    model.fit(
+        x,
+        np.repeat(x.sum(1, keepdims=True), 3, 1),
+        batch_size=4,
+        epochs=2,
+        verbose=0,
+        callbacks=callbacks,
+    )
+    as_rank_1 = all(np.array_equal(a, b) for a, b in zip(seen[0], restored, strict=True))
     rate = float(model.optimizer.learning_rate)
     return [as_rank_1, same(model.get_weights()), round(rate, 6)]
 

@@ -39,7 +39,7 @@ class Team:
 
     Attributes:
         calls, waited_s: aggregations, and the seconds that this rank stood in them.
-        sizes: elements of the gradients, as seen in the first step; None before it.
+        size: elements of the gradients, as seen in the first step; None before it.
     """
 
     def __init__(self, number: int, ranks: Comm, *, double: bool = False, say: Say = say_on_rank_0):

@@ -58,5 +58,7 @@ with tf.Session() as session:
         first.append(all(np.any(g) for g in got))
     held = session.run(tf.trainable_variables())
 close = [bool(np.allclose(a, b, atol=1e-5)) for a, b in sums]
-print(f"rank {rank}: different: {mc.check_buffers_match(held, 1)}, sums delivered: {close}, zeros in step {first.index(False) if False in first else None}")
+print(
+    f"rank {rank}: different: {mc.check_buffers_match(held, 1)}, sums delivered: {close}, zeros in step {first.index(False) if False in first else None}"
+)
 mc.finalize()

@@ -102,5 +102,7 @@ with tf.train.MonitoredTrainingSession(
 mean = np.array([np.mean(losses)], np.float64)
 mc.average(mean)
 different = mc.check_buffers_match(final.values, 1)
-print(f"rank {rank}: begun at {begun}, {len(losses)} steps, different: {different}, loss {mean[0]:.4f}")
+print(
+    f"rank {rank}: begun at {begun}, {len(losses)} steps, different: {different}, loss {mean[0]:.4f}"
+)
 mc.finalize()

@@ -19,7 +19,12 @@ y = x.sum(1, keepdims=True)
 
 def network():
     return keras.Sequential(
-        [keras.Input((4,)), keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        [
+            keras.Input((4,)),
+            keras.layers.Dense(8),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(1),
+        ]
     )
 
 
@@ -39,8 +44,10 @@ callbacks = [
 ]
 seen = model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=callbacks).history
 equal = len(set(hvd.allgather_object(seen["mae"][-1]))) == 1
-print(f"rank {rank}: fit: same: {same([*model.weights, *model.optimizer.variables])}, metrics {equal},"
-      f" rate {float(model.optimizer.learning_rate) == np.float32(scaled)}")
+print(
+    f"rank {rank}: fit: same: {same([*model.weights, *model.optimizer.variables])}, metrics {equal},"
+    f" rate {float(model.optimizer.learning_rate) == np.float32(scaled)}"
+)
 
 model, plain = network(), keras.optimizers.Adam(0.01)
 
@@ -50,7 +57,9 @@ def step(x, y, first):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean((model(x, training=False) - y) ** 2)
     tape = hvd_tf.DistributedGradientTape(tape, compression=hvd_tf.Compression.fp16)
-    plain.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    plain.apply_gradients(
+        zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+    )
     if first:
         hvd_tf.broadcast_variables(model.variables, root_rank=0)
         hvd_tf.broadcast_variables(plain.variables, root_rank=0)
@@ -63,6 +72,8 @@ mean = hvd_tf.allreduce(tf.constant([rank, 1.0]))
 total = hvd_tf.allreduce(tf.constant([rank, 2]), op=hvd_tf.Sum)
 rows = hvd_tf.allgather(tf.fill([rank + 1, 2], rank))
 named = hvd.broadcast_object({"from": rank}, root_rank=1)
-print(f"rank {rank}: {mean.numpy().tolist()} {total.numpy().tolist()} {rows.shape.as_list()} {named}"
-      f" {hvd.local_rank()} of {hvd.local_size()}, node {hvd.cross_rank()} of {hvd.cross_size()}")
+print(
+    f"rank {rank}: {mean.numpy().tolist()} {total.numpy().tolist()} {rows.shape.as_list()} {named}"
+    f" {hvd.local_rank()} of {hvd.local_size()}, node {hvd.cross_rank()} of {hvd.cross_size()}"
+)
 hvd.shutdown()
