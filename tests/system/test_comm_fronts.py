@@ -57,7 +57,9 @@ def _ran(
     return done, seen
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "torch"])
+@pytest.fixture(
+    scope="module", params=["tensorflow", pytest.param("torch", marks=pytest.mark.full)]
+)
 def keras(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("keras")
     if request.param == "tensorflow":
@@ -107,7 +109,15 @@ def test_keras_step_before_any_broadcast_is_refused(keras: Seen) -> None:
     assert check == "comm-not-broadcast"
 
 
-@pytest.mark.parametrize("case", ["eager_steps", "several_steps_an_execution"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "eager_steps",
+        "model_without_an_input_layer",
+        "several_steps_an_execution",
+        "trained_twice_from_a_dataset",
+    ],
+)
 def test_keras_ways_to_run_a_step_give_the_same(keras: Seen, case: str) -> None:
     alike, distance = both(keras, case)
     assert alike and distance < ROUNDING
@@ -175,6 +185,12 @@ def test_keras_compiled_step_is_turned_off_or_refused(keras: Seen) -> None:
     assert told and alike and other_alike
     if keras["backend"][0] == "tensorflow":
         assert refused[0] == "comm-jit"
+
+
+def test_keras_backend_or_strategy_that_cannot_be_served_is_refused(keras: Seen) -> None:
+    assert both(keras, "another_backend") == ["comm-keras-backend", "keras.backend.backend()"]
+    if keras["backend"][0] == "tensorflow":
+        assert both(keras, "strategy_of_tensorflow") == ["comm-strategy", "tf.distribute"]
 
 
 def test_keras_loop_of_ones_own_equals_fit(keras: Seen) -> None:

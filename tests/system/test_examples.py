@@ -54,6 +54,15 @@ def test_script_for_the_old_plugin_runs_as_it_is() -> None:
     assert "variables are rank 0's on every rank" in said
 
 
+@pytest.mark.parametrize(("framework", "recipe"), [("keras", "tensorflow"), ("torch", "pytorch")])
+def test_serial_script_learns(framework: str, recipe: str) -> None:
+    """Its distributed twin is run by docs/training.md."""
+    _run(f"fairlead build {recipe}")
+    (command,) = _commands(f"{framework}_serial.py")
+    (accuracy,) = re.findall(r"^accuracy (0\.\d+)$", _run(command), re.MULTILINE)
+    assert float(accuracy) > 0.85
+
+
 def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
     (command,) = _commands("run.sh")
     line, _, output = _run(command).partition("\n\n")

@@ -1,18 +1,17 @@
 """Data-parallel Keras 3, on its TensorFlow and its torch backend.
 
-    from fairlead import comm
-    from fairlead.comm.keras import AverageMetrics, Broadcast, DistributedOptimizer
+    from fairlead.comm.keras import AverageMetrics, Broadcast, DistributedOptimizer, rank, size
 
-    x, y = x[comm.rank() :: comm.size()], y[comm.rank() :: comm.size()]
+    x, y = x[rank() :: size()], y[rank() :: size()]
     model.compile(DistributedOptimizer(keras.optimizers.Adam()), loss="mse")
     model.fit(x, y, callbacks=[Broadcast(), AverageMetrics()])
 
 Every rank computes the gradients of its own batch; :func:`DistributedOptimizer` applies their mean,
 so one step on N ranks is one step on a batch N times as large. :class:`Broadcast` gives all ranks
-rank 0's state, and proves once an epoch that they still hold the same bits. :doc:`docs/training.md`
+rank 0's state, and proves once an epoch that they still hold the same bits. docs/training.md
 tells what is averaged when.
 
-Loss and gradients are averaged by :meth:`fairlead.comm.Comm.aggregate` in one fused buffer a step:
+Gradients are averaged by :meth:`fairlead.comm.Comm.aggregate` in one fused buffer a step:
 in TensorFlow through one ``tf.numpy_function``, in torch on the tensors themselves.
 """
 
@@ -20,13 +19,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 
 from fairlead import comm
-from fairlead.comm import fronts
+from fairlead.comm import fronts, rank, size
 from fairlead.comm.core import Array, Comm
 from fairlead.findings import FairleadError, fail
 
@@ -38,6 +38,8 @@ __all__ = [
     "average_state",
     "broadcast",
     "on_rank_0",
+    "rank",
+    "size",
 ]
 
 _MARK = "_fairlead_averaging"
@@ -64,7 +66,7 @@ def DistributedOptimizer(optimizer: Any) -> Any:
     """
     _backend()
     fronts.end_together()
-    if _MARK not in vars(optimizer):
+    if not hasattr(optimizer, _MARK):
         _Averaging(optimizer).attach()
     return optimizer
 
@@ -80,11 +82,13 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
         model: a built model.
         optimizer: what it is trained with; ``model.optimizer`` without it.
     Raises:
-        FairleadError: the model is not built, the optimizer is not a :func:`DistributedOptimizer`,
-            the ranks have other variables, or they differ after the broadcast.
+        FairleadError: the model is not built, or is under a strategy of ``tf.distribute``; the
+            optimizer is not a :func:`DistributedOptimizer`; the ranks have other variables, or they
+            differ after the broadcast.
     """
     optimizer = model.optimizer if optimizer is None else optimizer
     ranks, averaging = comm.init(), _outermost(optimizer)
+    _refuse_strategy(getattr(model, "distribute_strategy", None))
     if not model.built:
         raise fail(
             "the model has no weights yet",
@@ -141,7 +145,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
         if model.jit_compile and not model.run_eagerly:
             model.jit_compile = False
             model.train_function = None
-            if comm.rank() == 0:
+            if rank() == 0:
                 warnings.warn(
                     "fairlead.comm.keras turned off jit_compile, for compiled steps cannot call MPI;"
                     " compile(jit_compile=False) says so yourself",
@@ -158,7 +162,11 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
         if not self._begun:
             self._begun = True
             self._require_equal_steps()
-            broadcast(self.model, root=self.root)
+            if self.model.built or _backend() == "torch":
+                broadcast(self.model, root=self.root)
+            else:
+                step = self.model.train_function
+                self.model.train_function = partial(self._first_step, step)
 
     def on_test_begin(self, logs: Any = None) -> None:
         if self._begun:  # validation, within fit
@@ -179,6 +187,16 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             self._averaged = True
             fronts.meet(comm.init())
             average_state(self.model)
+
+    def _first_step(self, step: Callable[[Any], Any], iterator: Any) -> Any:
+        """The first step of a model whose weights TensorFlow would make in the middle of it."""
+        self.model.train_function = step
+        spec = getattr(iterator, "element_spec", None)
+        if spec is not None:
+            inputs, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
+            self.model(keras.tree.map_structure(_symbol, inputs))
+        broadcast(self.model, root=self.root)
+        return step(iterator)
 
     def _require_equal_steps(self) -> None:
         ranks = comm.init()
@@ -274,9 +292,9 @@ class Warmup(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._step <= self._total:
             done = self._step / self._total if self._total else 1.0
-            size = comm.size() if self.size is None else self.size
+            factor = size() if self.size is None else self.size
             try:
-                self.model.optimizer.learning_rate = self.initial_lr * (1 + (size - 1) * done)
+                self.model.optimizer.learning_rate = self.initial_lr * (1 + (factor - 1) * done)
             except TypeError as exc:
                 raise fail(
                     "the learning rate cannot be warmed up",
@@ -294,7 +312,7 @@ def on_rank_0(*callbacks: Any) -> list[Any]:
     >>> fit(callbacks=[Broadcast(), AverageMetrics(), *on_rank_0(ModelCheckpoint(path))])
     ... # doctest: +SKIP
     """
-    return list(callbacks) if comm.rank() == 0 else []
+    return list(callbacks) if rank() == 0 else []
 
 
 class _Averaging:
@@ -345,7 +363,7 @@ def _outermost(optimizer: Any) -> _Averaging:
     step with infinite gradients, which every rank must decide alike: from the averaged ones.
     """
     inner = optimizer
-    while _MARK not in vars(inner):
+    while not hasattr(inner, _MARK):
         inner = getattr(inner, "inner_optimizer", None)
         if inner is None:
             raise fail(
@@ -400,7 +418,7 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
         try:
             return fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
         except FairleadError as exc:
-            raise RuntimeError(fronts.words(exc)) from exc
+            raise RuntimeError(fronts.words(exc)) from None
 
     averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
     for got, given in zip(averaged, dense, strict=True):
@@ -413,7 +431,11 @@ def _refuse_xla(tf: Any) -> None:
 
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise _compiled("XLA")
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    _refuse_strategy(tf.distribute.get_strategy())
+
+
+def _refuse_strategy(strategy: Any) -> None:
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise fail(
             "the model is trained by a strategy of TensorFlow's own as well",
             where="tf.distribute",
@@ -444,6 +466,10 @@ def _backend() -> str:
             check="comm-keras-backend",
         )
     return name
+
+
+def _symbol(spec: Any) -> Any:
+    return keras.KerasTensor(spec.shape, spec.dtype.name)
 
 
 def _names(variables: Sequence[Any]) -> list[str]:

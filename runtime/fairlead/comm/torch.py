@@ -1,9 +1,8 @@
 """Data-parallel torch on CPUs, by MPI: a wrapped optimizer, or a hook for torch's own DDP.
 
-    from fairlead import comm
-    from fairlead.comm.torch import DistributedOptimizer, broadcast_parameters
+    from fairlead.comm.torch import DistributedOptimizer, broadcast_parameters, rank, size
 
-    x, y = x[comm.rank() :: comm.size()], y[comm.rank() :: comm.size()]
+    x, y = x[rank() :: size()], y[rank() :: size()]
     broadcast_parameters(model)
     optimizer = DistributedOptimizer(torch.optim.Adam(model.parameters()), model.named_parameters())
 
@@ -13,7 +12,7 @@ DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.
 while the backward pass still runs.
 
 Tensors on GPUs are refused: NCCL moves them better, through DistributedDataParallel.
-:doc:`docs/training.md` tells what is averaged when.
+docs/training.md tells what is averaged when.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 
 from fairlead import comm
-from fairlead.comm import fronts
+from fairlead.comm import fronts, rank, size
 from fairlead.comm.core import Array
 from fairlead.findings import fail
 
@@ -43,6 +42,8 @@ __all__ = [
     "check_state",
     "ddp_hook",
     "init_process_group",
+    "rank",
+    "size",
 ]
 
 _MARK = "_fairlead_averaging"

@@ -31,6 +31,11 @@ from fairlead.findings import FairleadError
 ME, RANKS = comm.rank(), comm.size()
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 FOLDER = Path(sys.argv[1])
+if TENSORFLOW:
+    import tensorflow as tf
+
+    cpus = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
 CASES = {}
 
 
@@ -141,11 +146,59 @@ def eager_steps():
 
 
 @case
+def model_without_an_input_layer():
+    """Its weights are made while the first step is traced."""
+
+    def late(seed):
+        keras.utils.set_random_seed(seed)
+        return keras.Sequential([layers.Dense(8, activation="tanh"), layers.Dense(1)])
+
+    model, whole = late(ME), late(0)
+    fit(model, DistributedOptimizer(keras.optimizers.Adam(0.01)), [Broadcast()])
+    fit(whole, keras.optimizers.Adam(0.01), rank="all")
+    return [alike(model), distance(model, whole)]
+
+
+@case
 def several_steps_an_execution():
     model, whole = network(ME), network(0)
     several = {"steps_per_execution": 2} if TENSORFLOW else {}
     fit(model, DistributedOptimizer(keras.optimizers.SGD(0.05)), [Broadcast()], **several)
     fit(whole, keras.optimizers.SGD(0.05), rank="all")
+    return [alike(model), distance(model, whole)]
+
+
+@case
+def trained_twice_from_a_dataset():
+    """A model by subclass, whose second fit goes on with one rank's weights and is validated."""
+
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = network(ME)
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            x, y = data()
+            rows = slice(ME + index * 4 * RANKS, (index + 1) * 4 * RANKS, RANKS)
+            return x[rows], y[rows]
+
+    model, whole = Own(), network(0)
+    wrapped = DistributedOptimizer(keras.optimizers.Adam(0.01))
+    model.compile(wrapped, loss="mse", jit_compile=False)
+    callbacks, given = [Broadcast(), AverageMetrics()], {"verbose": 0, "shuffle": False}
+    model.fit(Batches(), callbacks=callbacks, **given)
+    model.evaluate(Batches(), verbose=0, callbacks=callbacks[:1])
+    if ME == 1:
+        model.inner.set_weights([w + 1 for w in model.inner.get_weights()])
+    model.fit(Batches(), callbacks=callbacks, validation_data=Batches(), **given)
+    fit(whole, keras.optimizers.Adam(0.01), rank="all")
     return [alike(model), distance(model, whole)]
 
 
@@ -188,7 +241,11 @@ def batch_normalization():
     means = comm.aggregate(own)
     got = values(model.layers[1].non_trainable_weights)
     differed = not comm.check_buffers_match(own).matches
-    return [differed, alike(model), max(float(np.abs(a - b).max()) for a, b in zip(means, got))]
+    return [
+        differed,
+        alike(model),
+        max(float(np.abs(a - b).max()) for a, b in zip(means, got, strict=True)),
+    ]
 
 
 @case
@@ -356,6 +413,27 @@ def compiled_step():
     other, optimizer = network(0), DistributedOptimizer(keras.optimizers.SGD(0.05))
     broadcast(other, optimizer)
     return [told, alike(model), refusal(lambda: fit(other, optimizer, jit_compile=True))]
+
+
+@case
+def another_backend():
+    ours, keras.backend.backend = keras.backend.backend, lambda: "jax"
+    try:
+        return refusal(lambda: DistributedOptimizer(keras.optimizers.SGD()))
+    finally:
+        keras.backend.backend = ours
+
+
+@case
+def strategy_of_tensorflow():
+    if not TENSORFLOW:
+        return None
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = network(ME)
+        wrapped = DistributedOptimizer(keras.optimizers.SGD(0.05))
+        return refusal(lambda: broadcast(model, wrapped))
 
 
 @case

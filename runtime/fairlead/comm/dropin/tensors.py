@@ -103,10 +103,9 @@ def _over_torch(collective: Collective, values: Sequence[Any], torch: Any) -> li
 
 def value_of(variable: Any) -> Any:
     """Keras 3's variables hold one of the framework; everything else is itself."""
-    keras: Any = sys.modules.get("keras")
-    if keras is not None and isinstance(variable, getattr(keras, "Variable", ())):
-        return variable.value
-    return variable
+    keras = sys.modules.get("keras")
+    of_keras: bool = keras is not None and isinstance(variable, getattr(keras, "Variable", ()))
+    return variable.value if of_keras else variable
 
 
 def tensorflow() -> Any:
