@@ -5,7 +5,7 @@ TEST_IMAGES := mpi-base tensorflow
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench clean
+.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -44,6 +44,9 @@ check: venv ## ruff and mypy; changes nothing
 fix: venv ## what ruff can mend
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
+
+bench-comm: test-setup ## only the bars of the collectives
+	@$(PY) -m benchmarks comm-node
 
 bench: images ## measure every bar; exit 1 when one is missed
 	@$(PY) -m benchmarks

@@ -128,7 +128,7 @@ def debian_openmpi() -> Path:
     """A root folder with Debian 12's Open MPI: its components are files that it opens by itself."""
     return debian_files(
         "bookworm", "libopenmpi3", "libc6", "libc-bin", "libpmix2", "libevent-core-2.1-7",
-        "libevent-pthreads-2.1-7", "libhwloc15", "libucx0", "libfabric1", "libibverbs1", "libefa1",
+        "libevent-pthreads-2.1-7", "libhwloc15", "libucx0", "libfabric1", "libibverbs1", "ibverbs-providers",
         "libpsm2-2", "libpsm-infinipath1", "librdmacm1", "libnl-3-200", "libnl-route-3-200",
         "libnuma1", "libudev1", "zlib1g", "libmunge2", "libltdl7", "libcap2",
     )  # fmt: skip

@@ -313,3 +313,64 @@ comm.finalize()
         pytest.skip("the reference does one thing at a time, so the order must be the same")
     code, lines, err = ranks(3, program)
     assert (code, lines) == (0, ["ok 20 20"] * 3), err
+
+
+def test_powersgd_is_the_mean_of_what_every_rank_left_out_and_gave(ranks):
+    program = """
+import numpy as np
+from fairlead import comm
+from fairlead.comm.powersgd import PowerSGD
+ranks = comm.init()
+compressed = PowerSGD(ranks, rank=2)
+handed_in, given = np.zeros((40, 30)), np.zeros((40, 30))
+for step in range(10):
+    every = [np.random.default_rng((step, r)).normal(size=(40, 30)) for r in range(ranks.size)]
+    handed_in += np.mean(every, axis=0)
+    given += compressed.aggregate([every[ranks.rank]])[0]
+left_out = comm.aggregate([compressed._kept[0].error])[0]
+np.testing.assert_allclose(given + left_out, handed_in, atol=1e-10)
+print("ok", comm.check_buffers_match([given]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+@pytest.mark.parametrize(("compression", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])
+def test_compression_keeps_its_error_bound(ranks, compression, unit):
+    program = f"""
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+for count in (1000, 300_000):
+    every = [np.random.default_rng(r).normal(size=count).astype(np.float32) for r in range(ranks.size)]
+    exact = np.mean(every, axis=0, dtype=np.float64)
+    mine = every[ranks.rank].copy()
+    (got,) = comm.aggregate([mine], compression="{compression}")
+    size = np.mean(np.abs(every), axis=0, dtype=np.float64)
+    assert (np.abs(got - exact) <= {unit} * (size + np.abs(exact)) * 1.01 + 1e-7).all()
+    assert (got != exact.astype(np.float32)).any() and np.array_equal(mine, every[ranks.rank])
+    (double,) = comm.aggregate([mine.astype(np.float64)], compression="{compression}")
+    np.testing.assert_allclose(double, exact, rtol=1e-14, atol=1e-16)
+print("ok", comm.check_buffers_match([got]).matches)
+comm.finalize()
+"""
+    code, lines, err = ranks(3, program)
+    assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+def test_start_of_a_rank_imports_little(ranks):
+    """DESIGN.md's bar: at 10,000 ranks every import is a storm on the file system."""
+    program = """
+import sys
+import numpy, pickle
+from mpi4py import MPI
+before = set(sys.modules)
+from fairlead import comm
+comm.init()
+new = sorted(set(sys.modules) - before)
+print("ok" if len(new) <= 15 else new)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok", "ok"]), (lines, err)

@@ -54,6 +54,14 @@ def test_script_for_the_old_plugin_runs_as_it_is() -> None:
     assert "variables are rank 0's on every rank" in said
 
 
+def test_delayed_gradients_reach_the_truth_and_say_what_the_delay_does(base_image: None) -> None:
+    (command,) = _commands("delayed_gradients.py")
+    said = _run(command)
+    error = re.search(r"largest error (\S+); the same weights on all ranks: True; by native", said)
+    assert error and float(error[1]) < 1e-6, said
+    assert said.count("gradients are applied one step late from here") == 1
+
+
 @pytest.mark.parametrize(("framework", "recipe"), [("keras", "tensorflow"), ("torch", "pytorch")])
 def test_serial_script_learns(framework: str, recipe: str) -> None:
     """Its distributed twin is run by docs/training.md."""

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from fairlead.comm import backend
+from fairlead.comm import backend, core
 from fairlead.comm.backend import Alone, ranks_promised
 from fairlead.comm.core import Comm
 from fairlead.findings import FairleadError
@@ -220,3 +220,17 @@ def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
 def test_gather_to_no_rank_is_refused(comm):
     with pytest.raises(FairleadError, match="no rank 3"):
         comm.gather(1, root=3)
+
+
+def test_bfloat16_rounds_to_nearest_even_and_keeps_nan_and_infinity():
+    values = np.float32([1, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, 3.4e38, np.inf, -0.0])
+    want = np.float32([1, 1, 1 + 4 * 2**-8, 1 + 2 * 2**-8, np.inf, np.inf, -0.0])
+    np.testing.assert_array_equal(core.rounded(values, "bf16"), want)
+    assert np.isnan(core.rounded(np.float32([np.nan]), "bf16")[0])
+    assert core.rounded(np.float64([1 / 3]), "bf16")[0] == 1 / 3
+
+
+def test_unknown_compression_is_refused(comm):
+    with pytest.raises(FairleadError) as caught:
+        comm.aggregate([np.ones(2, np.float32)], compression="int8")
+    assert caught.value.findings[0].check == "comm-compression"

@@ -98,7 +98,7 @@ def _lines(facts: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     last = ""
     for what, value, seen in facts:
         where = re.sub(rf"(?<![\w/]){re.escape(home)}(?=/)", "~", plain(seen))
-        head = f"{'' if what == last else what:<16}"
+        head = f"{'' if what == last else what:<15} "
         last = what
         if len(head) + len(value) + len(where) + 4 <= _WIDE:
             yield f"{head}{plain(value)}" + click.style(f"  ({where})", dim=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,22 @@ Examples:
   fairlead train hepcnn -n 4 --max-seconds 600 --epochs 5 -o report
   fairlead train hepcnn -n 2 --mpi container --json
   fairlead train hepcnn -n 2 --data /scratch/hep-events
+  fairlead train --auto train.py -n 4
+  fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
 """
 MODELS = ("hepcnn",)
 
 
 @click.command(epilog=EPILOG, short_help="Train a bundled model data-parallel, and report.")
-@click.argument("model", type=click.Choice(MODELS))
+@click.argument("model", metavar="MODEL", required=False)
+@click.argument("arguments", metavar="", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--auto",
+    metavar="SCRIPT",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Instead of MODEL: a serial Keras or torch script, made one of many ranks. Its own arguments"
+    " follow `--`.",
+)
 @click.option(
     "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on."
 )
@@ -87,7 +98,9 @@ MODELS = ("hepcnn",)
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and launch nothing.")
 @json_option
 def train(
-    model: str,
+    model: str | None,
+    arguments: tuple[str, ...],
+    auto: Path | None,
     ranks: int,
     image: str,
     planning: options.Planning,
@@ -107,7 +120,22 @@ def train(
     The launch is planned, checked and proved as by `fairlead run`. Speed is measured on 1 rank,
     then the model is trained on all: initial weights are broadcast, gradients averaged, and at the
     end all ranks must hold the same bits. The held-out score stands beside a linear model's.
+
+    With --auto, a serial script is launched as it is: data are shared out, gradients averaged, models
+    written by rank 0; what cannot be shared out is refused.
     """
+    if auto is not None:
+        return _auto(auto, ((model,) if model else ()) + arguments, ranks, image, as_json)
+    if model not in MODELS or arguments:
+        given = " ".join(filter(None, [model, *arguments]))
+        raise fail(
+            f"there is no bundled model `{given}`" if given else "nothing to train",
+            where="MODEL",
+            why=f"known: {', '.join(MODELS)}",
+            remedy="fairlead train hepcnn, or `--auto SCRIPT` for a script of your own",
+            check="train-model",
+            code=ExitCode.USAGE,
+        )
     from fairlead.report import require_tools, write_report
     from fairlead.report.compose import compose
     from fairlead.train.host import TrainOptions
@@ -165,21 +193,63 @@ def train(
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
-    """The commands that repeat this run: every option that was given, none that was not."""
-    words = ["fairlead", "train"]
+# What says how a bundled model is trained, and nothing of a script.
+_OF_MODELS = ("data", "train_events", "epochs", "batch", "max_seconds", "seed", "output")
+
+
+def _auto(script: Path, words: tuple[str, ...], ranks: int, image: str, as_json: bool) -> int:
+    """`fairlead run` of the script, by what makes it one of many ranks."""
+    from fairlead.cli.run import run
+
+    context = click.get_current_context()
+    if idle := [n for n in _OF_MODELS if _is_given(context, n)]:
+        flag = next(max(p.opts, key=len) for p in context.command.params if p.name == idle[0])
+        raise fail(
+            f"{flag} is for bundled models",
+            where=f"--auto {script}",
+            why="a script has its data and its training in itself",
+            remedy=f"leave it out; the script's own arguments follow `--`, e.g. `-- {flag} …`",
+            check="train-model",
+            code=ExitCode.USAGE,
+        )
+    skipped = ("model", "arguments", "auto", "ranks", "image")
+    options = list(_given(context, skipped))
+    script = script.resolve()
+    if not script.is_relative_to(Path.cwd()):  # that folder the container has anyhow
+        options += ["--bind", str(script.parent)]
+    command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]
+    argv = ["-n", str(ranks), *options, image, "--", *command]
+    with run.make_context("run", argv, parent=context.parent) as inner:
+        code: int = run.invoke(inner) or 0
+    return code
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _given(context: click.Context, skipped: tuple[str, ...] = ()) -> Iterator[str]:
+    """The options of this command line, as words."""
     for parameter in context.command.params:
         name = str(parameter.name)
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         value = context.params[name]
-        if isinstance(parameter, click.Argument):
-            words.append(str(value))
-        elif given and isinstance(parameter, click.Option):
-            flag = max(parameter.opts, key=len)
-            if parameter.is_flag:
-                words.append(flag)
-            for one in () if parameter.is_flag else value if parameter.multiple else (value,):
-                words += [f"{flag}={one}"] if str(one).startswith("-") else [flag, str(one)]
+        if (
+            name in skipped
+            or not isinstance(parameter, click.Option)
+            or not _is_given(context, name)
+        ):
+            continue
+        flag = max(parameter.opts, key=len)
+        if parameter.is_flag:
+            yield flag
+            continue
+        for one in value if parameter.multiple else (value,):
+            yield from [f"{flag}={one}"] if str(one).startswith("-") else [flag, str(one)]
+
+
+def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
+    """The commands that repeat this run: every option that was given, none that was not."""
+    words = ["fairlead", "train", str(context.params["model"]), *_given(context)]
     built = () if Path(image).exists() else (f"fairlead build {image}",)
     return (*built, shlex.join(words))
 

@@ -99,14 +99,22 @@ def broadcast(
     return init().broadcast(arrays, root, out)
 
 
-def aggregate(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
+def aggregate(
+    arrays: Sequence[Array],
+    out: Sequence[Array] | None = None,
+    compression: str | None = None,
+) -> list[Array]:
     """See :meth:`Comm.aggregate`."""
-    return init().aggregate(arrays, out)
+    return init().aggregate(arrays, out, compression)
 
 
-def start(arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
+def start(
+    arrays: Sequence[Array],
+    out: Sequence[Array] | None = None,
+    compression: str | None = None,
+) -> Pending:
     """See :meth:`Comm.start`."""
-    return init().start(arrays, out)
+    return init().start(arrays, out, compression)
 
 
 def average(value: float) -> float:

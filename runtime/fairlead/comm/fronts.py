@@ -153,7 +153,7 @@ def named(exc: FairleadError, names: Sequence[str]) -> FairleadError:
         return f"{match[0]} ({names[index]})" if index < len(names) else match[0]
 
     def with_names(text: str) -> str:
-        return re.sub(r"array (\d+)", name, text)
+        return re.sub(r"(?:array|tensor) (\d+)", name, text)
 
     return FairleadError(
         [

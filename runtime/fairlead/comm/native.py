@@ -16,17 +16,16 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of
+from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
 from fairlead.findings import ExitCode, FairleadError, fail
 
-_VERSION = 1
-_SUM, _MEAN = 0, 1
+_MEAN = 1
+_WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
 # Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
 _FORMS = {
@@ -85,15 +84,16 @@ class Layout:
     host: str
 
 
-def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
+def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
     """Where the core is, or None and why there is none.
 
     ``FAIRLEAD_COMM_LIBRARY`` names it; without that, the one that this machine's cache holds.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
-        path = Path(named)
-        return (path, "") if path.is_file() else (None, f"FAIRLEAD_COMM_LIBRARY={named} is no file")
+        if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
+            return named, ""
+        return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
     why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
     if why:
         return None, why
@@ -105,19 +105,19 @@ def library_path(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, 
     except OSError as exc:
         return None, f"its source cannot be read: {exc}"
     if path.is_file():
-        return path, ""
+        return str(path), ""
     return None, "it has not been compiled for this machine; `fairlead run` does so"
 
 
 @lru_cache(maxsize=1)
-def load(path: Path) -> ctypes.CDLL:
+def load(path: str) -> ctypes.CDLL:
     """The core, with the types of its functions.
 
     Raises:
         FairleadError: it cannot be loaded.
     """
     try:
-        core = ctypes.CDLL(str(path))
+        core = ctypes.CDLL(path)
         tensors = (ctypes.c_void_p, ctypes.c_uint64)
         core.fairlead_comm_error.restype = ctypes.c_char_p
         core.fairlead_comm_aggregate.argtypes = (ctypes.c_void_p, *tensors, ctypes.c_int)
@@ -136,7 +136,7 @@ def load(path: Path) -> ctypes.CDLL:
     except (OSError, AttributeError) as exc:
         raise fail(
             "the collective core cannot be loaded",
-            where=str(path),
+            where=path,
             why=str(exc),
             remedy="start the program with `fairlead run`, or let mpi4py carry the gradients:"
             " FAIRLEAD_COMM_BACKEND=mpi4py",
@@ -148,7 +148,7 @@ def load(path: Path) -> ctypes.CDLL:
 class NativeComm(Comm):
     """:class:`Comm` by the native core. MPI must run already; ``backend`` is what ends it."""
 
-    def __init__(self, backend: Backend, path: Path):
+    def __init__(self, backend: Backend, path: str):
         """Collective.
 
         Raises:
@@ -182,11 +182,21 @@ class NativeComm(Comm):
         made._team = self._new_team(threads)
         return made
 
-    def aggregate(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> list[Array]:
-        return self._aggregate(arrays, out).wait()
+    def aggregate(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+    ) -> list[Array]:
+        return self._aggregate(arrays, out, compression).wait()
 
-    def start(self, arrays: Sequence[Array], out: Sequence[Array] | None = None) -> Pending:
-        return self._aggregate(arrays, out, background=True)
+    def start(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+    ) -> Pending:
+        return self._aggregate(arrays, out, compression, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -223,17 +233,22 @@ class NativeComm(Comm):
         return team
 
     def _aggregate(
-        self, arrays: Sequence[Array], out: Sequence[Array] | None, background: bool = False
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        compression: str | None,
+        background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays, AVERAGED)
+        operation = _MEAN | _WIRES[wire(compression)] << 8
         call = _Tensors(arrays, out)
         if not background:
-            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, _MEAN)
+            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
             return Pending(call.result)
         ticket = ctypes.c_uint64()
         code = self._core.fairlead_comm_start(
-            self._team, call.at, call.count, _MEAN, ctypes.byref(ticket)
+            self._team, call.at, call.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
@@ -309,13 +324,21 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
 
 def _failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
+    if code == _DIFFER and " passed " in said:
+        return fail(
+            said,
+            where=where,
+            why="a collective needs the same arrays of every rank",
+            remedy="make every rank call the same function with the same arrays in the same order",
+            check="comm-signature",
+        )
     if code == _DIFFER:
         return fail(
             said,
             where=where,
-            why="a collective needs the same call of every rank",
+            why="a collective needs every rank",
             remedy="make every rank call the same function with the same arrays in the same order",
-            check="comm-differ",
+            check="comm-order",
         )
     if code == _PEER_LOST:
         return fail(

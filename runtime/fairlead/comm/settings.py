@@ -28,6 +28,11 @@ SETTINGS = (
     ),
     Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
     Setting(
+        "FAIRLEAD_COMM_COMPRESSION",
+        "none",
+        "how float32 gradients travel: `fp16`, `bf16` or `none`",
+    ),
+    Setting(
         "FAIRLEAD_COMM_STALL_S",
         "20",
         "after so many seconds in one call the ranks that are missing are named; 0: never",

@@ -1,0 +1,75 @@
+"""Serial scripts on two ranks, by `fairlead train --auto`: no line of theirs is changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.system import hosts
+
+
+def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path: Path) -> None:
+    hosts.image("tensorflow")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_keras.py", script)
+    done = hosts.fairlead(
+        "train", "--auto", script, "-n", "2", "--image", "tensorflow", "--", tmp_path, "a word",
+        limit_s=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    # printed by one rank, as a serial script does
+    assert done.stdout.count("the script has come to its end with a word") == 1
+    assert done.stderr.count("2 ranks train together: batches of 8 a rank, 16 in all") == 1
+    one, two = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("seen.*")))
+    for kind in ("arrays", "datasets"):
+        assert one[kind] == two[kind], kind  # weights, and the metrics that both report
+    # 203 samples, a fifth held out: 162 in batches of 8 are 21 steps; each rank makes 11 of 81
+    loss = one["arrays"][1]
+    assert len(loss) == 3 and loss[-1] < loss[0]
+    # 26 batches: 13 a rank; 20 steps an epoch become 10
+    assert one["datasets"][2:] == [2 * 13, 2 * 10]
+    assert one["batches"][0] == two["batches"][0]
+    read = [set(seen["batches"][1]) for seen in (one, two)]
+    assert not read[0] & read[1] and read[0] | read[1] <= set(range(9)) and len(read[0]) == 4
+    for seen in (one, two):
+        assert "generator" in seen["generator"] or "cannot be shared out" in seen["generator"]
+        assert "a dataset of unknown length cannot be shared out" in seen["unknown"]
+    # written once, by rank 0, and whole
+    assert sorted(path.name for path in tmp_path.glob("*.keras")) == [
+        "kept-1.keras", "kept-2.keras", "kept-3.keras", "last.keras",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "check", "what"),
+    [
+        ("print('no training')", "auto-nothing", "nothing was trained together"),
+        ("import sys; sys.exit(3)", "", ""),
+    ],
+)
+def test_script_that_trains_nothing_is_told_so_and_its_exit_code_kept(
+    tmp_path: Path, code: str, check: str, what: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = hosts.fairlead("train", "--auto", script, "--image", hosts.image())
+    assert done.returncode == (1 if check else 3), done.stdout + done.stderr
+    assert what in done.stderr
+    alone = hosts.fairlead("train", "--auto", script, "-n", "1", "--image", hosts.image())
+    assert alone.returncode == (0 if check else 3), alone.stdout + alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("hepcn",), "there is no bundled model `hepcn`"),
+        ((), "nothing to train"),
+        (("hepcnn", "--", "more"), "there is no bundled model `hepcnn more`"),
+        (("--auto", __file__, "--epochs", "3"), "--epochs is for bundled models"),
+    ],
+)
+def test_wrong_words_are_told(words: tuple[str, ...], what: str) -> None:
+    done = hosts.fairlead("train", *words)
+    assert done.returncode == 2 and what in done.stderr, done.stderr
