@@ -46,6 +46,14 @@ def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None
     assert "the same bits on 1 rank(s)" in alone
 
 
+def test_script_for_the_old_plugin_runs_as_it_is() -> None:
+    _run("fairlead build tensorflow")
+    (command,) = _commands("old_plugin_script.py")
+    said = _run(command)
+    assert "mean error over 2 rank(s): 0.000000" in said
+    assert "variables are rank 0's on every rank" in said
+
+
 def test_delayed_gradients_reach_the_truth_and_say_what_the_delay_does(base_image: None) -> None:
     (command,) = _commands("delayed_gradients.py")
     said = _run(command)

@@ -65,6 +65,11 @@ SETTINGS = (
         "100",
         "how long a helper thread sleeps between looks at the network",
     ),
+    Setting(
+        "FAIRLEAD_COMM_DELAY_MOMENTUM",
+        "",
+        "momentum of an old script's optimizer; its late gradients are then made smaller",
+    ),
 )
 
 

@@ -1,0 +1,163 @@
+"""Old scripts, unchanged: modules named ``ml_comm``, ``dl_comm`` and ``horovod`` over :mod:`fairlead.comm`.
+
+    $ fairlead run -n 2 IMAGE -- python3 -m fairlead.comm.dropin train.py --batch 32
+
+or, as the first lines of a script::
+
+    from fairlead.comm import dropin
+    dropin.install()
+
+Nothing is replaced unless one of the two is done. `docs/old-scripts.md` tells what each call does.
+
+* :mod:`~fairlead.comm.dropin.cray` is ``ml_comm`` and ``dl_comm``; :mod:`~fairlead.comm.dropin.teams`
+  holds its state, and :mod:`~fairlead.comm.dropin.session_hooks` the hooks of TF 1 sessions.
+* :mod:`~fairlead.comm.dropin.hvd` is ``horovod``; ``hvd_*.py`` are its parts for each framework.
+
+Sources: the calls as public user code makes them (NERSC's HEP-CNN benchmark, CosmoFlow, cosmoGAN,
+the CUG 2019 tutorial); Horovod's by its documentation, https://horovod.readthedocs.io/en/stable/api.html.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from fairlead.findings import fail
+
+__all__ = ["NAMES", "install"]
+
+_HERE = "fairlead.comm.dropin"
+NAMES = ("ml_comm", "dl_comm", "horovod")
+# The modules that an old script imports, and those that it then gets. Frameworks are loaded with them,
+# hence not before they are asked for.
+_MODULES = {
+    "ml_comm": f"{_HERE}.cray",
+    "dl_comm": f"{_HERE}.cray",
+    "dl_comm.tensorflow": f"{_HERE}.cray_tensorflow",
+    "dl_comm.keras": f"{_HERE}.cray_keras",
+    "dl_comm.torch": f"{_HERE}.cray_torch",
+    "horovod": f"{_HERE}.hvd",
+    "horovod.tensorflow": f"{_HERE}.hvd_tensorflow",
+    "horovod.keras": f"{_HERE}.hvd_keras",
+    "horovod.keras.callbacks": f"{_HERE}.hvd_callbacks",
+    "horovod.tensorflow.keras": f"{_HERE}.hvd_keras",
+    "horovod.tensorflow.keras.callbacks": f"{_HERE}.hvd_callbacks",
+    "horovod.torch": f"{_HERE}.hvd_torch",
+}
+# Set by launchers in each process; before MPI has started there is nothing else to ask.
+_RANK_VARIABLES = (
+    "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID",
+)  # fmt: skip
+
+
+class _StandIn(ModuleType):
+    """A module under the old name that has what another one has, loaded or not."""
+
+    def __init__(self, name: str, source: str):
+        super().__init__(name, f"{name}, by {source} of fairlead")
+        self.__path__: list[str] = []
+        self.__fairlead__ = source
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(self.__fairlead__), name)
+
+    def __dir__(self) -> list[str]:
+        source = importlib.import_module(self.__fairlead__)
+        return sorted(getattr(source, "__all__", None) or dir(source))
+
+
+class _Finder:
+    """Finds the modules below the names that were installed; all others are none of its business."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        top, _, below = name.partition(".")
+        if top not in self.names:
+            return None
+        if name not in _MODULES:
+            from fairlead.comm.dropin.absent import refuse
+
+            refuse(top, below)
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name, _MODULES[spec.name])
+
+    def exec_module(self, module: ModuleType) -> None:
+        source = importlib.import_module(_MODULES[module.__name__])
+        public = getattr(source, "__all__", ())
+        # What the source only has when it is asked for stays there: see _StandIn.
+        vars(module).update({n: vars(source)[n] for n in public if n in vars(source)})
+        vars(module)["__all__"] = list(public)
+
+
+_finder = _Finder()
+
+
+def install(names: Sequence[str] = NAMES, environ: Mapping[str, str] = os.environ) -> None:
+    """Lets this process import ``names`` from fairlead. Rank 0 says what they stand in for.
+
+    Args:
+        names: of :data:`NAMES`. A module that is installed for real and left out is used as ever.
+    Raises:
+        FairleadError: another name; or the real module of that name is imported already, so that the
+            program would use two libraries at once.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise fail(
+                f"there is no stand-in for `{name}`",
+                where="fairlead.comm.dropin",
+                why=f"known: {', '.join(NAMES)}",
+                remedy="name one of them",
+                check="comm-dropin-name",
+            )
+        known = sys.modules.get(name)
+        if known is not None and not hasattr(known, "__fairlead__"):
+            raise fail(
+                f"the real `{name}` is imported already",
+                where=str(getattr(known, "__file__", None) or name),
+                why="the program would use two libraries at once",
+                remedy="call fairlead.comm.dropin.install() before everything else imports it, or"
+                f" leave `{name}` out of its names",
+                check="comm-dropin-loaded",
+            )
+    fresh = [name for name in names if name not in _finder.names]
+    real = {name: place for name in fresh if (place := _real(name))}
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    for name in fresh:
+        _finder.names.add(name)
+        importlib.import_module(name)
+    if fresh and _first(environ):
+        said = f"fairlead: {', '.join(fresh)}: imports of these names get fairlead.comm.dropin"
+        for name, place in real.items():
+            said += f"; the real {name} ({place}) is installed and not used"
+        sys.stderr.write(f"{said}\n")
+
+
+def _real(name: str) -> str:
+    """Where the real module of this name is; empty where there is none."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return ""
+    if spec is None:
+        return ""
+    return spec.origin or ", ".join(spec.submodule_search_locations or ()) or "built in"
+
+
+def _first(environ: Mapping[str, str]) -> bool:
+    given = [environ[variable] for variable in _RANK_VARIABLES if environ.get(variable)]
+    return not given or given[0] == "0"

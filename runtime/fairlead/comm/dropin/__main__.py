@@ -1,0 +1,51 @@
+"""``python3 -m fairlead.comm.dropin [--only NAMES] SCRIPT ARGS…``: runs an old script unchanged."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+from fairlead.comm.dropin import NAMES, install
+
+_USAGE = f"""\
+usage: python3 -m fairlead.comm.dropin [--only NAMES] SCRIPT [ARGS...]
+
+Runs SCRIPT, whose imports of {", ".join(NAMES)} get what fairlead has in their place.
+
+  --only NAMES  only these of them, with commas between
+"""
+
+
+def main(words: list[str]) -> None:
+    names: tuple[str, ...] = NAMES
+    while words and words[0].startswith("-"):
+        option, *words = words
+        option, equals, value = option.partition("=")
+        if option in ("-h", "--help"):
+            sys.stdout.write(_USAGE)
+            return
+        if option != "--only" or not (equals or words):
+            _bad_usage(f"unknown or incomplete option {option}")
+        if not equals:
+            value, *words = words
+        names = tuple(value.split(","))
+    if not words:
+        _bad_usage("no script is given")
+    script = words[0]
+    if not Path(script).is_file():
+        _bad_usage(f"there is no script {script}")
+    install(names)
+    # As `python3 SCRIPT` has them.
+    sys.argv = words
+    sys.path[0] = str(Path(script).resolve().parent)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _bad_usage(why: str) -> None:
+    sys.stderr.write(f"{_USAGE}\nerror: {why}\n")
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,111 @@
+"""Keras callbacks under their old names and with their old arguments, over :mod:`fairlead.comm.keras`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from fairlead import comm
+from fairlead.comm.keras import AverageMetrics, Broadcast, Warmup
+
+__all__ = [
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
+
+
+class BroadcastGlobalVariablesCallback(Broadcast):
+    """:class:`fairlead.comm.keras.Broadcast`: weights and optimizer state of rank ``root_rank``.
+
+    Args:
+        head_rank, validate: what the Cray plugin's wrapper calls ``root_rank``, and whether the ranks
+            are compared at the end of each epoch.
+    """
+
+    def __init__(
+        self,
+        root_rank: int = 0,
+        validate: bool = True,
+        device: str = "",
+        local_variables: Any = None,
+        head_rank: int | None = None,
+    ):
+        super().__init__(root=root_rank if head_rank is None else head_rank, check=bool(validate))
+
+
+class MetricAverageCallback(AverageMetrics):
+    """:class:`fairlead.comm.keras.AverageMetrics`."""
+
+    def __init__(self, device: str = "", **more: Any):
+        super().__init__()
+
+
+class LearningRateWarmupCallback(Warmup):
+    """:class:`fairlead.comm.keras.Warmup`, which is given the rate to end with.
+
+    Args:
+        initial_lr: the rate after the warm-up, that is one rank's times the number of ranks; without it
+            the optimizer's own.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float | None = None,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+        **more: Any,
+    ):
+        steps = None if steps_per_epoch is None else round(warmup_epochs * steps_per_epoch)
+        super().__init__((initial_lr or 0.0) / comm.size(), warmup_epochs, steps)
+        self._given = initial_lr is not None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self._given:
+            self._given = True
+            self.initial_lr = float(self.model.optimizer.learning_rate) / comm.size()
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Multiplies ``initial_lr`` in the epochs from ``start_epoch`` to before ``end_epoch``.
+
+    Args:
+        multiplier: a number, or a function of the epoch; with ``staircase=False`` of its fraction too.
+        momentum_correction: without meaning here.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float] = 1.0,
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        **more: Any,
+    ):
+        super().__init__()
+        self._rate, self._multiplier = initial_lr, multiplier
+        self._start, self._end = start_epoch, end_epoch
+        self._staircase, self._steps = staircase, steps_per_epoch
+        self._epoch = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._epoch = epoch
+        self._set(epoch)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        steps = self._steps or self.params.get("steps")
+        if not self._staircase and steps:
+            self._set(self._epoch + batch / steps)
+
+    def _set(self, epoch: float) -> None:
+        if self._start <= self._epoch and (self._end is None or self._epoch < self._end):
+            factor = self._multiplier(epoch) if callable(self._multiplier) else self._multiplier
+            self.model.optimizer.learning_rate = self._rate * factor

@@ -1,0 +1,76 @@
+"""``dl_comm.keras``: the Keras wrapper of the Cray plugin, over :mod:`fairlead.comm.keras`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from fairlead import comm
+from fairlead.comm.dropin.callbacks import (
+    BroadcastGlobalVariablesCallback,
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
+from fairlead.comm.dropin.cray import check_buffers_match, local_rank
+from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.keras import DistributedOptimizer as _front
+
+__all__ = [
+    "BroadcastGlobalVariablesCallback",
+    "DistributedOptimizer",
+    "InitPluginCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+    "check_buffers_match",
+    "finalize",
+    "init",
+    "local_rank",
+    "rank",
+    "size",
+]
+
+
+def init(*args: Any, **named: Any) -> None:
+    """Starts MPI. Threads, teams and sizes are without meaning here: Keras averages synchronously."""
+    comm.init()
+
+
+def finalize() -> None:
+    comm.finalize()
+
+
+def rank() -> int:
+    return comm.rank()
+
+
+def size() -> int:
+    return comm.size()
+
+
+def DistributedOptimizer(optimizer: Any, name: str | None = None, **more: Any) -> Any:
+    """:func:`fairlead.comm.keras.DistributedOptimizer`."""
+    return _front(optimizer)
+
+
+class InitPluginCallback(keras.callbacks.Callback):  # type: ignore[misc]
+    """Says on rank 0 where ``buffer_size`` is not that of the model; it has nothing to start."""
+
+    def __init__(self, max_steps: int = 0, buffer_size: int = 0):
+        super().__init__()
+        comm.init()
+        self._size = buffer_size
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        size = sum(int(w.size) for w in map(_array, self.model.trainable_weights))
+        if self._size and self._size != size:
+            say_on_rank_0(
+                f"InitPluginCallback was told a buffer_size of {self._size}, but the trainable weights have"
+                f" {size} elements; all of them are averaged"
+            )
+
+
+def _array(weight: Any) -> Any:
+    return keras.ops.convert_to_numpy(weight)

@@ -1,0 +1,138 @@
+"""``horovod.tensorflow``: eager, in functions, and in graphs and sessions of TF 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow
+
+from fairlead.comm.dropin import hvd, tensors
+from fairlead.comm.dropin.absent import getter
+from fairlead.comm.dropin.hvd import *  # noqa: F403
+from fairlead.comm.dropin.optimizers import averaging
+from fairlead.comm.dropin.session_hooks import BcastTensors, broadcast_op
+
+__all__ = [
+    *hvd.__all__,
+    "BroadcastGlobalVariablesHook",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "broadcast_global_variables",
+    "broadcast_variables",
+]
+
+__getattr__ = getter("horovod")
+_v1: Any = tensorflow.compat.v1
+_GRADIENTS = "fairlead_gradients"
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: Any) -> Any:
+    """Gives variables, of TensorFlow or of Keras 3, rank ``root_rank``'s values. Collective.
+
+    Returns:
+        The operation that does it, in a graph of TF 1; else None, and it is done.
+    """
+    given = [tensors.value_of(variable) for variable in variables]
+    if not tensorflow.executing_eagerly() and not tensorflow.inside_function():
+        return broadcast_op(given, root_rank)
+    values = tensors.over(lambda a: tensors.broadcast_arrays(a, root_rank), given)
+    for variable, value in zip(given, values, strict=True):
+        variable.assign(value)
+    return None
+
+
+def broadcast_global_variables(root_rank: int = 0) -> Any:
+    """The operation that gives all global variables of a TF 1 graph rank ``root_rank``'s values."""
+    hvd.require(
+        not tensorflow.executing_eagerly(),
+        "broadcast_global_variables outside of a TF 1 graph",
+        "broadcast_variables(model.variables, 0)",
+    )
+    return broadcast_op(_v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(BcastTensors):
+    """:class:`BcastTensors` under its other name."""
+
+    def __init__(self, root_rank: int = 0, device: str = ""):
+        super().__init__(root_rank)
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = hvd.Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: Any = hvd.Average,
+    **more: Any,
+) -> Any:
+    """``optimizer`` itself, which from now on applies means over ranks.
+
+    Raises:
+        FairleadError: gradients are to be accumulated, or reduced in another way.
+    """
+    hvd.require(
+        backward_passes_per_step == 1,
+        "backward_passes_per_step",
+        "`gradient_accumulation_steps` of a Keras optimizer",
+    )
+    if not isinstance(optimizer, _v1.train.Optimizer):
+        from fairlead.comm.dropin import hvd_keras
+
+        return hvd_keras.DistributedOptimizer(optimizer, compression=compression, op=op, **more)
+    return averaging(optimizer, _mean(op, compression, more))
+
+
+class DistributedGradientTape:
+    """A ``tf.GradientTape`` whose ``gradient`` gives means over ranks."""
+
+    def __init__(
+        self,
+        gradtape: Any,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = hvd.Compression.none,
+        sparse_as_dense: bool = False,
+        op: Any = hvd.Average,
+        **more: Any,
+    ):
+        self._tape = gradtape
+        self._mean = _mean(op, compression, more, lane=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> Any:
+        return self._tape.__exit__(*exc)
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **more: Any) -> Any:
+        gradients = self._tape.gradient(target, sources, output_gradients, **more)
+        flat = tensorflow.nest.flatten(gradients)
+        return tensorflow.nest.pack_sequence_as(gradients, self._mean(flat))
+
+
+def _mean(op: Any, compression: Any, more: dict[str, Any], lane: bool = True) -> hvd.Mean:
+    known = {k: v for k, v in more.items() if k == "process_set"}
+    reduce = hvd.reduction(
+        op=op, compression=compression, lane=hvd.lane() if lane else None, **known
+    )
+
+    def mean(gradients: list[Any]) -> list[Any]:
+        places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        result: list[Any] = [None] * len(gradients)
+        with tensorflow.name_scope(_GRADIENTS):
+            means = tensors.over(reduce, [gradients[place] for place in places])
+        for place, value in zip(places, means, strict=True):
+            result[place] = value
+        return result
+
+    return mean

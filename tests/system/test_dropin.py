@@ -1,0 +1,232 @@
+"""Scripts written for the Cray plugin and for Horovod, unchanged, on two ranks in the real image."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system import hosts
+
+import fairlead
+from fairlead import native
+from fairlead.paths import cache_dir
+
+OLD = hosts.PROGRAMS / "old_scripts"
+DROPIN = ("python3", "-m", "fairlead.comm.dropin")
+
+
+def _ran(
+    script: Path, folder: Path, *words: str | Path, recipe: str = "tensorflow"
+) -> tuple[str, str]:
+    """stdout and stderr of an old script on two ranks."""
+    shutil.copy(script, folder)
+    done = hosts.fairlead(
+        "run", "-n", "2", "-B", folder, hosts.image(recipe), "--",
+        *DROPIN, folder / script.name, *words, limit_s=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def test_session_with_the_hook_starts_and_stays_equal(tmp_path: Path) -> None:
+    """Delayed from the second step; the initializers run once more within the session."""
+    kept = tmp_path / "checkpoints"
+    words = ("--sync-fraction", "0", "--steps", "16", "--rerun-initializer", "--checkpoints", kept)
+    said, told = _ran(OLD / "hepcnn_session.py", tmp_path, *words)
+    for rank in (0, 1):
+        assert f"rank {rank}: begun at 0, 8 steps, different: 0" in said
+        assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 8 calls", told)
+    # Weights, Adam's moments, statistics of batch normalization and the step; at the start, and again
+    # after the initializers.
+    assert told.count("26 variables are rank 0's on every rank") == 2
+    assert "16 steps of 2 rank(s) are 8 of each, 1 of them synchronous" in told
+    assert told.count("gradients come one step late from here; at momentum 0.9") == 1
+    assert told.count("has no mean yet, and gets zeros") == 1
+    assert len(re.findall(r"training: lr 0.01, epoch 1, loss [\d.]+, twice [\d.]+", said)) == 2
+
+
+@pytest.mark.full
+def test_session_that_rank_0_restores_goes_on_from_there_on_all_ranks(tmp_path: Path) -> None:
+    kept = tmp_path / "checkpoints"
+    _ran(OLD / "hepcnn_session.py", tmp_path, "--steps", "12", "--checkpoints", kept)
+    said, told = _ran(OLD / "hepcnn_session.py", tmp_path, "--steps", "8", "--checkpoints", kept)
+    for rank in (0, 1):
+        assert f"rank {rank}: begun at 6, 4 steps, different: 0" in said
+    assert "gradients are synchronous throughout" in told
+
+
+def test_two_networks_with_a_team_each_get_every_mean_once(tmp_path: Path) -> None:
+    said, told = _ran(OLD / "gan_two_teams.py", tmp_path, "3")
+    for rank in (0, 1):
+        assert f"rank {rank}: different: 0, sums delivered: [True, True], zeros in step 3" in said
+    for team in (0, 1):
+        assert f"team {team}: of 10 steps of each rank, those from 3 to 8 get" in told
+        assert "rank 0: waited 0.0" in told and f"in team {team}, 10 calls" in told
+    assert "model_size" not in told
+
+
+def test_eager_tapes_end_with_equal_weights_in_each_precision(tmp_path: Path) -> None:
+    said, told = _ran(OLD / "eager_tape.py", tmp_path)
+    for rank in (0, 1):
+        for name in ("float64", "float32", "float16", "bfloat16"):
+            assert f"rank {rank}: {name}: different: 0, moved: True" in said
+        assert f"rank {rank}: average [0.5, 1.0], None, [0.5, 0.5]" in said
+    assert "model_size of 5242880, but the gradients have 4 elements; all of them" in told
+    assert "transition_alg=16 is without meaning here" in told
+
+
+def test_keras_script_for_horovod_ends_fit_with_equal_weights(tmp_path: Path) -> None:
+    said, told = _ran(OLD / "horovod_keras.py", tmp_path)
+    for rank in (0, 1):
+        assert f"rank {rank}: fit: same: True, metrics True, rate True" in said
+        assert f"rank {rank}: tape: same: True" in said
+        values = "[0.5, 1.0] [1, 4] [3, 2] {'from': 1}"
+        assert f"rank {rank}: {values} {rank} of 2, node 0 of 1" in said
+    assert told.count("in place of Horovod") == 1
+
+
+@pytest.mark.full
+def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
+    said, _ = _ran(OLD / "horovod_torch.py", tmp_path, recipe="pytorch")
+    for rank in (0, 1):
+        assert f"rank {rank}: horovod: different: 0" in said
+        assert f"rank {rank}: plugin: different: 0" in said
+        assert f"rank {rank}: [0.5] [3, 2]" in said
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    said, _ = _ran(hosts.PROGRAMS / "dropin_cases.py", tmp_path_factory.mktemp("cases"))
+    seen: dict[str, list[Any]] = {}
+    for text in re.findall(r'\{"case".*?\}(?=\{|\n|$)', said):
+        found = json.loads(text)
+        seen.setdefault(found["case"], [None, None])[found["rank"]] = found["seen"]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        # What an initializer undid is apart, and equal again after the next step.
+        ("initializer_that_runs_again_within_training", [False, True]),
+        ("head_that_is_not_rank_0", [2.0, 2.0]),
+        ("variable_that_differs_after_the_broadcast", "odd, rank 1"),
+        ("session_in_half_precision", [True, "float16", [0.625, 1.25]]),
+        ("session_for_horovod", [True, [0.5, 1.5, 2.5, 3.5]]),
+        (
+            "horovod_reductions",
+            [[1, 7], pytest.approx([1.2]), [1.5], "float32", [0.5, [1.0]], [[0.5], [0.5]]],
+        ),
+        ("keras_callbacks_of_the_plugin", [True, True, 0.01]),
+    ],
+)
+def test_promise_is_kept_on_both_ranks(
+    cases: dict[str, list[Any]], case: str, expected: Any
+) -> None:
+    assert cases[case] == [expected, expected]
+
+
+def test_what_is_not_offered_is_an_error_that_names_it(cases: dict[str, list[Any]]) -> None:
+    for seen in cases["horovod_lacks"]:
+        *absent, unknown, sets = seen
+        assert [words.partition("`")[2] for words in (*absent, sets)] == [
+            "horovod.tensorflow.elastic`", "horovod.spark`", "horovod.Adasum`", "horovod.alltoall`",
+            "process_set`",
+        ]  # fmt: skip
+        assert unknown == "the stand-in for horovod has no attribute 'nonsense'"
+
+
+def _ranks(count: int, *words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """A script of NumPy alone under the drop-in names, without a container."""
+    environ = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
+        "PYTHONPATH": str(Path(fairlead.__file__).parents[1]),
+        "FAIRLEAD_COMM_LIBRARY": str(native.ensure_core(cache_dir())),
+        "PYTHONUNBUFFERED": "",
+        **more,
+    }
+    line = [hosts.mpich() / "bin/mpiexec", "-n", str(count), sys.executable, "-m"]
+    return subprocess.run(
+        [*line, "fairlead.comm.dropin", *words],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+def test_arrays_go_through_every_call_on_three_ranks(tmp_path: Path, backend: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import numpy as np
+import dl_comm
+import ml_comm as mc
+mc.init_mpi()
+me, n = mc.get_rank(), mc.get_nranks()
+mc.init(1, 2, 3, "tensorflow")
+mc.config_team(0, 0, ksteps=-2, max_steps=6, verbosity=0, perf_freq=0)
+sums = np.zeros((2, 3))
+for step in range(6):
+    mine = np.arange(3.0) + me + step
+    sums += [mine, mc.gradients([mine], 0)[0]]
+mc.average(sums)
+half = mc.gradients([np.full(2, me, np.float16)], 1)[0]
+counts = np.array([me, 2 * me])
+mc.average(counts)
+got, = mc.broadcast([np.array([me])], 2)
+mc.barrier()
+print(n, np.allclose(*sums), half.dtype, half.tolist(), counts.tolist(), got.tolist(), mc.check_buffers_match([sums]),
+      mc.check_buffers_match([np.array([me])]), dl_comm.local_rank() == me, flush=True)
+dl_comm.finalize()
+""")
+    done = _ranks(
+        3, script, FAIRLEAD_COMM_BACKEND=backend, DL_COMM_DEFAULT_PREC_LEVEL="1", DL_COMM_USE_CRCCL="1"
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = "3 True float16 [1.0, 1.0] [1, 2] [2] 0 1 True"
+    assert done.stdout.splitlines() == [expected] * 3
+    assert "set, and without meaning here: DL_COMM_USE_CRCCL" in done.stderr
+    assert "those from 0 to 3 get their gradients one step late" in done.stderr
+
+
+def test_check_on_rank_0_alone_ends_and_names_the_absent(tmp_path: Path) -> None:
+    """A validation on rank 0 only, as some scripts have it."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import numpy as np
+import ml_comm as mc
+mc.init(1, 1, 3, "tensorflow")
+if mc.get_rank() == 0:
+    mc.check_buffers_match([np.ones(3)], 1)
+mc.gradients([np.ones(3)], 0)
+mc.finalize()
+""")
+    done = _ranks(2, script, FAIRLEAD_COMM_STALL_S="1", FAIRLEAD_COMM_TIMEOUT_S="2")
+    assert done.returncode != 0
+    assert re.search(r"rank 0 \(\S+\) has waited 1 s .* for rank 1", done.stderr), done.stderr
+
+
+def test_script_that_does_not_finalize_ends_all_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import numpy as np
+import ml_comm as mc
+mc.init(1, 1, 2, "tensorflow")
+mc.config_team(0, 0, 1, 100, 2, 50)
+for _ in range(3):
+    mc.gradients([np.ones(2)], 0)
+""")
+    done = _ranks(2, script)
+    assert done.returncode == 0, done.stderr
+    assert "the program ended after 3 of 100 steps" in done.stderr
+    assert re.search(r"rank 1: waited [\d.]+ s in team 0, 3 calls", done.stderr)
