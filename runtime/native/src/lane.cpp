@@ -498,6 +498,8 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     const bool network = nodes_ > 1;
     // Halves cross the network as float32, unless they are what was asked for to save bytes.
     const Form sums = network && wire == form ? summed_in(form) : wire;
+    // A sum of halves may be too large for one where their mean is not.
+    const bool early = !network || wire != form;
     const size_t given = width(wire), wide = width(sums);
     const Cut cut(stream.elements(), segment_.chunk() / given);
     const uint64_t base = chunks_, K = cut.count;
@@ -538,7 +540,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
                     forms[used++] = i == local_ ? form : wire;
                 }
                 const bool last = i == locals_;
-                kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && !network ? scale : 1);
+                kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1);
             }
             at += n;
         });
@@ -549,7 +551,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         uint64_t at = 0;
         auto put = [&](const char *, char *out, uint64_t n) {
             const void *source = result + at * wide;
-            if (network && scale != 1) kernel.sum(out, form, nullptr, form, &source, &sums, 1, n, scale);
+            if (!early && scale != 1) kernel.sum(out, form, nullptr, form, &source, &sums, 1, n, scale);
             else kernel.convert(out, form, source, sums, n);
             at += n;
         };
@@ -731,8 +733,9 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     stats.bytes += bytes;
     stats.wait_s += agreed - begun;
     stats.move_s += now_s() - agreed;
-    // Ranks that differ have all been told so before anything has moved: they may go on.
-    if (bad && !told_apart_) {
+    // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
+    // of the call in other lanes, of which nobody knows how far they came.
+    if (bad && (!told_apart_ || abandoned_)) {
         broken_ = true;
         broke_ = *error;
     }
