@@ -187,6 +187,12 @@ def test_keras_compiled_step_is_turned_off_or_refused(keras: Seen) -> None:
         assert refused[0] == "comm-jit"
 
 
+def test_keras_backend_or_strategy_that_cannot_be_served_is_refused(keras: Seen) -> None:
+    assert both(keras, "another_backend") == ["comm-keras-backend", "keras.backend.backend()"]
+    if keras["backend"][0] == "tensorflow":
+        assert both(keras, "strategy_of_tensorflow") == ["comm-strategy", "tf.distribute"]
+
+
 def test_keras_loop_of_ones_own_equals_fit(keras: Seen) -> None:
     assert both(keras, "loop_of_ones_own") < ROUNDING
 

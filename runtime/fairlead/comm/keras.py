@@ -82,11 +82,13 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
         model: a built model.
         optimizer: what it is trained with; ``model.optimizer`` without it.
     Raises:
-        FairleadError: the model is not built, the optimizer is not a :func:`DistributedOptimizer`,
-            the ranks have other variables, or they differ after the broadcast.
+        FairleadError: the model is not built, or is under a strategy of ``tf.distribute``; the
+            optimizer is not a :func:`DistributedOptimizer`; the ranks have other variables, or they
+            differ after the broadcast.
     """
     optimizer = model.optimizer if optimizer is None else optimizer
     ranks, averaging = comm.init(), _outermost(optimizer)
+    _refuse_strategy(getattr(model, "distribute_strategy", None))
     if not model.built:
         raise fail(
             "the model has no weights yet",
@@ -416,7 +418,7 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
         try:
             return fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
         except FairleadError as exc:
-            raise RuntimeError(fronts.words(exc)) from exc
+            raise RuntimeError(fronts.words(exc)) from None
 
     averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
     for got, given in zip(averaged, dense, strict=True):
@@ -429,7 +431,11 @@ def _refuse_xla(tf: Any) -> None:
 
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise _compiled("XLA")
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    _refuse_strategy(tf.distribute.get_strategy())
+
+
+def _refuse_strategy(strategy: Any) -> None:
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
         raise fail(
             "the model is trained by a strategy of TensorFlow's own as well",
             where="tf.distribute",

@@ -169,13 +169,23 @@ class NativeComm(Comm):
         self._raised: list[BaseException] = []
         self._go_on = _GO_ON(self._signals().__next__)
         self._core.fairlead_comm_while_waiting(self._go_on)
-        self._team = self._new_team(1)
+        # Blocking calls are all in one order: a rank that skips one meets the others in another call.
+        # What goes on in the background has a team.
+        self._team: ctypes.c_void_p | None = None
+        self._behind = self._new_team(1)
 
     @property
     def timings(self) -> Timings:
-        stats = _Stats()
+        stats, behind = _Stats(), _Stats()
         self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
-        return Timings(stats.calls, stats.bytes, stats.wait_s, stats.move_s)
+        if self._team is None:
+            self._core.fairlead_comm_stats(self._behind, ctypes.byref(behind))
+        return Timings(
+            stats.calls + behind.calls,
+            stats.bytes + behind.bytes,
+            stats.wait_s + behind.wait_s,
+            stats.move_s + behind.move_s,
+        )
 
     @timings.setter
     def timings(self, value: Timings) -> None:
@@ -183,7 +193,7 @@ class NativeComm(Comm):
 
     def team(self, threads: int = 1) -> Comm:
         made = copy.copy(self)
-        made._team = self._new_team(threads)
+        made._team = made._behind = self._new_team(threads)
         return made
 
     def aggregate(
@@ -252,15 +262,15 @@ class NativeComm(Comm):
             return Pending(call.result)
         ticket = ctypes.c_uint64()
         code = self._core.fairlead_comm_start(
-            self._team, call.at, call.count, operation, ctypes.byref(ticket)
+            self._behind, call.at, call.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
         def wait() -> list[Array]:
-            self._check("comm.wait", self._core.fairlead_comm_wait(self._team, ticket))
+            self._check("comm.wait", self._core.fairlead_comm_wait(self._behind, ticket))
             return call.result()
 
-        return Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._team, ticket)))
+        return Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._behind, ticket)))
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         """``mine`` of each rank; as long on all."""

@@ -21,6 +21,7 @@ import functools
 import io
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -206,7 +207,10 @@ def init_process_group() -> None:
         "RANK": str(ranks.rank),
         "WORLD_SIZE": str(ranks.size),
     }
+    report = sys.excepthook
     distributed.init_process_group("gloo", store=store, rank=ranks.rank, world_size=ranks.size)
+    # torch's own hook keeps an exception's words back until ours has ended all ranks, and loses them
+    sys.excepthook = report
 
 
 def average_tensors(

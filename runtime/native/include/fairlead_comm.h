@@ -116,10 +116,11 @@ const char *fairlead_comm_error(void);
  * in flight at once. Collective. Teams are freed by fairlead_comm_finalize. */
 int fairlead_comm_team(int threads, fairlead_team **team);
 
-/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team.
- * Elements are added in the order of ranks within a node; between nodes in the order of the MPI. With
- * `| FAIRLEAD_FLOAT16 << 8` or `| FAIRLEAD_BFLOAT16 << 8` float32 travels in that form, at half the bytes: each
- * rank's part and the result are rounded to it. */
+/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team; with
+ * NULL in one order with broadcast, barrier and the other calls without a team, so that a rank that skips
+ * one is told of. Elements are added in the order of ranks within a node; between nodes in the order of the
+ * MPI. With `| FAIRLEAD_FLOAT16 << 8` or `| FAIRLEAD_BFLOAT16 << 8` float32 travels in that form, at half the
+ * bytes: each rank's part and the result are rounded to it. */
 int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation);
 
 /* The same in the background. `in` must not change and `out` not be read before fairlead_comm_wait. One
@@ -145,6 +146,7 @@ int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead
  * signal handlers run between calls only. NULL: nothing. */
 int fairlead_comm_while_waiting(int (*go_on)(void));
 
+/* NULL: of the calls without a team. */
 int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);
 
 #ifdef __cplusplus

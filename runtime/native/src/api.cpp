@@ -233,6 +233,12 @@ API int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tens
     if (int bad = usable(call)) return bad;
     if (int bad = check_operation(operation, call)) return bad;
     if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
+    if (!team) {
+        State &s = state();
+        Lock lock(s.mutex);
+        const Tensors list = {tensors, count};
+        return together(s, AGGREGATE, list, list, operation, 0);
+    }
     if (int bad = known(state(), team, call)) return bad;
     return team->aggregate(tensors, count, operation, &last);
 }
@@ -262,8 +268,12 @@ API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {
 API int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats) {
     const char *call = "fairlead_comm_stats";
     if (int bad = usable(call)) return bad;
-    if (int bad = known(state(), team, call)) return bad;
     if (!stats) return last.set(FAIRLEAD_BAD_CALL, "%s: stats is NULL", call);
+    if (!team) {
+        *stats = state().all.stats;
+        return 0;
+    }
+    if (int bad = known(state(), team, call)) return bad;
     *stats = team->stats();
     return 0;
 }

@@ -427,6 +427,7 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
     const int size = world_->size;
     if (!calls.room(size_t(size)) || !rows[0].room(LISTED) || !rows[1].room(LISTED)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to say in what the ranks differ");
     if (int bad = mpi_->check(mpi_->Allgather(&ours, int(sizeof ours), mpi_->byte, calls.at(), int(sizeof ours), mpi_->byte, comm_), "MPI_Allgather", error)) return bad;
+    told_apart_ = true;
     int alike = 0, odd = 0, usual = 0;
     for (int i = 0; i < size; i++) alike += calls[size_t(i)] == calls[0];
     for (int i = size - 1; i > 0; i--)
@@ -448,7 +449,10 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
         if (asked[i] == world_->rank)
             for (uint64_t j = 0; j < least(tensors.count, LISTED); j++) rows[i][j] = row_of(tensors.at[j]);
         const uint64_t n = least(calls[size_t(asked[i])].count, LISTED);
-        if (int bad = mpi_->check(mpi_->Bcast(rows[i].at(), int(n * sizeof(Row)), mpi_->byte, asked[i], comm_), "MPI_Bcast", error)) return bad;
+        if (int bad = mpi_->check(mpi_->Bcast(rows[i].at(), int(n * sizeof(Row)), mpi_->byte, asked[i], comm_), "MPI_Bcast", error)) {
+            told_apart_ = false;
+            return bad;
+        }
     }
     const uint64_t common = least(least(a.count, b.count), LISTED);
     uint64_t i = 0;
@@ -727,10 +731,12 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     stats.bytes += bytes;
     stats.wait_s += agreed - begun;
     stats.move_s += now_s() - agreed;
-    if (bad) {
+    // Ranks that differ have all been told so before anything has moved: they may go on.
+    if (bad && !told_apart_) {
         broken_ = true;
         broke_ = *error;
     }
+    told_apart_ = false;
     return bad;
 }
 

@@ -127,7 +127,7 @@ class Lane {
     uint64_t calls_ = 0, chunks_ = 0;
     int slowest_ = 0;
     bool crowded_ = false;  // more ranks here than processors
-    bool broken_ = false;
+    bool broken_ = false, told_apart_ = false;
     int id_ = -1;  // in the watch
     const uint32_t *abandoned_ = nullptr;
     int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed

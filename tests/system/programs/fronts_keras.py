@@ -31,6 +31,11 @@ from fairlead.findings import FairleadError
 ME, RANKS = comm.rank(), comm.size()
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 FOLDER = Path(sys.argv[1])
+if TENSORFLOW:
+    import tensorflow as tf
+
+    cpus = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], cpus)
 CASES = {}
 
 
@@ -408,6 +413,27 @@ def compiled_step():
     other, optimizer = network(0), DistributedOptimizer(keras.optimizers.SGD(0.05))
     broadcast(other, optimizer)
     return [told, alike(model), refusal(lambda: fit(other, optimizer, jit_compile=True))]
+
+
+@case
+def another_backend():
+    ours, keras.backend.backend = keras.backend.backend, lambda: "jax"
+    try:
+        return refusal(lambda: DistributedOptimizer(keras.optimizers.SGD()))
+    finally:
+        keras.backend.backend = ours
+
+
+@case
+def strategy_of_tensorflow():
+    if not TENSORFLOW:
+        return None
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = network(ME)
+        wrapped = DistributedOptimizer(keras.optimizers.SGD(0.05))
+        return refusal(lambda: broadcast(model, wrapped))
 
 
 @case
