@@ -18,6 +18,7 @@ from comm_core import (
     GO_ON,
     MEAN,
     SUM,
+    Stats,
     Tensor,
     aggregate,
     call,
@@ -77,6 +78,9 @@ def disagree() -> None:
     told("aggregate", teams[7], tensors(ROW), ONE, SUM)  # and from then on
     tell_aggregate(teams[8], *([] if odd else [ROW]))
     aggregate(teams[9], [ROW])  # others go on
+    for _ in range(40):  # and so do they that differed, if they have one thread
+        start(teams[0], [ROW])
+    aggregate(teams[0], [ROW])
     if RANK == 0:
         say("goes on")
     told("broadcast", tensors(ROW), ONE, RANK % 2)
@@ -196,7 +200,6 @@ def alone() -> None:
     good, count, value = tensors(ROW), ONE, ctypes.c_double()
     ticket = ctypes.c_uint64()
     told("aggregate", lone, None, count, SUM)
-    told("aggregate", null, good, count, SUM)
     told("aggregate", bad, good, count, SUM)
     told("aggregate", lone, good, count, 2)
     told("aggregate", lone, good, count, -1)
@@ -214,7 +217,8 @@ def alone() -> None:
     told("start", null, good, count, SUM, ctypes.byref(ticket))
     told("wait", null, count)
     told("wait", lone, ctypes.c_uint64(99))
-    told("stats", null, None)
+    told("stats", bad, None)
+    told("stats", bad, ctypes.byref(Stats()))
     told("stats", lone, None)
     told("layout", None)
     told("match", good, count, None)
