@@ -339,7 +339,7 @@ def test_address_and_undefined_sanitizers_find_nothing_whatever_the_timing(
 ) -> None:
     """Races between ranks are invisible to sanitizers: what ranks tell each other is made late at random."""
     done = ranks(
-        3, "comm_random.py", str(int(time.time())), "15", library=sanitized("address"), limit_s=200,
+        3, "comm_random.py", "7", "10", library=sanitized("address"), limit_s=200,
         LD_PRELOAD=_runtime("asan", "ubsan"), FAIRLEAD_COMM_KERNELS=kernels,
         FAIRLEAD_COMM_NODE_RANKS=node, FAIRLEAD_COMM_CHUNK_KB="16", **QUIET,
     )  # fmt: skip
