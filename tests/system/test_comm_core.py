@@ -339,7 +339,7 @@ def test_address_and_undefined_sanitizers_find_nothing_whatever_the_timing(
 ) -> None:
     """Races between ranks are invisible to sanitizers: what ranks tell each other is made late at random."""
     done = ranks(
-        3, "comm_random.py", str(int(time.time())), "15", library=sanitized("address"), limit_s=200,
+        3, "comm_random.py", "7", "10", library=sanitized("address"), limit_s=200,
         LD_PRELOAD=_runtime("asan", "ubsan"), FAIRLEAD_COMM_KERNELS=kernels,
         FAIRLEAD_COMM_NODE_RANKS=node, FAIRLEAD_COMM_CHUNK_KB="16", **QUIET,
     )  # fmt: skip
@@ -521,7 +521,8 @@ def test_bad_calls_are_refused_and_do_no_harm(ranks: Ranks, said: Path) -> None:
         "fairlead_comm_start: there is no such team",
         "fairlead_comm_wait: there is no such team",
         "ticket 99 was never given; 0 were",
-        *["fairlead_comm_stats: stats is NULL"] * 2,
+        *["fairlead_comm_stats: stats is NULL", "fairlead_comm_stats: there is no such team"],
+        "fairlead_comm_stats: stats is NULL",
         "fairlead_comm_layout: layout is NULL",
         "fairlead_comm_match: match is NULL",
         "fairlead_comm_average: values is NULL",

@@ -10,11 +10,11 @@ constexpr uint64_t SHARED_FROM = 1 << 20;  // bytes
 }  // namespace
 
 int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
-    count_ = threads;
+    count_ = threads, number_ = number;
     watch_ = world.watch;
     for (int i = 0; i < count_; i++) {
         if (int bad = lanes_[i].open(mpi, from, world, settings, number, error)) return bad;
-        lanes_[i].abandon_on(&failed_);
+        if (count_ > 1) lanes_[i].abandon_on(&failed_);
     }
     return 0;
 }
@@ -87,6 +87,7 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
         Lock lock(mutex_);
         stats_[lane] = lanes_[lane].stats;
         if (error.status && !request.error.status) request.error = error;
+        if (error.status && !broke_.status) broke_ = error;
     }
     if (error.status) store(&failed_, uint32_t(1));
     store(&finished_[lane], ticket + 1);
@@ -124,14 +125,22 @@ int fairlead_team::cut(Request &request, Error *error) {
 
 int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int operation, bool direct, uint64_t *ticket, Error *error) {
     const uint64_t next = issued_;
-    if (next >= MOST_STARTED)  // its place in the ring must be free
-        if (int bad = wait(next - MOST_STARTED, error)) return bad;
     Request &request = requests_[next % MOST_STARTED];
+    if (next >= MOST_STARTED) {  // its place in the ring must be free, and its last user know how it ended
+        const bool told = request.told;
+        const int bad = wait(next - MOST_STARTED, error);
+        if (bad && !told) return bad;
+        *error = Error();
+    }
+    if (count_ > 1 && load(&failed_)) {
+        Lock lock(mutex_);
+        return error->set(broke_.status, "an earlier call of team %d failed: %.1000s", number_, broke_.text);
+    }
     if (!request.tensors.room(count + 1)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a list of %llu tensors", static_cast<unsigned long long>(count));
     if (count) memcpy(request.tensors.at(), tensors, count * sizeof *tensors);
     request.count = count, request.operation = operation;
     __atomic_store_n(&request.direct, direct, __ATOMIC_RELEASE);
-    request.error = Error();
+    request.error = Error(), request.told = false;
     if (count_ > 1)
         if (int bad = cut(request, error)) return bad;
     *ticket = next;
@@ -181,8 +190,9 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
         if (!done(ticket) && watch_->interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
     }
     Lock lock(mutex_);
-    const Error &said = requests_[ticket % MOST_STARTED].error;
-    return said.status ? error->set(said.status, "%s", said.text) : 0;
+    Request &request = requests_[ticket % MOST_STARTED];
+    request.told = request.error.status != 0;
+    return request.told ? error->set(request.error.status, "%s", request.error.text) : 0;
 }
 
 int fairlead_team::wait_for(uint64_t ticket, Error *error) {

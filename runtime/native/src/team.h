@@ -35,6 +35,7 @@ struct fairlead_team {
         int operation;
         bool direct;  // the caller does the first lane's part
         fairlead::Error error;
+        bool told;  // the error, to who waited for it
     };
     struct Helper {
         fairlead_team *team;
@@ -59,7 +60,10 @@ struct fairlead_team {
     uint64_t issued_ = 0, finished_[MOST_LANES] = {};
     uint32_t issued_bell_ = 0, finished_bell_ = 0, leaving_ = 0;
     double blocked_s_ = 0;
-    uint32_t failed_ = 0;  // a lane has; the others need not wait for ranks that know it
+    // Of several lanes one has failed: the others need not wait for ranks that know it, and the team is of no use.
+    uint32_t failed_ = 0;
+    fairlead::Error broke_;
+    int number_ = 0;
     const fairlead::Watch *watch_ = nullptr;
     fairlead_stats stats_[MOST_LANES] = {};
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of `stats_`, and of what requests say of their errors

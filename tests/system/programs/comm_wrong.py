@@ -18,6 +18,7 @@ from comm_core import (
     GO_ON,
     MEAN,
     SUM,
+    Stats,
     Tensor,
     aggregate,
     call,
@@ -77,6 +78,9 @@ def disagree() -> None:
     told("aggregate", teams[7], tensors(ROW), ONE, SUM)  # and from then on
     tell_aggregate(teams[8], *([] if odd else [ROW]))
     aggregate(teams[9], [ROW])  # others go on
+    for _ in range(40):  # and so do they that differed, if they have one thread
+        start(teams[0], [ROW])
+    aggregate(teams[0], [ROW])
     if RANK == 0:
         say("goes on")
     told("broadcast", tensors(ROW), ONE, RANK % 2)
@@ -214,6 +218,7 @@ def alone() -> None:
     told("wait", null, count)
     told("wait", lone, ctypes.c_uint64(99))
     told("stats", bad, None)
+    told("stats", bad, ctypes.byref(Stats()))
     told("stats", lone, None)
     told("layout", None)
     told("match", good, count, None)
