@@ -38,7 +38,8 @@ def main(words: list[str]) -> None:
     install(names)
     # As `python3 SCRIPT` has them.
     sys.argv = words
-    sys.path[0] = str(Path(script).resolve().parent)
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
 
 
