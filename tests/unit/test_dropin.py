@@ -211,6 +211,11 @@ def test_runner_without_a_script_is_bad_usage(words: tuple[str, ...]) -> None:
     assert "usage: python3 -m fairlead.comm.dropin" in done.stderr
 
 
+def test_help_lists_the_plugins_variables() -> None:
+    said = dropin("--help").stdout
+    assert all(setting.name in said for setting in (*variables.HONOURED, *variables.IGNORED))
+
+
 def test_unknown_name_is_refused() -> None:
     done = ran("-c", "from fairlead.comm import dropin; dropin.install(['torch'])")
     assert "there is no stand-in for `torch`" in done.stderr
