@@ -120,6 +120,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         ("variable_that_differs_after_the_broadcast", "odd, rank 1"),
         ("session_in_half_precision", [True, "float16", [0.625, 1.25]]),
         ("session_for_horovod", [True, [0.5, 1.5, 2.5, 3.5]]),
+        ("session_with_one_thread", True),
         (
             "horovod_reductions",
             [[1, 7], pytest.approx([1.2]), [1.5], "float32", [0.5, [1.0]], [[0.5], [0.5]]],

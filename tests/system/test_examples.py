@@ -46,6 +46,7 @@ def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None
     assert "the same bits on 1 rank(s)" in alone
 
 
+@pytest.mark.full  # docs/old-scripts.md has the same line, which is always run
 def test_script_for_the_old_plugin_runs_as_it_is() -> None:
     _run("fairlead build tensorflow")
     (command,) = _commands("old_plugin_script.py")

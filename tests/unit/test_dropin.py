@@ -121,6 +121,16 @@ def test_model_size_of_two_teams_is_compared_once(
     assert capsys.readouterr().err.count(f"a model_size of {size}") == int(told)
 
 
+def test_team_that_is_configured_and_not_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = Plugin(1, 2, 2, environ={})
+    plugin.configure(1, 1, 10, 0, 0)
+    plugin.gradients([np.ones(2)], 0)
+    plugin.close()
+    said = capsys.readouterr().err
+    assert "team 1 was configured, and averaged nothing" in said
+    assert "in team 0, 1 calls" in said
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -199,6 +209,11 @@ def test_runner_without_a_script_is_bad_usage(words: tuple[str, ...]) -> None:
     done = dropin(*words)
     assert done.returncode == 2
     assert "usage: python3 -m fairlead.comm.dropin" in done.stderr
+
+
+def test_help_lists_the_plugins_variables() -> None:
+    said = dropin("--help").stdout
+    assert all(setting.name in said for setting in (*variables.HONOURED, *variables.IGNORED))
 
 
 def test_unknown_name_is_refused() -> None:

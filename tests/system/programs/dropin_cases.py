@@ -122,6 +122,26 @@ def session_for_horovod():
 
 
 @case
+def session_with_one_thread():
+    """Collectives that wait for each other: with one thread, ranks would stand in different ones."""
+    rng = np.random.default_rng(ME)
+    with tf.Graph().as_default():
+        x = v1.placeholder(tf.float32, [None, 50])
+        runs = []
+        for number in range(3):
+            weight = v1.get_variable(f"w{number}", initializer=tf.zeros([50, 200]))
+            optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.01))
+            loss = tf.reduce_mean((x @ weight - 1) ** 2)
+            runs += [optimizer.minimize(loss, var_list=[weight]), hvd.allreduce(loss)]
+        config = v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+        with v1.Session(config=config) as session:
+            session.run(v1.global_variables_initializer())
+            for _ in range(60):
+                session.run(runs, {x: rng.normal(size=(8 + 64 * ME, 50))})
+            return same(session.run(v1.global_variables()))
+
+
+@case
 def horovod_reductions():
     whole = hvd.allreduce(np.array([ME, 3 + ME], np.int64), op=hvd.Sum).tolist()
     third = hvd.allreduce(tf.constant([0.1 + ME]), op=hvd.Sum).numpy().tolist()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fairlead.comm.dropin import NAMES, install
+from fairlead.comm.dropin.variables import HONOURED, IGNORED
 
 _USAGE = f"""\
 usage: python3 -m fairlead.comm.dropin [--only NAMES] SCRIPT [ARGS...]
@@ -15,6 +16,10 @@ Runs SCRIPT, whose imports of {", ".join(NAMES)} get what fairlead has in their 
 
   --only NAMES  only these of them, with commas between
 """
+_VARIABLES = "\nVariables of the Cray plugin:\n" + "".join(
+    f"  {setting.name}  {'' if setting in HONOURED else 'without meaning here: '}{setting.meaning}\n"
+    for setting in (*HONOURED, *IGNORED)
+)
 
 
 def main(words: list[str]) -> None:
@@ -23,7 +28,7 @@ def main(words: list[str]) -> None:
         option, *words = words
         option, equals, value = option.partition("=")
         if option in ("-h", "--help"):
-            sys.stdout.write(_USAGE)
+            sys.stdout.write(_USAGE + _VARIABLES)
             return
         if option != "--only" or not (equals or words):
             _bad_usage(f"unknown or incomplete option {option}")
@@ -38,7 +43,8 @@ def main(words: list[str]) -> None:
     install(names)
     # As `python3 SCRIPT` has them.
     sys.argv = words
-    sys.path[0] = str(Path(script).resolve().parent)
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
 
 

@@ -148,7 +148,7 @@ def gradients(gradients: Sequence[Any], team: int = 0) -> list[Any]:
         return _started().gradients(arrays, team)
 
     given = [gradients[place] for place in places]
-    for place, mean in zip(places, _named_in_graph(aggregate, given), strict=True):
+    for place, mean in zip(places, tensors.gradients(aggregate, given, GRADIENTS), strict=True):
         result[place] = mean
     return result
 
@@ -225,14 +225,6 @@ def _started() -> Plugin:
             check="comm-dropin-init",
         )
     return _plugin
-
-
-def _named_in_graph(collective: tensors.Collective, given: list[Any]) -> list[Any]:
-    tf = sys.modules.get("tensorflow")
-    if tf is None:
-        return tensors.over(collective, given)
-    with tf.name_scope(GRADIENTS):
-        return tensors.over(collective, given)
 
 
 def _end() -> None:

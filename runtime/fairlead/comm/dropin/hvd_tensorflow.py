@@ -9,6 +9,7 @@ import tensorflow
 
 from fairlead.comm.dropin import hvd, tensors
 from fairlead.comm.dropin.absent import getter
+from fairlead.comm.dropin.cray import GRADIENTS
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.optimizers import averaging
 from fairlead.comm.dropin.session_hooks import BcastTensors, broadcast_op
@@ -24,7 +25,6 @@ __all__ = [
 
 __getattr__ = getter("horovod")
 _v1: Any = tensorflow.compat.v1
-_GRADIENTS = "fairlead_gradients"
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: Any) -> Any:
@@ -129,8 +129,7 @@ def _mean(op: Any, compression: Any, more: dict[str, Any], lane: bool = True) ->
     def mean(gradients: list[Any]) -> list[Any]:
         places = [i for i, gradient in enumerate(gradients) if gradient is not None]
         result: list[Any] = [None] * len(gradients)
-        with tensorflow.name_scope(_GRADIENTS):
-            means = tensors.over(reduce, [gradients[place] for place in places])
+        means = tensors.gradients(reduce, [gradients[place] for place in places], GRADIENTS)
         for place, value in zip(places, means, strict=True):
             result[place] = value
         return result

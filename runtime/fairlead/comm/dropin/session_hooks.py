@@ -1,6 +1,6 @@
 """Hooks of TF 1 sessions, for ``MonitoredTrainingSession`` and estimators.
 
-    hooks = [mc.InitConfigBcastTensors(max_step_global, sync_frac, 1, 0)]
+    hooks = [mc.InitConfigBcastTensors(max_step_global, sync_frac, 0, 0)]
     with tf.train.MonitoredTrainingSession(hooks=hooks) as session: ...
 
 Rank 0's variables reach all ranks after the last of what gives them values: when the session was made

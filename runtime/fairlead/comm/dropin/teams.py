@@ -55,6 +55,10 @@ class Team:
         self.size: int | None = None
 
     @property
+    def configured(self) -> bool:
+        return self._max_steps > 0
+
+    @property
     def verbosity(self) -> int:
         return self._verbosity
 
@@ -283,6 +287,12 @@ class Plugin:
         """Collective."""
         for team in self.teams.values():
             team.flush()
+        idle = [team.number for team in self.teams.values() if team.configured and not team.calls]
+        if idle and any(team.calls for team in self.teams.values()):
+            say_on_rank_0(
+                f"team {', '.join(map(str, idle))} was configured, and averaged nothing: config_team and"
+                " gradients have to name the same team"
+            )
         for team in self.teams.values():
             if self._ranks.rank == 0 or team.verbosity >= 2:
                 sys.stderr.write(f"fairlead: {team.log_line()}\n")

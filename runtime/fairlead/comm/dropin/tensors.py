@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.comm.core import Array
+from fairlead.comm.dropin.threads import expect
 from fairlead.findings import FairleadError, fail
 
 # Each array becomes one of the same dtype and shape, but for the first dimension where that may change.
@@ -66,11 +67,26 @@ def in_order(
     if tf is None or not _in_session_graph(tf, values):
         return over(collective, values, same_shape=same_shape)
     graph = tf.compat.v1.get_default_graph()
-    with tf.control_dependencies(graph.get_collection(_ORDERED)[-1:]):
+    before = graph.get_collection(_ORDERED)
+    with tf.control_dependencies(before[-1:]):
         given = [tf.identity(value_of(value)) for value in values]
         results = over(collective, given, same_shape=same_shape)
     if results:
         graph.add_to_collection(_ORDERED, results[0].op)
+        if not before:
+            expect(tf, results[0].op)
+    return results
+
+
+def gradients(collective: Collective, values: Sequence[Any], name: str) -> list[Any]:
+    """:func:`over`, in operations called ``name``, which may be under way beside all others."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None:
+        return over(collective, values)
+    with tf.name_scope(name):
+        results = over(collective, values)
+    if results and _in_session_graph(tf, values):
+        expect(tf, results[0].op)
     return results
 
 
