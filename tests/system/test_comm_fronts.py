@@ -207,6 +207,7 @@ def test_keras_fewer_steps_that_nobody_knew_of_are_named(keras: Seen) -> None:
     assert mine[0] == "comm-steps" or "the ranks make different numbers of steps" in mine[1]
 
 
+@pytest.mark.full
 def test_torch_optimizers_equal_one_process_with_the_whole_batch(torch: tuple[str, Seen]) -> None:
     found = both(torch[1], "one_process_with_the_whole_batch")
     assert len(found) == 5
@@ -215,24 +216,29 @@ def test_torch_optimizers_equal_one_process_with_the_whole_batch(torch: tuple[st
 
 
 @pytest.mark.parametrize("case", ["optimizer_unwrapped", "no_broadcast"])
+@pytest.mark.full
 def test_torch_ranks_that_are_not_alike_are_found(torch: tuple[str, Seen], case: str) -> None:
     assert both(torch[1], case) == ["state-differs", "0.weight, rank 1"]
 
 
+@pytest.mark.full
 def test_torch_schedules_and_closures(torch: tuple[str, Seen]) -> None:
     assert max(both(torch[1], "schedule_made_before_or_after")) < ROUNDING
     assert max(both(torch[1], "closures")) < 1e-4  # a search multiplies what rounding leaves
 
 
+@pytest.mark.full
 def test_torch_infinite_gradient_of_one_rank_is_skipped_by_all(torch: tuple[str, Seen]) -> None:
     assert both(torch[1], "loss_scale") == [[3, 4.0, True]] * 3
 
 
+@pytest.mark.full
 def test_torch_parameter_without_a_gradient_counts_as_zero(torch: tuple[str, Seen]) -> None:
     assert both(torch[1], "parameter_used_on_one_rank") == [[0.5, 0.5], True]
     assert both(torch[1], "half_precision") > 0.01
 
 
+@pytest.mark.full
 def test_torch_buffers_and_optimizer_state(torch: tuple[str, Seen]) -> None:
     before, distance = both(torch[1], "batch_norm_statistics")
     assert before == ["state-differs", "2.running_mean, rank 1"] and distance < ROUNDING
@@ -240,11 +246,13 @@ def test_torch_buffers_and_optimizer_state(torch: tuple[str, Seen]) -> None:
     assert both(torch[1], "saved_and_loaded") == [True, 0.01]
 
 
+@pytest.mark.full
 def test_torch_ddp_sends_its_buckets_by_mpi(torch: tuple[str, Seen]) -> None:
     group, by_mpi, distance = both(torch[1], "distributed_data_parallel")
     assert group and by_mpi and distance < ROUNDING
 
 
+@pytest.mark.full
 def test_torch_what_cannot_be_averaged_is_named(torch: tuple[str, Seen]) -> None:
     away, sparse = both(torch[1], "tensor_elsewhere_and_sparse")
     assert away == ["comm-device", "weight, device meta"]
@@ -253,6 +261,7 @@ def test_torch_what_cannot_be_averaged_is_named(torch: tuple[str, Seen]) -> None
     assert both(torch[1], "other_shape_on_one_rank") == expected
 
 
+@pytest.mark.full
 def test_torch_rank_that_ends_early_is_named_and_ends_all(torch: tuple[str, Seen]) -> None:
     said, seen = torch
     assert seen["fewer_steps_on_one_rank"] == [["comm-steps", "rank 1"], None]

@@ -45,6 +45,8 @@ def _shown() -> Iterator[Shown]:
 
 
 SHOWN = tuple(_shown())
+# What another large image would have to be built for.
+_LONG = ("pytorch",)
 
 
 def alike(text: str) -> str:
@@ -80,7 +82,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("reader")
 
 
-@pytest.mark.parametrize("shown", SHOWN, ids=str)
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param(s, marks=pytest.mark.full) if any(w in s.command for w in _LONG) else s
+        for s in SHOWN
+    ],
+    ids=str,
+)
 def test_command_shown_prints_what_is_shown(shown: Shown, base_image: None, folder: Path) -> None:
     done = hosts.typed(shown.command, folder if shown.page in WRITING else hosts.ROOT)
     assert done.returncode == shown.code, done.stdout

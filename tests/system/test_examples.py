@@ -63,7 +63,10 @@ def test_delayed_gradients_reach_the_truth_and_say_what_the_delay_does(base_imag
     assert said.count("gradients are applied one step late from here") == 1
 
 
-@pytest.mark.parametrize(("framework", "recipe"), [("keras", "tensorflow"), ("torch", "pytorch")])
+@pytest.mark.parametrize(
+    ("framework", "recipe"),
+    [("keras", "tensorflow"), pytest.param("torch", "pytorch", marks=pytest.mark.full)],
+)
 def test_serial_script_learns(framework: str, recipe: str) -> None:
     """Its distributed twin is run by docs/training.md."""
     _run(f"fairlead build {recipe}")
