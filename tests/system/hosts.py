@@ -200,7 +200,7 @@ def image(recipe: str = "mpi-base") -> Path:
         kept.parent.mkdir(parents=True, exist_ok=True)
         for stale in kept.parent.glob(f"{stem}-{'?' * 16}.sif"):
             stale.unlink(missing_ok=True)
-        os.link(entry.path, kept)
+        same_file(entry.path, kept)
     return kept
 
 
@@ -358,6 +358,14 @@ def ranks_of(text: str) -> dict[int, tuple[str, str]]:
     """``{rank: (MPI version, bits)}`` of what ``allreduce.c`` and its like printed on two ranks."""
     rows = re.findall(r"rank (\d+) of 2(?::| on) (.*?): ((?:[0-9a-f]{16} ?){4})", text)
     return {int(rank): (" ".join(version.split()), bits.strip()) for rank, version, bits in rows}
+
+
+def same_file(source: Path, target: Path) -> None:
+    """``target`` is ``source``, or a copy where they are on different file systems."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _digest(path: Path) -> str:

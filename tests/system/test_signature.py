@@ -71,7 +71,7 @@ def test_unsigned_image_is_refused_before_anything_starts(
     tmp_path: Path, home: dict[str, str], how: str
 ) -> None:
     image = tmp_path / "app.sif"
-    os.link(hosts.image(), image)
+    hosts.same_file(hosts.image(), image)
     words, env = ["--force", "--mpi", "container"], dict(home)
     if how == "option":
         words += ["--require-signature"]

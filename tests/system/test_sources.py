@@ -60,7 +60,9 @@ find / -xdev \\( -name '.fairlead-*' -o -path /usr/src/fairlead -o -name 'setupt
 
 def copied(cache: Cache, *folders: str, source: Cache = TEST_CACHE) -> None:
     for name in folders:
-        shutil.copytree(source.root / name, cache.root / name, copy_function=os.link, symlinks=True)
+        shutil.copytree(
+            source.root / name, cache.root / name, copy_function=hosts.same_file, symlinks=True
+        )
 
 
 @pytest.mark.full

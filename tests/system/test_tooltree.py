@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.system import hosts
 
 from fairlead_build import tooltree
 from fairlead_build.build import build
@@ -26,7 +27,7 @@ def cache(tmp_path: Path) -> Cache:
     own = Cache(tmp_path / "cache")
     own.make()
     for deb in tooltree.debs():
-        os.link(Cache.default().blob(deb.sha256), own.blob(deb.sha256))
+        hosts.same_file(Cache.default().blob(deb.sha256), own.blob(deb.sha256))
     return own
 
 
@@ -93,7 +94,7 @@ def test_tool_tree_works_from_a_folder_with_a_strange_name(cache: Cache, tmp_pat
     strange = Cache(tmp_path / "it's a $(cache) \"\n")
     strange.make()
     for deb in tooltree.debs():
-        os.link(cache.blob(deb.sha256), strange.blob(deb.sha256))
+        hosts.same_file(cache.blob(deb.sha256), strange.blob(deb.sha256))
     argv = [*tooltree.command("apt-get", strange), "--version"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     assert said.startswith(f"apt {tooltree.versions()['apt']} ")
