@@ -42,6 +42,28 @@ def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path:
     ]  # fmt: skip
 
 
+@pytest.mark.full
+def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> None:
+    hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_torch.py", script)
+    done = hosts.fairlead(
+        "train", "--auto", script, "-n", "2", "--image", "pytorch", "--", tmp_path, limit_s=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("the script has come to its end") == 1
+    one, two = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("seen.*")))
+    assert one["weights"] == two["weights"]
+    for mine, others in zip(one["epochs"], two["epochs"], strict=True):
+        assert len(mine) == len(others) == 32 and not set(mine) & set(others)
+    assert one["epochs"][0] != one["epochs"][1]  # another order, and other parts, in each epoch
+    for seen in (one, two):
+        assert "what this model is trained on cannot be shared out" in seen["alone"]
+        assert "an IterableDataset cannot be shared out" in seen["stream"]
+        assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
+    assert (tmp_path / "model.pt").stat().st_size > 0
+
+
 @pytest.mark.parametrize(
     ("code", "check", "what"),
     [

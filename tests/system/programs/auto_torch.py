@@ -1,0 +1,67 @@
+"""A serial torch script with a loader; it knows nothing of ranks. Argument 1 is the folder for what it saw."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+folder = Path(sys.argv[1])
+seen = {}
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.read = []
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        x = torch.arange(4, dtype=torch.float32) + index / 64
+        return x, x.sum() / 8
+
+
+def model():
+    made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    return made, torch.optim.SGD(made.parameters(), 0.05, momentum=0.5)
+
+
+try:  # before any loader that shuffles was gone through
+    made, optimizer = model()
+    made(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    seen["alone"] = "trained"
+except Exception as exc:
+    seen["alone"] = str(exc)
+
+try:
+    DataLoader(type("Stream", (IterableDataset,), {"__iter__": lambda self: iter([])})())
+    seen["stream"] = "taken"
+except Exception as exc:
+    seen["stream"] = str(exc)
+
+made, optimizer = model()
+rows = Rows()
+loader = DataLoader(rows, batch_size=8, shuffle=True)
+losses, epochs = [], []
+for _ in range(3):
+    rows.read = []
+    total = 0.0
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(made(x)[:, 0], y)
+        loss.backward()
+        optimizer.step()
+        total += float(loss)
+    losses.append(total)
+    epochs.append(sorted(rows.read))
+seen["losses"], seen["epochs"] = losses, epochs
+seen["weights"] = [float(p.abs().sum()) for p in made.parameters()]
+seen["whole"] = len(list(DataLoader(rows, batch_size=8)))
+torch.save(made.state_dict(), folder / "model.pt")
+print("the script has come to its end")
+(folder / f"seen.{os.getpid()}").write_text(json.dumps(seen))
