@@ -175,6 +175,7 @@ def test_build_unknown_format_lists_the_known(mpi_base: BuildResult) -> None:
     assert "Known: oci, sandbox, shifter, sif, squashfs" in caught.value.findings[0].why
 
 
+@pytest.mark.full
 def test_build_killed_goes_on_and_gives_the_same_bytes_elsewhere(
     mpi_base: BuildResult, other_cache: Path, tmp_path: Path
 ) -> None:

@@ -168,7 +168,7 @@ def test_build_killed_at_any_moment_is_built_by_the_next(
         shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("victim", ["tar2sqfs", "mmdebstrap"])
+@pytest.mark.parametrize("victim", [pytest.param("tar2sqfs", marks=pytest.mark.full), "mmdebstrap"])
 def test_build_whose_tool_is_killed_says_which(
     reference: ImageEntry, lock: Lock, tmp_path: Path, scratch: Path, victim: str
 ) -> None:

@@ -70,6 +70,7 @@ def test_difference_names_file_and_reason(
     assert first_difference(one, one) == ""
 
 
+@pytest.mark.full
 def test_build_check_by_another_user_finds_the_same_bits() -> None:
     argv = [sys.executable, "-m", "fairlead", "build", "mpi-base", "--check", "--json"]
     argv += ["--format", "sif,squashfs"]
