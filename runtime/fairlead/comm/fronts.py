@@ -54,9 +54,10 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
     finding = exc.findings[0]
     if finding.check != "comm-order":
         return None
+    odd = re.match(r"rank \d+", finding.what)
     return fail(
         "the ranks make different numbers of steps",
-        where=finding.where,
+        where=odd[0] if odd else finding.where,
         why=finding.what,
         remedy=EVEN,
         check="comm-steps",
