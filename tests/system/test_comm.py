@@ -393,3 +393,21 @@ comm.finalize()
 """
     code, lines, err = ranks(3, program)
     assert (code, lines) == (0, ["ok"] * 3), err
+
+
+def test_what_was_started_and_forgotten_keeps_its_arrays(ranks):
+    program = """
+import gc
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+for step in range(40):
+    ranks.start([np.full(300_000, step, np.float32)])
+    gc.collect()
+    np.full(300_000, -1, np.float32)
+(last,) = ranks.start([np.full(300_000, 7, np.float32)]).wait()
+print("ok", (last == 7).all())
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok True"] * 2), err

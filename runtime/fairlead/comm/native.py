@@ -173,6 +173,7 @@ class NativeComm(Comm):
         # What goes on in the background has a team.
         self._team: ctypes.c_void_p | None = None
         self._behind = self._new_team(1)
+        self._started: list[tuple[Pending, _Tensors]] = []
 
     @property
     def timings(self) -> Timings:
@@ -194,6 +195,7 @@ class NativeComm(Comm):
     def team(self, threads: int = 1) -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
+        made._started = []
         return made
 
     def aggregate(
@@ -270,7 +272,11 @@ class NativeComm(Comm):
             self._check("comm.wait", self._core.fairlead_comm_wait(self._behind, ticket))
             return call.result()
 
-        return Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._behind, ticket)))
+        pending = Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._behind, ticket)))
+        # The core reads and writes the arrays until then, also where nobody keeps what is returned.
+        self._started = [one for one in self._started if not one[0].done()]
+        self._started.append((pending, call))
+        return pending
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         """``mine`` of each rank; as long on all."""
