@@ -379,10 +379,10 @@ def _collective_core(
     if environ.get("FAIRLEAD_COMM_LIBRARY"):
         return {}
     try:
-        if not native.core_path(cache).is_file():
+        core = native.core_path(cache)
+        if not core.is_file():
             with (progress or Silent()).stage("collective core compiled"):
                 native.ensure_core(cache, environ)
-        core = native.core_path(cache)
         try:
             os.link(core, folder / core.name)
         except OSError:  # no hard links here

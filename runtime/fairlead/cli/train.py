@@ -125,7 +125,7 @@ def train(
     written by rank 0; what cannot be shared out is refused.
     """
     if auto is not None:
-        return _auto(auto, ((model,) if model else ()) + arguments, ranks, image, as_json)
+        return _auto(auto, ((model,) if model else ()) + arguments, ranks, image)
     if model not in MODELS or arguments:
         given = " ".join(filter(None, [model, *arguments]))
         raise fail(
@@ -197,7 +197,7 @@ def train(
 _OF_MODELS = ("data", "train_events", "epochs", "batch", "max_seconds", "seed", "output")
 
 
-def _auto(script: Path, words: tuple[str, ...], ranks: int, image: str, as_json: bool) -> int:
+def _auto(script: Path, words: tuple[str, ...], ranks: int, image: str) -> int:
     """`fairlead run` of the script, by what makes it one of many ranks."""
     from fairlead.cli.run import run
 
