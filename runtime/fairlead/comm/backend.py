@@ -39,6 +39,9 @@ class Backend(Protocol):
     def sum(self, buffer: npt.NDArray[Any]) -> None:
         """Replaces ``buffer`` (1-D, contiguous, float) by its sum over ranks."""
 
+    def mean(self, buffer: npt.NDArray[Any]) -> None:
+        """Replaces ``buffer`` (1-D, contiguous, float or complex) by its mean over ranks."""
+
     def largest(self, buffer: npt.NDArray[np.int64]) -> None:
         """Replaces ``buffer`` by its maximum over ranks, element by element."""
 
@@ -70,6 +73,7 @@ class Alone:
     name, rank, size, local_rank = "none (one process)", 0, 1, 0
 
     def sum(self, buffer: npt.NDArray[Any]) -> None: ...
+    def mean(self, buffer: npt.NDArray[Any]) -> None: ...
     def largest(self, buffer: npt.NDArray[np.int64]) -> None: ...
     def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None: ...
     def barrier(self) -> None: ...
@@ -106,6 +110,10 @@ class Mpi4py:
             part = buffer[start : start + _MAX_COUNT]
             self._world.Allreduce(self._mpi.IN_PLACE, part, op=self._mpi.SUM)
 
+    def mean(self, buffer: npt.NDArray[Any]) -> None:
+        self.sum(buffer)
+        np.divide(buffer, self.size, out=buffer)
+
     def largest(self, buffer: npt.NDArray[np.int64]) -> None:
         self._world.Allreduce(self._mpi.IN_PLACE, buffer, op=self._mpi.MAX)
 
@@ -131,8 +139,8 @@ class Mpi4py:
         return Mpi4py(self._mpi)
 
     def close(self) -> None:
-        self._world.Free()
         if not self._mpi.Is_finalized():
+            self._world.Free()
             self._mpi.Finalize()
 
 

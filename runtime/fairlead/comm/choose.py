@@ -1,24 +1,31 @@
-"""Which backend carries the bytes: the native core, or mpi4py as the reference."""
+"""Which backend carries the bytes: the one that is asked for, else the native core, else mpi4py.
+
+`fairlead run` knows site and image, and says what it has chosen by the variable here; started without it,
+ranks choose between core and reference by themselves.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from fairlead.comm.backend import connect
+from fairlead.comm.backend import Backend, connect
 from fairlead.comm.core import Comm
-from fairlead.findings import fail
+from fairlead.findings import FairleadError, fail
 
-BACKENDS = ("auto", "native", "mpi4py")
+BACKENDS = ("auto", "native", "mpi4py", "horovod", "dl_comm", "nccl")
 VARIABLE = "FAIRLEAD_COMM_BACKEND"
+PLUGIN = "FAIRLEAD_COMM_DL_COMM"
 
 
 def connected(environ: Mapping[str, str] = os.environ) -> Comm:
     """This process's communicator. Collective.
 
-    ``FAIRLEAD_COMM_BACKEND`` forces a backend; ``auto``, its default, is the native core wherever it is
-    found, and rank 0 says so where it is not.
+    ``FAIRLEAD_COMM_BACKEND`` forces a backend. ``auto``, its default, is the native core wherever it is
+    found, and rank 0 says so where it is not. ``nccl`` is for torch's tensors on GPUs; arrays of the host
+    then go as by ``auto``.
 
     Raises:
         FairleadError: there is no such backend; the one that is forced cannot be had; or as
@@ -26,16 +33,84 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
     """
     wanted = environ.get(VARIABLE) or "auto"
     if wanted not in BACKENDS:
-        raise fail(
-            f"there is no backend `{wanted}`",
-            where=f"{VARIABLE}={wanted}",
-            why=f"known: {', '.join(BACKENDS)}",
-            remedy=f"unset {VARIABLE}, or set it to one of them",
-            check="comm-backend",
-        )
+        raise unknown(wanted, f"{VARIABLE}={wanted}", f"unset {VARIABLE}, or set it to one of them")
     backend = connect(environ)
-    if wanted == "mpi4py" or (backend.size == 1 and wanted == "auto"):
+    if wanted == "nccl":
+        _require_torch(backend)
+    made = _made(wanted, backend, environ)
+    made.forced = "" if wanted == "auto" else wanted
+    return made
+
+
+def unknown(name: str, where: str, remedy: str) -> FairleadError:
+    """That there is no backend called so."""
+    from fairlead.suggest import suggest  # not wanted by ranks that are well
+
+    near = suggest(name, BACKENDS)
+    return fail(
+        f"there is no backend `{name}`",
+        where=where,
+        why=near if near.startswith("Known") else f"{near} Known: {', '.join(BACKENDS)}.",
+        remedy=remedy,
+        check="comm-backend",
+    )
+
+
+def _made(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
+    alone = backend.name.startswith("none")
+    if wanted == "mpi4py" or (alone and wanted != "native"):
         return Comm(backend)
+    if wanted == "horovod":
+        from fairlead.comm.horovod import Horovod
+
+        return _by_carrier(wanted, backend, lambda: Horovod(backend))
+    if wanted == "dl_comm":
+        from fairlead.comm.dlcomm import DlComm
+
+        return _by_carrier(wanted, backend, lambda: DlComm(backend, environ.get(PLUGIN, "")))
+    if backend.size == 1 and wanted != "native":
+        return Comm(backend)
+    return _native(wanted, backend, environ)
+
+
+def _by_carrier(wanted: str, backend: Backend, start: Callable[[], Any]) -> Comm:
+    """Others may wait in the library's start for a rank that has none; its exception ends them all."""
+    from fairlead.comm.carried import Carried, CarriedComm
+
+    try:
+        carrier = start()
+    except (ImportError, RuntimeError, OSError, AttributeError) as exc:
+        raise fail(
+            f"gradients cannot go by {wanted}",
+            where=f"{VARIABLE}={wanted}, rank {backend.rank}",
+            why=str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__,
+            remedy=f"{_BRINGS[wanted]}; or unset {VARIABLE}, and the native core carries them",
+            check="comm-backend-absent",
+        ) from exc
+    return CarriedComm(Carried(backend, carrier))
+
+
+_BRINGS = {
+    "horovod": "an image with Horovod for TensorFlow, as of the recipe tensorflow-horovod",
+    "dl_comm": f"{PLUGIN} names the folder of the site's own module",
+    "nccl": "an image with torch for GPUs",
+}
+
+
+def _require_torch(backend: Backend) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise fail(
+            "gradients cannot go by nccl",
+            where=f"{VARIABLE}=nccl, rank {backend.rank}",
+            why="NCCL is used through torch, and this Python has none",
+            remedy=f"{_BRINGS['nccl']}; or unset {VARIABLE}",
+            check="comm-backend-absent",
+        )
+
+
+def _native(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
     from fairlead.comm.native import NativeComm, library_path
 
     path, why = library_path(environ)

@@ -50,6 +50,15 @@ class Timings:
     move_s: float = 0.0
     pack_s: float = 0.0
 
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(
+            self.calls + other.calls,
+            self.bytes + other.bytes,
+            self.wait_s + other.wait_s,
+            self.move_s + other.move_s,
+            self.pack_s + other.pack_s,
+        )
+
 
 @dataclass(frozen=True)
 class BufferMatch:
@@ -128,14 +137,22 @@ class Comm:
     Attributes:
         rank, size, local_rank: see the functions of these names in :mod:`fairlead.comm`.
         backend: what moves the bytes, e.g. ``mpi4py 4.1.2``.
+        forced: the backend that was asked for by name; "" where it was left to be chosen.
     """
+
+    forced = ""
 
     def __init__(self, backend: Backend):
         self._backend = backend
         self._kept: dict[tuple[str, int], Array] = {}
         self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.local_rank
         self.backend = backend.name
-        self.timings = Timings()
+        self._spent = Timings()
+
+    @property
+    def timings(self) -> Timings:
+        """What this rank spent in these ranks' collectives so far."""
+        return self._spent
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -185,9 +202,9 @@ class Comm:
         self._check_averaged(arrays, _AVERAGED)
         how = wire(compression)
         if how == "none":
-            return self._fused("aggregate", arrays, out, self._mean)
+            return self._fused("aggregate", arrays, out, self._backend.mean)
         narrow = [rounded(array, how) for array in arrays]
-        means = self._fused(f"aggregate({how})", narrow, out, self._mean)
+        means = self._fused(f"aggregate({how})", narrow, out, self._backend.mean)
         for mean in means:
             np.copyto(mean, rounded(mean, how))
         return means
@@ -282,16 +299,31 @@ class Comm:
                     check="comm-dtype",
                 )
 
+    def agree(self, call: str, signature: Signature = ()) -> None:
+        """Returns when every rank has called it with the same words. Moves nothing.
+
+        For what carries tensors by itself, and hangs or mixes them up where ranks differ.
+
+        Args:
+            call: what the ranks are about to do.
+            signature: dtype and shape of each tensor.
+        Raises:
+            FairleadError: they differ; rank and tensor are named.
+        """
+        self._agree_on(call, signature)
+
     def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
-        signature = tuple((array.dtype.str, array.shape) for array in arrays)
+        return self._agree_on(call, tuple((array.dtype.str, array.shape) for array in arrays))
+
+    def _agree_on(self, call: str, signature: Signature) -> _Layout:
         layout = _layout(call, signature)
         begun = time.perf_counter()
         # largest(mark) == -largest(-mark), the smallest, only if all marks are equal
         marks = np.array([layout.mark, -layout.mark], np.int64)
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
-            raise _disagreement(self._backend.allgather((call, signature)))
-        self._add(Timings(calls=1, wait_s=time.perf_counter() - begun))
+            raise disagreement(self._backend.allgather((call, signature)))
+        self._spent += Timings(calls=1, wait_s=time.perf_counter() - begun)
         return layout
 
     def _fused(
@@ -315,12 +347,10 @@ class Comm:
             move(buffer)
         moved = time.perf_counter()
         result = _unpack(layout, buffers, out)
-        self._add(
-            Timings(
-                bytes=sum(buffer.nbytes for buffer in buffers.values()),
-                move_s=moved - packed,
-                pack_s=packed - begun + time.perf_counter() - moved,
-            )
+        self._spent += Timings(
+            bytes=sum(buffer.nbytes for buffer in buffers.values()),
+            move_s=moved - packed,
+            pack_s=packed - begun + time.perf_counter() - moved,
         )
         return result
 
@@ -329,20 +359,6 @@ class Comm:
         if (dtype, length) not in self._kept:
             self._kept[dtype, length] = np.empty(length, dtype)
         return self._kept[dtype, length]
-
-    def _mean(self, buffer: Array) -> None:
-        self._backend.sum(buffer)
-        np.divide(buffer, self.size, out=buffer)
-
-    def _add(self, more: Timings) -> None:
-        old = self.timings
-        self.timings = Timings(
-            old.calls + more.calls,
-            old.bytes + more.bytes,
-            old.wait_s + more.wait_s,
-            old.move_s + more.move_s,
-            old.pack_s + more.pack_s,
-        )
 
 
 def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | None) -> list[Array]:
@@ -413,7 +429,7 @@ def compare(
     return BufferMatch(digests, first, tuple(r for r, d in enumerate(held) if d != usual))
 
 
-def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
+def disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
     """Says which rank differs from rank 0, and in what."""
     rank = next(r for r, call in enumerate(calls) if call != calls[0])
     (call, ours), (other, theirs) = calls[0], calls[rank]
@@ -435,7 +451,10 @@ def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
         if index >= len(signature):
             return f"no array {index} ({len(signature)} in all)"
         dtype, shape = signature[index]
-        return f"{np.dtype(dtype).name} {shape}"
+        try:
+            return f"{np.dtype(dtype).name} {shape}"
+        except TypeError:  # of a framework: bfloat16
+            return f"{dtype} {shape}"
 
     return fail(
         f"rank {rank} passed other arrays to {call} than rank 0",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import hashlib
 import os
 import pickle
 import zlib
@@ -21,7 +22,18 @@ from typing import Any
 import numpy as np
 
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
+from fairlead.comm.core import (
+    Array,
+    BufferMatch,
+    Comm,
+    Pending,
+    Signature,
+    Timings,
+    compare,
+    digest_of,
+    disagreement,
+    wire,
+)
 from fairlead.findings import ExitCode, FairleadError, fail
 
 _MEAN = 1
@@ -188,10 +200,6 @@ class NativeComm(Comm):
             stats.move_s + behind.move_s,
         )
 
-    @timings.setter
-    def timings(self, value: Timings) -> None:
-        """The core counts."""
-
     def team(self, threads: int = 1) -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
@@ -235,6 +243,11 @@ class NativeComm(Comm):
         self._check_root(root, "comm.gather")
         every = self._allgather(value)
         return every if self.rank == root else None
+
+    def agree(self, call: str, signature: Signature = ()) -> None:
+        mine = hashlib.sha256(repr((call, signature)).encode()).digest()
+        if len(set(self._gather_bytes(mine))) > 1:
+            raise disagreement(self._allgather((call, signature)))
 
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
         return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)

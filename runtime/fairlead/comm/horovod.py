@@ -1,0 +1,80 @@
+"""Horovod beneath :mod:`fairlead.comm`, by its TensorFlow operations on host memory.
+
+For those who want Horovod's own transport (its fusion, cycle time, timeline: the ``HOROVOD_*`` variables
+hold) under fairlead's fronts, and for comparison. Its torch operations are not used: the recipe's Horovod
+has none.
+
+Beneath the agreement of :mod:`fairlead.comm.carried` all guarantees on order, shape and dtype hold. Not
+given: names of ranks that are late (``FAIRLEAD_COMM_STALL_S``, ``FAIRLEAD_COMM_TIMEOUT_S`` are of the native
+core); that all ranks get the same bits is MPI_Allreduce's promise.
+
+Source: https://horovod.readthedocs.io/en/stable/api.html.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from fairlead.comm.backend import Backend
+from fairlead.comm.carried import parts
+from fairlead.comm.core import Array
+
+
+class Horovod:
+    """A :class:`fairlead.comm.carried.Carrier`."""
+
+    background = True
+
+    def __init__(self, mpi: Backend):
+        """Starts Horovod over the MPI that runs already. Collective.
+
+        Raises:
+            ImportError, RuntimeError: there is none that can be used; its words are for people.
+        """
+        stand_in = getattr(sys.modules.get("horovod"), "__fairlead__", "")
+        if stand_in:
+            raise RuntimeError(
+                "`horovod` is fairlead's stand-in in this program: leave that name out of install()"
+            )
+        import horovod
+        import horovod.tensorflow as hvd
+        import tensorflow as tf
+
+        if not hvd.mpi_built():
+            raise RuntimeError(f"Horovod {horovod.__version__} was built without MPI")
+        hvd.init()
+        if (hvd.rank(), hvd.size()) != (mpi.rank, mpi.size):
+            raise RuntimeError(
+                f"Horovod calls this rank {hvd.rank()} of {hvd.size()}, MPI {mpi.rank} of {mpi.size}"
+            )
+        self._hvd: Any = hvd
+        self._tf: Any = tf
+        self._size = mpi.size
+        self.name = f"Horovod {horovod.__version__}"
+
+    def mean(self, buffer: Array, team: int) -> None:
+        for number, part in enumerate(parts(buffer)):
+            # Horovod knows tensors by name, and keeps what it has agreed on for a name: the same for the
+            # same buffer of each step.
+            name = f"fairlead.{team}.{part.dtype.name}.{part.size}.{number}"
+            with self._tf.device("CPU:0"):
+                given = self._tf.constant(part)
+                # Its own mean multiplies by the reciprocal, and rounds otherwise than the reference.
+                total = self._hvd.allreduce(given, op=self._hvd.Sum, name=name)
+            np.divide(total.numpy(), self._size, out=part)
+
+    def broadcast(self, buffer: Array, root: int, team: int) -> None:
+        for number, part in enumerate(parts(buffer)):
+            name = f"fairlead.{team}.broadcast.{root}.{part.size}.{number}"
+            with self._tf.device("CPU:0"):
+                given = self._tf.constant(part)
+                np.copyto(part, self._hvd.broadcast(given, root, name=name).numpy())
+
+    def barrier(self) -> None:
+        self._hvd.barrier()
+
+    def close(self) -> None:
+        self._hvd.shutdown()
