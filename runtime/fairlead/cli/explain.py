@@ -89,7 +89,7 @@ def explain(
     except FairleadError as exc:  # the engine cannot be told; a finding says so too
         shown = f"(none: {exc.findings[0].what})"
     if as_json:
-        tuned = {s.name: value for s, value in in_effect()}
+        tuned = {s.name: v for s, v in in_effect({**os.environ, **prepared.comm.env})}
         print_json(
             "explain",
             {**show.prepared_json(prepared), "command_line": shown, "collectives": tuned},
@@ -97,7 +97,8 @@ def explain(
         return
     click.echo(show.plan_text(prepared))
     click.echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))
-    for setting, value in in_effect():
+    click.echo(show.comm_text(prepared.comm))
+    for setting, value in in_effect({**os.environ, **prepared.comm.env}):
         shown_as = f"{setting.name}={value}"
         click.echo(f"  {shown_as:<36} {setting.meaning}")
     click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
-import numpy as np
-
 from fairlead.comm.backend import Backend
 from fairlead.comm.core import Array, Comm, Pending, Timings
 from fairlead.findings import FairleadError, fail
@@ -158,6 +156,7 @@ class CarriedComm(Comm):
 def parts(buffer: Array, most: int = MOST_ELEMENTS) -> Iterator[Array]:
     """``buffer`` (1-D) in views of at most ``most`` real numbers each; complex ones are two.
 
+    >>> import numpy as np
     >>> [part.size for part in parts(np.zeros(5, np.complex64), 4)]
     [4, 4, 2]
     """

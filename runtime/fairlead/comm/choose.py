@@ -13,11 +13,8 @@ from typing import Any
 
 from fairlead.comm.backend import Backend, connect
 from fairlead.comm.core import Comm
-from fairlead.findings import FairleadError, fail
-
-BACKENDS = ("auto", "native", "mpi4py", "horovod", "dl_comm", "nccl")
-VARIABLE = "FAIRLEAD_COMM_BACKEND"
-PLUGIN = "FAIRLEAD_COMM_DL_COMM"
+from fairlead.commnames import BACKENDS, PLUGIN, VARIABLE, unknown
+from fairlead.findings import fail
 
 
 def connected(environ: Mapping[str, str] = os.environ) -> Comm:
@@ -40,20 +37,6 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
     made = _made(wanted, backend, environ)
     made.forced = "" if wanted == "auto" else wanted
     return made
-
-
-def unknown(name: str, where: str, remedy: str) -> FairleadError:
-    """That there is no backend called so."""
-    from fairlead.suggest import suggest  # not wanted by ranks that are well
-
-    near = suggest(name, BACKENDS)
-    return fail(
-        f"there is no backend `{name}`",
-        where=where,
-        why=near if near.startswith("Known") else f"{near} Known: {', '.join(BACKENDS)}.",
-        remedy=remedy,
-        check="comm-backend",
-    )
 
 
 def _made(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:

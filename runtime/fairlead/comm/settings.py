@@ -24,8 +24,9 @@ SETTINGS = (
     Setting(
         "FAIRLEAD_COMM_BACKEND",
         "auto",
-        "`native`, the core; `mpi4py`, the reference; `auto`: the core where it is found",
+        "`native`, `mpi4py`, `horovod`, `dl_comm`, `nccl`; `auto`: the core where it is found",
     ),
+    Setting("FAIRLEAD_COMM_DL_COMM", "", "folder of the site's own module dl_comm"),
     Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
     Setting(
         "FAIRLEAD_COMM_COMPRESSION",
