@@ -46,6 +46,8 @@ class CommFacts:
     Attributes:
         asked, asked_by: the backend that is asked for, and by what; "" where nobody asks.
         image: how the user calls it.
+        modules: files of it that use MPI: those of mpi4py and of Horovod tell that they are there, whoever
+            built the image.
         wheels: its Python packages, by normalised name; None where nobody knows them.
         site: the profile's name.
         wish, wish_by: the backend that the profile prefers, and who says so; "".
@@ -60,6 +62,7 @@ class CommFacts:
     asked: str = ""
     asked_by: str = ""
     image: str = ""
+    modules: tuple[str, ...] = ()
     wheels: Mapping[str, str] | None = None
     site: str = ""
     wish: str = ""
@@ -153,7 +156,6 @@ def _unasked(can: Mapping[str, tuple[bool | None, str]], facts: CommFacts) -> tu
 
 def _possible(name: str, facts: CommFacts) -> tuple[bool | None, str]:
     """Whether a backend can be had, None for perhaps; and why not, or what is not known."""
-    wheels = facts.wheels
     if name == "native":
         return not facts.no_core, facts.no_core
     if name == "dl_comm":
@@ -164,20 +166,26 @@ def _possible(name: str, facts: CommFacts) -> tuple[bool | None, str]:
         if facts.plugin_named:
             return False, "the folder that is named for it is not on this machine"
         return False, f"the profile {facts.site} names no folder of it ([comm] plugin)"
-    if wheels is None:
-        return None, "nobody knows the packages of this image; the ranks will tell"
     if name == "mpi4py":
-        return "mpi4py" in wheels, "" if "mpi4py" in wheels else "the image has no mpi4py"
+        there = _has(facts, "/mpi4py/")
+        return there, "" if there else "the image has no mpi4py"
     if name == "horovod":
-        if "horovod" not in wheels:
-            return False, "the image has no Horovod"
-        if not any(w.startswith("tensorflow") for w in wheels):
-            return False, "the image has no TensorFlow, whose operations of Horovod are used"
+        if not _has(facts, "/horovod/"):
+            return False, "the image has no Horovod that was built with MPI"
+        if not _has(facts, "/horovod/tensorflow/"):
+            return False, "the image's was not built for TensorFlow, whose operations are used"
         return True, ""
-    return _nccl(facts, wheels)
+    return _nccl(facts)
 
 
-def _nccl(facts: CommFacts, wheels: Mapping[str, str]) -> tuple[bool | None, str]:
+def _has(facts: CommFacts, folder: str) -> bool:
+    return any(folder in path for path in facts.modules)
+
+
+def _nccl(facts: CommFacts) -> tuple[bool | None, str]:
+    if facts.wheels is None:
+        return None, "nobody knows the packages of this image; the ranks will tell"
+    wheels = facts.wheels
     version = wheels.get("torch")
     if version is None:
         return False, "the image has no torch, by which it is used"
@@ -267,6 +275,7 @@ def facts_of(
         asked=request.comm,
         asked_by=request.comm_by,
         image=image.name,
+        modules=tuple(elf.path for elf in image.facts.consumers),
         wheels={re.sub(r"[-_.]+", "-", n).lower(): v for n, v in known.items()} or None,
         site=site.name,
         wish=site.comm.backend,

@@ -139,7 +139,13 @@ class CarriedComm(Comm):
         # What nobody waits for is waited for at the end, so that its error is seen.
         self._started = [one for one in self._started if not one.done() or one.exception()]
         self._started.append(done)
-        return Pending(done.result, done.done)
+
+        def wait() -> list[Array]:
+            if done in self._started:
+                self._started.remove(done)
+            return done.result()
+
+        return Pending(wait, done.done)
 
     def team(self, threads: int = 1) -> Comm:
         self._agree(f"team(threads={threads})")

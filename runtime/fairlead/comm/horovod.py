@@ -14,6 +14,7 @@ Source: https://horovod.readthedocs.io/en/stable/api.html.
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -53,28 +54,51 @@ class Horovod:
         self._hvd: Any = hvd
         self._tf: Any = tf
         self._size = mpi.size
+        self._made: dict[str, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+        # Operations have names of their own in a graph only. The session's threads are its own: within a
+        # step of the program's, which waits for this, the program's may all be taken.
+        config = tf.compat.v1.ConfigProto(
+            device_count={"GPU": 0},
+            inter_op_parallelism_threads=2,
+            intra_op_parallelism_threads=1,
+            use_per_session_threads=True,
+        )
+        self._session = tf.compat.v1.Session(graph=tf.Graph(), config=config)
         self.name = f"Horovod {horovod.__version__}"
 
     def mean(self, buffer: Array, team: int) -> None:
         for number, part in enumerate(parts(buffer)):
-            # Horovod knows tensors by name, and keeps what it has agreed on for a name: the same for the
-            # same buffer of each step.
-            name = f"fairlead.{team}.{part.dtype.name}.{part.size}.{number}"
-            with self._tf.device("CPU:0"):
-                given = self._tf.constant(part)
-                # Its own mean multiplies by the reciprocal, and rounds otherwise than the reference.
-                total = self._hvd.allreduce(given, op=self._hvd.Sum, name=name)
-            np.divide(total.numpy(), self._size, out=part)
+            # Its own mean multiplies by the reciprocal, and rounds otherwise than the reference.
+            np.divide(self._moved("sum", part, f"{team}.{number}"), self._size, out=part)
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:
         for number, part in enumerate(parts(buffer)):
-            name = f"fairlead.{team}.broadcast.{root}.{part.size}.{number}"
-            with self._tf.device("CPU:0"):
-                given = self._tf.constant(part)
-                np.copyto(part, self._hvd.broadcast(given, root, name=name).numpy())
+            np.copyto(part, self._moved(f"broadcast.{root}", part, f"{team}.{number}", root))
 
     def barrier(self) -> None:
-        self._hvd.barrier()
+        self._moved("barrier", np.zeros(1, np.float32), "0")  # its TensorFlow operations have none
+
+    def _moved(self, what: str, array: Array, which: str, root: int = -1) -> Array:
+        """What Horovod makes of ``array``: its sum over ranks, or that of ``root``.
+
+        Horovod tells tensors that are on their way at once from each other by name, and keeps what it has
+        agreed on for a name: the same for the same buffer of each step.
+        """
+        name = f"fairlead.{what}.{array.dtype.name}.{array.size}.{which}"
+        with self._lock:
+            if name not in self._made:
+                with self._session.graph.as_default(), self._tf.device("CPU:0"):
+                    given = self._tf.compat.v1.placeholder(array.dtype, array.shape)
+                    if root < 0:
+                        made = self._hvd.allreduce(given, op=self._hvd.Sum, name=name)
+                    else:
+                        made = self._hvd.broadcast(given, root, name=name)
+                    self._made[name] = given, made
+        given, made = self._made[name]
+        moved: Array = self._session.run(made, {given: array})
+        return moved
 
     def close(self) -> None:
+        self._session.close()
         self._hvd.shutdown()
