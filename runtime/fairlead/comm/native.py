@@ -316,6 +316,8 @@ class NativeComm(Comm):
             try:
                 while True:
                     yield 1
+            except GeneratorExit:
+                return
             except BaseException as exc:
                 self._raised.append(exc)
             yield 0

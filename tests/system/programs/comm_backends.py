@@ -106,15 +106,24 @@ def differ():
         lambda: comm.aggregate([np.ones(2), np.ones(4 if ME else 5)]),
         lambda: comm.aggregate([np.ones(2, "f4" if ME else "f8")]),
         lambda: comm.barrier() if ME else comm.average(1.0),
-        lambda: RANKS.start([np.ones(2 + ME)]).wait(),
         lambda: comm.aggregate([np.arange(3)]),
     ):
         try:
             wrong()
             found.append("nothing")
         except FairleadError as exc:
-            found.append([exc.findings[0].check, exc.findings[0].what.split(" (")[0]])
+            found.append([exc.findings[0].check, exc.findings[0].what])
     return [*found, float(comm.aggregate([np.full(9, ME, np.float32)])[0][0])]
+
+
+def differ_behind():
+    found = []
+    for size in (2 + ME, 5):
+        try:
+            found.append(RANKS.start([np.full(size, ME, np.float32)]).wait()[0].tolist())
+        except FairleadError as exc:
+            found.append([exc.findings[0].check, exc.findings[0].where])
+    return found
 
 
 def keras_front():
@@ -138,7 +147,8 @@ def keras_front():
 
 
 CASES = (
-    aggregate, compressed, broadcast, numbers, started, teams_in_any_order, delayed, differ, keras_front,
+    aggregate, compressed, broadcast, numbers, started, teams_in_any_order, delayed, differ, differ_behind,
+    keras_front,
 )  # fmt: skip
 for case in CASES:
     if case.__name__ in sys.argv[1:] or len(sys.argv) == 1:
