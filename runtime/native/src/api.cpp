@@ -318,7 +318,7 @@ API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     const size_t ranks = size_t(s.world.size), own = size_t(s.world.rank), words = (bytes + 7) / 8;
     Room<int64_t> row;
     if (!row.room(ranks * words + 1)) return last.set(FAIRLEAD_NO_MEMORY, "%s: no memory for %llu bytes of %zu ranks", call, static_cast<unsigned long long>(bytes), ranks);
-    memset(row.at(), 0, ranks * words * sizeof(int64_t));
+    for (size_t i = 0; i < ranks * words; i++) row[i] = 0;
     if (bytes) memcpy(row.at() + own * words, mine, bytes);
     fairlead_tensor t = {row.at(), row.at(), ranks * words, FAIRLEAD_INT64, 0, nullptr};
     const Tensors list = {&t, 1};

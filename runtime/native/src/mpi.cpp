@@ -55,7 +55,7 @@ void *loaded(const Found &found, const char **path) {
 template <Form form> void add(void *in, void *inout, int *count, void *) {
     const void *sources[] = {in, inout};
     const Form forms[] = {form, form};
-    kernels().sum(inout, form, nullptr, form, sources, forms, 2, size_t(*count), 1);
+    kernels().sum(inout, form, nullptr, form, sources, forms, 2, size_t(*count), 1, false);
 }
 
 }  // namespace
