@@ -21,6 +21,7 @@ struct State {
     fairlead_team *teams = nullptr;
     int count = 0;
     pid_t process = 0;
+    Here here;
     bool ready = false, finalized = false;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 };
@@ -30,18 +31,19 @@ State &state() {
     alignas(State) static char place[sizeof(State)];
     static State *made;
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    if (State *known = load(&made)) return *known;
     Lock lock(mutex);
-    if (!made) made = new (place) State;
+    if (!made) store(&made, new (place) State);
     return *made;
 }
 
 // Whether a call may be made now.
 int usable(const char *call) {
-    last = Error();
+    last.clear();
     State &s = state();
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
     if (!s.ready) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
-    if (getpid() != s.process)
+    if (s.here.forked())
         return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.process));
     return 0;
 }
@@ -112,6 +114,7 @@ int begin(State &s) {
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.process = getpid();
+    s.here.mark();
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, &last)) return bad;
     s.ready = true;
     return 0;
@@ -143,7 +146,7 @@ Digest digest(const void *bytes, size_t size) {
 API const char *fairlead_comm_error(void) { return last.text; }
 
 API int fairlead_comm_init(void) {
-    last = Error();
+    last.clear();
     State &s = state();
     Lock lock(s.mutex);
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_init was called after fairlead_comm_finalize; MPI can be started once in a process");
@@ -153,12 +156,13 @@ API int fairlead_comm_init(void) {
 
 API int fairlead_comm_finalize(void) {
     State &s = state();
-    last = Error();
+    last.clear();
     if (!s.ready && !s.finalized) return 0;
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_finalize was called twice by rank %d (%s)", s.world.rank, s.world.host(s.world.rank));
     if (int bad = usable("fairlead_comm_finalize")) return bad;
     int first = 0;
     Error error;
+    error.clear();
     for (fairlead_team *team = s.teams; team; team = team->next)
         if (int bad = team->drain(&error))
             if (!first) first = bad, last = error;

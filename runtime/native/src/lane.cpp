@@ -133,10 +133,14 @@ class Lane::Wait {
         turns_ = 0;
     }
     int idle(Error *error) {
-        if (++turns_ == 1) begun_ = now_s();
+        if (++turns_ == 1) {
+            begun_ = now_s();
+            lane_.segment_.ring(true);
+        }
         const long spin_us = helper_ || lane_.crowded_ ? 0 : lane_.settings_->spin_us;
-        if (turns_ < 64 && spin_us) {
-            for (int i = 0; i < 4; i++) relax();
+        if (turns_ < 128 && spin_us) {
+            // What comes soon is seen at once: a pause may be 140 cycles, as long as a line of cache travels.
+            if (turns_ > 32) relax();
             return 0;
         }
         const double now = now_s();
@@ -402,14 +406,16 @@ void Lane::close() {
 
 int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
     Seat &mine = segment_.mine();
-    // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
-    const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
-    mark_[0] = mark, mark_[1] = ~mark;
     Mpi::Handle request = mpi_->request_null;
-    mine.call[calls_ & 1] = call;
+    Arrival &arrival = mine.arrivals[calls_ & 1];
+    arrival.call = call;
     store(&mine.arrived, calls_ + 1);
+    store(&arrival.number, calls_ + 1);
     segment_.ring();
     if (nodes_ > 1) {
+        // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
+        const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
+        mark_[0] = mark, mark_[1] = ~mark;
         if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
         int code = mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request);
         if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
@@ -418,19 +424,25 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     calls_++;
     wait.counter = &Seat::arrived, wait.wanted = calls_;
     wait.network = nodes_ > 1;
+    const uint64_t parity = (calls_ - 1) & 1;
+    auto here = [&](int i) { return load(&segment_.seat(i).arrivals[parity].number) >= calls_; };
     bool same = true, done = nodes_ == 1, arrived = false;
     int failed = 0;
     int bad = until(
         [&] {
             if (!done) failed = test(&request, &done, error);
-            if (!arrived) arrived = all(&Seat::arrived, calls_);
+            if (!arrived) {
+                arrived = here(slowest_);
+                for (int i = 0; arrived && i < locals_; i++)
+                    if (!here(i)) slowest_ = i, arrived = false;
+            }
             return failed || (done && arrived);
         },
         wait, error);
     if (bad || failed) return bad ? bad : failed;
     if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
-        for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).call[(calls_ - 1) & 1] == segment_.seat(0).call[(calls_ - 1) & 1];
+        for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
     return same ? 0 : differ(call, tensors, error);
 }
 
@@ -749,20 +761,21 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
 }
 
 // What fits goes with the arrival itself: one exchange, and every rank adds up for itself.
-void Lane::flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root) {
+void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root) {
     const Kernels &kernel = kernels();
     const uint64_t parity = (calls_ - 1) & 1;
     const double scale = operation & 1 ? 1.0 / world_->size : 1;
+    auto given = [&](int place) { return few ? segment_.few(place, parity) : segment_.flat(place, parity); };
     size_t at = 0;
     for (uint64_t i = 0; i < count; i++) {
         const Form form = Form(tensors[i].dtype);
         const size_t bytes = tensors[i].count * width(form);
         if (kind == BROADCAST || kind == MATCH) {
-            if (tensors[i].out) memmove(tensors[i].out, segment_.flat(place_of_[size_t(root)], parity) + at, bytes);
+            if (tensors[i].out) memmove(tensors[i].out, given(place_of_[size_t(root)]) + at, bytes);
         } else {
             const void *sources[FLAT_RANKS];
             Form forms[FLAT_RANKS];
-            for (int j = 0; j < locals_; j++) sources[j] = segment_.flat(j, parity) + at, forms[j] = form;
+            for (int j = 0; j < locals_; j++) sources[j] = given(j) + at, forms[j] = form;
             kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
         }
         at += rounded_up(bytes, 8);
@@ -787,19 +800,20 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         used[form] = used[form] || tensors[i].count;
     }
     const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
+    const bool few = padded <= FEW;
     if (flat_fits && kind != FINALIZE) {
         size_t at = 0;
-        char *to = segment_.flat(local_, calls_ & 1);
+        char *to = few ? segment_.few(local_, calls_ & 1) : segment_.flat(local_, calls_ & 1);
         for (uint64_t i = 0; i < count; i++) {
             const size_t size = tensors[i].count * width(Form(tensors[i].dtype));
-            if (size && ((kind != BROADCAST && kind != MATCH) || root == world_->rank)) memcpy(to + at, tensors[i].in, size);
+            if (size && ((kind != BROADCAST && kind != MATCH) || root == world_->rank)) kernels().convert(to + at, RAW, tensors[i].in, RAW, size);
             at += rounded_up(size, 8);
         }
     }
     Wait wait(*this, helper, call.kind);
     int bad = agree(call, all_of, wait, error);
     const double agreed = now_s();
-    if (!bad && flat_fits) flat(tensors, count, kind, operation, root);
+    if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
             if (!used[f]) continue;

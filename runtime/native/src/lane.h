@@ -106,7 +106,7 @@ class Lane {
     class Wait;
     int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
     int differ(const Call &call, const Tensors &tensors, Error *error);
-    void flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root);
+    void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
