@@ -71,7 +71,7 @@ struct Told {
     int32_t node_ranks, shared_memory;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 1;  // of ranks among themselves; to be raised with whatever they must agree on
+constexpr uint64_t PROTOCOL = 2;  // of ranks among themselves; to be raised with whatever they must agree on
 
 // A call that every rank makes in the lane of the calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -113,6 +113,8 @@ int begin(State &s) {
     }
     s.process = getpid();
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, &last)) return bad;
+    if (s.all.nodes() > 1)
+        if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     s.ready = true;
     return 0;
 }
@@ -165,10 +167,12 @@ API int fairlead_comm_finalize(void) {
     const Tensors none = {nullptr, 0};
     // Who waits for this rank in a team waits in vain.
     for (fairlead_team *team = s.teams; team; team = team->next) team->leave();
+    store(&s.watch.ended, uint32_t(1));
     if (!first) first = together(s, FINALIZE, none, none, 0, 0);
     if (first) s.all.leave();
     s.finalized = true;
     if (first) return first;  // other ranks will not come to what follows
+    if (int bad = s.watch.exchange.close(&last)) return bad;
     for (fairlead_team *team = s.teams; team; team = team->next) team->close();
     s.all.close();
     s.ready = false;
