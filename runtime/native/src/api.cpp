@@ -116,6 +116,8 @@ int begin(State &s) {
     s.process = getpid();
     s.here.mark();
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, &last)) return bad;
+    if (s.all.nodes() > 1)
+        if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     s.ready = true;
     return 0;
 }
@@ -169,10 +171,12 @@ API int fairlead_comm_finalize(void) {
     const Tensors none = {nullptr, 0};
     // Who waits for this rank in a team waits in vain.
     for (fairlead_team *team = s.teams; team; team = team->next) team->leave();
+    store(&s.watch.ended, uint32_t(1));
     if (!first) first = together(s, FINALIZE, none, none, 0, 0);
     if (first) s.all.leave();
     s.finalized = true;
     if (first) return first;  // other ranks will not come to what follows
+    if (int bad = s.watch.exchange.close(&last)) return bad;
     for (fairlead_team *team = s.teams; team; team = team->next) team->close();
     s.all.close();
     s.ready = false;

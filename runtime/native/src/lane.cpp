@@ -1,7 +1,6 @@
 #include "lane.h"
 
 namespace fairlead {
-namespace {
 
 const char *kind_name(uint64_t kind) {
     switch (kind & 0xff) {
@@ -16,6 +15,8 @@ const char *kind_name(uint64_t kind) {
     }
     return "?";
 }
+
+namespace {
 
 const char *form_name(uint64_t form) {
     static const char *const names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes"};
@@ -131,6 +132,7 @@ class Lane::Wait {
         if (armed_) store(&lane_.segment_.mine().waiting, uint32_t(0));
         armed_ = false;
         turns_ = 0;
+        if (shown_) store(&lane_.awaited_, uint64_t(0)), shown_ = false;
     }
     int idle(Error *error) {
         if (++turns_ == 1) {
@@ -177,12 +179,27 @@ class Lane::Wait {
     int look(double now, Error *error) {
         if (now - looked_ < 0.1) return 0;
         looked_ = now;
+        Exchange &others = lane_.world_->watch->exchange;
+        if (int bad = look_here(now, error)) {
+            if (bad == FAIRLEAD_DIFFER || bad == FAIRLEAD_PEER_LOST) others.tell(*error, gone_ == 0);
+            return bad;
+        }
+        if (counter == &Seat::arrived && !shown_) {
+            store(&lane_.kind_, kind_), store(&lane_.awaited_, wanted);
+            shown_ = true;
+        }
+        return others.look(now - begun_, error);
+    }
+
+    // What the seats of this node tell.
+    int look_here(double now, Error *error) {
         Segment &segment = lane_.segment_;
         const World &world = *lane_.world_;
         if (int bad = crossed(error)) return bad;
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
+            if (load(&segment.seat(i).ended)) gone_ = rank;
             if (load(&segment.seat(i).ended) && lane_.id_ == 0)
                 return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
                                   static_cast<unsigned long long>(lane_.calls_), lane_.name_);
@@ -191,6 +208,7 @@ class Lane::Wait {
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
             if (segment.alive(i)) continue;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, and ended meanwhile
+            gone_ = rank;
             return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
@@ -211,7 +229,7 @@ class Lane::Wait {
     }
 
     // Whether another rank's only thread waits for this rank in another lane, while this rank's only thread
-    // waits for it here: neither can come. Seen in one node.
+    // waits for it here: neither can come. Seen in one node; of several `Exchange` knows.
     int crossed(Error *error) {
         Segment &segment = lane_.segment_;
         Watch &watch = *lane_.world_->watch;
@@ -251,7 +269,8 @@ class Lane::Wait {
             else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", rank, lane_.world_->host(rank)));
         }
         if (left_out) snprintf(to + used, size - used, " and %d more", left_out);
-        else if (!used) snprintf(to, size, "ranks on other hosts");
+        else if (!used && !(counter == &Seat::arrived && lane_.id_ >= 0 && lane_.world_->watch->exchange.missing(uint32_t(lane_.id_), wanted, to, size)))
+            snprintf(to, size, "ranks on other hosts");
     }
 
     void tell(double waited) {
@@ -275,7 +294,8 @@ class Lane::Wait {
     long turns_ = 0, yields_ = 0;
     double begun_ = 0, looked_ = 0;
     int told_ = 0;
-    bool armed_ = false;
+    bool armed_ = false, shown_ = false;
+    int gone_ = -1;  // the rank that is found to come no more
     uint32_t bell_ = 0;
     static constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
     int crossed_with_ = -1;
@@ -304,11 +324,6 @@ bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
 // --- opening ---------------------------------------------------------------------------------
 
 int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error) {
-    Watch &watch = *world.watch;
-    if (watch.count < Watch::MOST) {
-        watch.lanes[id_ = watch.count] = this;
-        store(&watch.count, id_ + 1);
-    }
     mpi_ = &mpi, world_ = &world, settings_ = &settings;
     snprintf(name_, sizeof name_, team < 0 ? "all" : "team %d", team);
     auto bad = [&](int code, const char *call) { return mpi.check(code, call, error); };
@@ -370,6 +385,11 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
             return error->set(FAIRLEAD_NO_MEMORY, "no memory for the pieces of %d nodes", nodes_);
     }
     crowded_ = locals_ > cpus();
+    Watch &watch = *world.watch;
+    if (watch.count < Watch::MOST) {
+        watch.lanes[id_ = watch.count] = this;
+        store(&watch.count, id_ + 1);
+    }
     return 0;
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "fairlead_comm.h"
+#include "exchange.h"
 #include "kernels.h"
 #include "mpi.h"
 #include "segment.h"
@@ -16,6 +17,7 @@ namespace fairlead {
 
 // Kinds of call.
 enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
+const char *kind_name(uint64_t kind);
 
 // Settings of this process, read once from the environment.
 struct Settings {
@@ -53,9 +55,11 @@ class Lane;
 
 // What this process's threads wait for, so that ranks that wait for each other in different lanes find out.
 struct Watch {
-    static constexpr int MOST = 256;
+    static constexpr int MOST = Standing::MOST_LANES;
     Lane *lanes[MOST] = {};  // the same number on every rank; the first is that of the seats' `blocked`
     int count = 0;
+    uint32_t ended = 0;  // finalize was called
+    Exchange exchange;   // with other nodes; opened where there are any
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
     int (*go_on)(void) = nullptr;  // asked by the thread that gave it
@@ -95,6 +99,12 @@ class Lane {
     // So many calls are started, by whichever thread.
     void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
     uint64_t calls() const { return calls_; }
+    const char *name() const { return name_; }
+    // For other ranks: the calls that this one has come to or has started; the call in whose agreement it has
+    // waited for long, and its kind (0: none).
+    uint64_t come() const { return most(load(&segment_.mine().arrived), load(&segment_.mine().promised)); }
+    uint64_t awaited() const { return load(&awaited_); }
+    uint64_t kind() const { return load(&kind_); }
     // The calling thread waits for this call and for nothing else, until told otherwise.
     void block(uint64_t call);
     void unblock();
@@ -147,6 +157,7 @@ class Lane {
     bool broken_ = false, told_apart_ = false;
     int id_ = -1;  // in the watch
     const uint32_t *abandoned_ = nullptr;
+    uint64_t awaited_ = 0, kind_ = 0;
     int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed
     Error broke_;
     Stream streams_[7];

@@ -58,6 +58,7 @@ class Segment {
     int ranks() const { return ranks_; }
     Seat &seat(int place) { return seats_[place]; }
     Seat &mine() { return seats_[place_]; }
+    const Seat &mine() const { return seats_[place_]; }
     const Seat &seat(int place) const { return seats_[place]; }
     char *few(int place, uint64_t parity) { return seats_[place].arrivals[parity].few; }
     char *flat(int place, uint64_t parity) { return flats_ + (size_t(place) * 2 + parity) * FLAT; }
