@@ -436,10 +436,8 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
         // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
         const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
         mark_[0] = mark, mark_[1] = ~mark;
-        if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-        int code = mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request);
-        if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
-        if (int bad = mpi_->check(code, "MPI_Iallreduce", error)) return bad;
+        const MpiTurn turn(*mpi_);
+        if (int bad = mpi_->check(mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
     }
     calls_++;
     wait.counter = &Seat::arrived, wait.wanted = calls_;
@@ -527,10 +525,8 @@ Mpi::Handle Lane::type_of(Form form) const {
 int Lane::post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error) {
     const Mpi &m = *mpi_;
     const Mpi::Handle operation = form == F16 ? m.sum_f16 : form == BF16 ? m.sum_bf16 : m.sum;
-    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = m.Iallreduce(m.in_place, at, int(count), type_of(form), operation, across_, request);
-    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
-    return m.check(code, "MPI_Iallreduce", error);
+    const MpiTurn turn(*mpi_);
+    return m.check(m.Iallreduce(m.in_place, at, int(count), type_of(form), operation, across_, request), "MPI_Iallreduce", error);
 }
 
 Lane::Pieces Lane::pieces(size_t count, uint64_t slot) {
@@ -545,10 +541,8 @@ int Lane::scatter(const char *at, size_t count, Form form, uint64_t slot, Mpi::H
     const size_t bytes = count * width(form);
     memcpy(p.mine, at, bytes);
     memset(p.mine + bytes, 0, p.each * size_t(nodes_) * width(form) - bytes);
-    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = m.Ialltoall(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), across_, request);
-    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
-    return m.check(code, "MPI_Ialltoall", error);
+    const MpiTurn turn(*mpi_);
+    return m.check(m.Ialltoall(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), across_, request), "MPI_Ialltoall", error);
 }
 
 int Lane::collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error) {
@@ -556,19 +550,16 @@ int Lane::collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, 
     const Pieces p = pieces(count, slot);
     for (size_t i = 0; i < size_t(nodes_); i++) sources_[i] = p.theirs + i * p.each * width(form), forms_[i] = form;
     kernels().sum(p.mine, form, nullptr, form, sources_.at(), forms_.at(), nodes_, p.each, 1, false);
-    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = m.Iallgather(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), collected_, request);
-    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
-    return m.check(code, "MPI_Iallgather", error);
+    const MpiTurn turn(*mpi_);
+    return m.check(m.Iallgather(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), collected_, request), "MPI_Iallgather", error);
 }
 
 int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
     int flag = 0;
-    if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = mpi_->Test(request, &flag, mpi_->no_status);
-    if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
+    const MpiTurn turn(*mpi_);
+    const int bad = mpi_->check(mpi_->Test(request, &flag, mpi_->no_status), "MPI_Test", error);
     *done = flag != 0;
-    return mpi_->check(code, "MPI_Test", error);
+    return bad;
 }
 
 // --- the pipelines ---------------------------------------------------------------------------
@@ -753,10 +744,8 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             wait.moved();
         } else if (posts && posted < K && (here ? load(&segment_.seat(root_place).packed) > base + posted : free_for(posted))) {
             const Chunk c = chunk(posted);
-            if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-            int code = mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]);
-            if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
-            if (int bad = mpi_->check(code, "MPI_Ibcast", error)) return bad;
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]), "MPI_Ibcast", error)) return bad;
             posted++;
             wait.moved();
         } else if (load(network ? &first.reduced : &segment_.seat(root_place).packed) > base + taken) {
