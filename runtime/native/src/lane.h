@@ -8,6 +8,7 @@
 #pragma once
 
 #include "fairlead_comm.h"
+#include "exchange.h"
 #include "kernels.h"
 #include "mpi.h"
 #include "segment.h"
@@ -16,6 +17,7 @@ namespace fairlead {
 
 // Kinds of call.
 enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
+const char *kind_name(uint64_t kind);
 
 // Settings of this process, read once from the environment.
 struct Settings {
@@ -25,6 +27,7 @@ struct Settings {
     size_t chunk;   // bytes
     int node_ranks;  // that share memory at most; 0: all of a node
     bool shared_memory;
+    bool deterministic;  // nodes' sums are added in the order of the nodes, not in one of MPI's
     int read(Error *error);
 };
 
@@ -52,9 +55,11 @@ class Lane;
 
 // What this process's threads wait for, so that ranks that wait for each other in different lanes find out.
 struct Watch {
-    static constexpr int MOST = 256;
+    static constexpr int MOST = Standing::MOST_LANES;
     Lane *lanes[MOST] = {};  // the same number on every rank; the first is that of the seats' `blocked`
     int count = 0;
+    uint32_t ended = 0;  // finalize was called
+    Exchange exchange;   // with other nodes; opened where there are any
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
     int (*go_on)(void) = nullptr;  // asked by the thread that gave it
@@ -94,6 +99,12 @@ class Lane {
     // So many calls are started, by whichever thread.
     void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
     uint64_t calls() const { return calls_; }
+    const char *name() const { return name_; }
+    // For other ranks: the calls that this one has come to or has started; the call in whose agreement it has
+    // waited for long, and its kind (0: none).
+    uint64_t come() const { return most(load(&segment_.mine().arrived), load(&segment_.mine().promised)); }
+    uint64_t awaited() const { return load(&awaited_); }
+    uint64_t kind() const { return load(&kind_); }
     // The calling thread waits for this call and for nothing else, until told otherwise.
     void block(uint64_t call);
     void unblock();
@@ -105,11 +116,21 @@ class Lane {
     class Wait;
     int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
     int differ(const Call &call, const Tensors &tensors, Error *error);
-    void flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root);
+    void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
-    int post(char *at, size_t count, Form form, Mpi::Handle comm, Mpi::Handle *request, Error *error);
+    int post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error);
+    Mpi::Handle type_of(Form form) const;
+    // The same in the order of the nodes: each node gets its piece of all others', adds them up, and gives the
+    // sum to all. `slot` is the chunk's place among those in flight.
+    struct Pieces {
+        char *mine, *theirs;
+        size_t each;  // elements
+    };
+    Pieces pieces(size_t count, uint64_t slot);
+    int scatter(const char *at, size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
+    int collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
     int test(Mpi::Handle *request, bool *done, Error *error);
     bool all(uint64_t Seat::*counter, uint64_t least);
 
@@ -118,6 +139,12 @@ class Lane {
     const Settings *settings_ = nullptr;
     char name_[24] = "";
     Mpi::Handle comm_ = 0, node_ = 0, leaders_ = 0, peers_ = 0;
+    // Of the ranks that take this one's share across. Non-blocking collectives must be called in the same order
+    // everywhere: what is called when something else has ended has a communicator of its own.
+    Mpi::Handle across_ = 0, collected_ = 0;
+    Room<char> pieces_;
+    Room<const void *> sources_;
+    Room<Form> forms_;
     bool even_ = true;    // every node has the same number of ranks: each share has a network of its own
     int nodes_ = 1;
     int local_ = 0, locals_ = 1;
@@ -130,6 +157,7 @@ class Lane {
     bool broken_ = false, told_apart_ = false;
     int id_ = -1;  // in the watch
     const uint32_t *abandoned_ = nullptr;
+    uint64_t awaited_ = 0, kind_ = 0;
     int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed
     Error broke_;
     Stream streams_[7];
