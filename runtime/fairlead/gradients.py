@@ -195,7 +195,10 @@ def _nccl(facts: CommFacts) -> tuple[bool | None, str]:
     if facts.gpus == "intel":
         return False, f"the GPUs of {facts.site} are Intel's, which it does not know"
     if not facts.gpus_given:
-        return None, "the ranks get no GPU that fairlead knows of: `--gpus-per-rank 1`"
+        return None, (
+            "no GPU is known to reach the ranks: `--gpus-per-rank 1`, and what shows it to the container,"
+            " as `--engine-arg=--nv`"
+        )
     if facts.gpus == "none":
         return None, f"the profile {facts.site} knows no GPUs"
     return True, ""
