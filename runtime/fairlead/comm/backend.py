@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from fairlead.findings import ExitCode, FairleadError, fail
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # two modules that no rank needs
 
 # What launchers tell each process of the number of ranks. The first that is set counts: hydra may
 # itself have been started by srun, and then only PMI_SIZE speaks of this launch.

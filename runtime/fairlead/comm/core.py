@@ -17,15 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from fairlead.comm.backend import Backend
 from fairlead.findings import FairleadError, fail
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt  # two modules that no rank needs
+
+Array: TypeAlias = "npt.NDArray[Any]"
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 
 COMPRESSIONS = ("none", "fp16", "bf16")
