@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fairlead.findings import ExitCode, FairleadError, fail
 
 BACKENDS = ("auto", "native", "mpi4py", "horovod", "dl_comm", "nccl")
 VARIABLE = "FAIRLEAD_COMM_BACKEND"
 PLUGIN = "FAIRLEAD_COMM_DL_COMM"  # the folder of a site's own dl_comm
+ORDERED = "FAIRLEAD_COMM_DETERMINISTIC"
+
+
+def is_ordered(environ: Mapping[str, str]) -> bool:
+    """Whether sums are asked for in an order of ranks that never changes."""
+    return environ.get(ORDERED, "") not in ("", "0")
+
+
+UNORDERED = f"{ORDERED} is set, and the order of its sums is its own"
 
 
 def unknown(name: str, where: str, remedy: str, code: ExitCode = ExitCode.FAILED) -> FairleadError:

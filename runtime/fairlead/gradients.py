@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fairlead import native
-from fairlead.commnames import BACKENDS, PLUGIN, VARIABLE, unknown
+from fairlead.commnames import BACKENDS, PLUGIN, UNORDERED, VARIABLE, is_ordered, unknown
 from fairlead.engine.model import Engine
 from fairlead.findings import ExitCode, Finding, Severity, fail
 from fairlead.image import Image
@@ -56,6 +56,7 @@ class CommFacts:
         unseen: nobody has looked for it on that machine.
         gpus: whose GPUs the nodes have, as the profile has it: ``nvidia``, ``amd``, ``intel``, ``none``.
         gpus_given: ranks get GPUs in this launch.
+        ordered: sums are asked for in an order that never changes, which only core and reference give.
         no_core: why the native core cannot be had; "" where it can.
     """
 
@@ -72,6 +73,7 @@ class CommFacts:
     unseen: bool = False
     gpus: str = "none"
     gpus_given: bool = False
+    ordered: bool = False
     no_core: str = ""
 
 
@@ -158,6 +160,8 @@ def _possible(name: str, facts: CommFacts) -> tuple[bool | None, str]:
     """Whether a backend can be had, None for perhaps; and why not, or what is not known."""
     if name == "native":
         return not facts.no_core, facts.no_core
+    if facts.ordered and name != "mpi4py":
+        return False, UNORDERED
     if name == "dl_comm":
         if facts.plugin:
             return True, ""
@@ -288,6 +292,7 @@ def facts_of(
         unseen=unseen,
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
+        ordered=is_ordered(environ),
         no_core="" if core or native.cxx_compiler(environ) else "there is no C++ compiler here",
     )
 

@@ -104,6 +104,7 @@ def test_native_and_reference_give_the_same_bits() -> None:
     ("env", "said"),
     [
         ({"PLUGIN_IS_ALONE": "1"}, "the mean of 0 to 1 is 0 by dl_comm's average"),
+        ({"FAIRLEAD_COMM_DETERMINISTIC": "1"}, "the order of its sums is its own"),
         ({"FAIRLEAD_COMM_DL_COMM": "/nowhere"}, "there is no module dl_comm in /nowhere"),
     ],
 )

@@ -45,6 +45,7 @@ GPUS = replace(PLAIN, wheels=CUDA, gpus="nvidia", gpus_given=True)
         # GPUs
         ({"wheels": CUDA, "gpus": "nvidia", "gpus_given": True}, "nccl", "torch 2.13.0 has NCCL"),
         ({"wheels": {"torch": "2.13.0+rocm7"}, "gpus": "amd", "gpus_given": True}, "nccl", "has NCCL"),
+        ({"wheels": CUDA, "gpus": "nvidia", "gpus_given": True, "ordered": True}, "native", "the C++ core"),
         ({"wheels": CUDA, "gpus": "nvidia"}, "native", "the C++ core"),
         ({"wheels": CUDA, "gpus_given": True}, "native", "the C++ core"),
         ({"wheels": CUDA, "gpus": "intel", "gpus_given": True}, "native", "the C++ core"),
@@ -84,6 +85,7 @@ def test_choice(changes: dict[str, Any], backend: str, why: str) -> None:
         ),
         ("nccl", {"wheels": CUDA, "gpus": "intel"}, "Intel's"),
         ("native", {"no_core": "no compiler"}, "no compiler"),
+        ("horovod", {"modules": (HOROVOD,), "ordered": True}, "FAIRLEAD_COMM_DETERMINISTIC is set"),
         ("mpi4py", {"modules": ()}, "the image has no mpi4py"),
     ],
 )

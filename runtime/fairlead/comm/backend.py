@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fairlead.commnames import is_ordered
 from fairlead.findings import ExitCode, FairleadError, fail
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Mpi4py:
         node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
         self.name = f"mpi4py {__version__}"
         self.rank, self.size, self.local_rank = self._world.rank, self._world.size, node.rank
-        self._ordered = os.environ.get("FAIRLEAD_COMM_DETERMINISTIC") not in (None, "", "0")
+        self._ordered = is_ordered(os.environ)
         node.Free()
 
     def sum(self, buffer: npt.NDArray[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.comm.backend import Backend, connect
 from fairlead.comm.core import Comm
-from fairlead.commnames import BACKENDS, PLUGIN, VARIABLE, unknown
+from fairlead.commnames import BACKENDS, PLUGIN, UNORDERED, VARIABLE, is_ordered, unknown
 from fairlead.findings import fail
 
 
@@ -46,21 +46,26 @@ def _made(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
     if wanted == "horovod":
         from fairlead.comm.horovod import Horovod
 
-        return _by_carrier(wanted, backend, lambda: Horovod(backend))
+        return _by_carrier(wanted, backend, lambda: Horovod(backend), environ)
     if wanted == "dl_comm":
         from fairlead.comm.dlcomm import DlComm
 
-        return _by_carrier(wanted, backend, lambda: DlComm(backend, environ.get(PLUGIN, "")))
+        folder = environ.get(PLUGIN, "")
+        return _by_carrier(wanted, backend, lambda: DlComm(backend, folder), environ)
     if backend.size == 1 and wanted != "native":
         return Comm(backend)
     return _native(wanted, backend, environ)
 
 
-def _by_carrier(wanted: str, backend: Backend, start: Callable[[], Any]) -> Comm:
+def _by_carrier(
+    wanted: str, backend: Backend, start: Callable[[], Any], environ: Mapping[str, str]
+) -> Comm:
     """Others may wait in the library's start for a rank that has none; its exception ends them all."""
     from fairlead.comm.carried import Carried, CarriedComm
 
     try:
+        if is_ordered(environ):
+            raise RuntimeError(UNORDERED)
         carrier = start()
     except (ImportError, RuntimeError, OSError, AttributeError) as exc:
         raise fail(

@@ -24,6 +24,7 @@ import torch
 
 from fairlead.comm import fronts
 from fairlead.comm.core import Comm, Signature
+from fairlead.commnames import UNORDERED, is_ordered
 from fairlead.findings import FairleadError, fail
 
 LIBRARY = "nccl"  # torch's name for it, and for AMD's RCCL
@@ -229,6 +230,8 @@ def _check(tensor: Any, name: str, device: Any, forced: str) -> None:
     why = ""
     if forced not in ("", LIBRARY):
         why = f"FAIRLEAD_COMM_BACKEND={forced}, which moves the memory of the host"
+    elif is_ordered(os.environ):
+        why = UNORDERED
     elif tensor.device.type != "cuda":
         why = "NCCL knows NVIDIA's GPUs, RCCL AMD's, and this is neither"
     elif not distributed.is_nccl_available():
