@@ -17,18 +17,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.comm.account import Waited, account
 from fairlead.comm.backend import Backend
 from fairlead.findings import FairleadError, fail
+
+if TYPE_CHECKING:
+    from fairlead.comm.timeline import Timeline
 
 Array = npt.NDArray[Any]
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 
 COMPRESSIONS = ("none", "fp16", "bf16")
+_NO_TEAM = "without a team"
 _AVERAGED = ("float32", "float64", "complex64", "complex128")
 
 
@@ -42,6 +47,7 @@ class Timings:
         wait_s: seconds until every rank had arrived, the agreement itself included.
         move_s: seconds of moving and reducing.
         pack_s: seconds of packing and unpacking.
+        aggregates: of the calls, those that made means of arrays.
     """
 
     calls: int = 0
@@ -49,6 +55,7 @@ class Timings:
     wait_s: float = 0.0
     move_s: float = 0.0
     pack_s: float = 0.0
+    aggregates: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,11 @@ class Comm:
         self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.local_rank
         self.backend = backend.name
         self.timings = Timings()
+        self.timeline: Timeline | None = None
+        self._name = _NO_TEAM
+        self._teams: list[Comm] = []
+        self._begun = self._agreed = 0.0
+        self._concluded = False
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -205,7 +217,7 @@ class Comm:
         result = self.aggregate(arrays, out, compression)
         return Pending(lambda: result)
 
-    def team(self, threads: int = 1) -> Comm:
+    def team(self, threads: int = 1, name: str = "") -> Comm:
         """Another communicator over the same ranks, whose aggregations go on beside this one's.
 
         For two networks that are trained at once, say. Collective: every rank makes its teams in the
@@ -213,17 +225,24 @@ class Comm:
 
         Args:
             threads: helper threads that share its aggregations, 1 to 16.
+            name: what the account at the end calls it.
         Raises:
             FairleadError: the ranks ask for different numbers of threads.
         """
         self._agree(f"team(threads={threads})")
-        return Comm(self._backend.another())
+        made = Comm(self._backend.another())
+        self._ended("team")
+        made.timeline, made._teams = self.timeline, self._teams
+        self._teams.append(made)
+        made._name = name or f"team {len(self._teams)}"
+        return made
 
     def average(self, value: float) -> float:
         """The mean of ``value`` over all ranks, in double precision; for metrics."""
         self._agree("average")
         buffer = np.array([value], np.float64)
         self._backend.sum(buffer)
+        self._ended("average")
         return float(buffer[0]) / self.size
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
@@ -234,12 +253,15 @@ class Comm:
         """
         self._check_root(root, "comm.gather")
         self._agree(f"gather(root={root})")
-        return self._backend.gather(value, root)
+        every = self._backend.gather(value, root)
+        self._ended("gather")
+        return every
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
         self._agree("barrier")
         self._backend.barrier()
+        self._ended("barrier")
 
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
         """Compares arrays over ranks by sha256 of dtype, shape and bytes.
@@ -251,7 +273,9 @@ class Comm:
         """
         self._agree("check_buffers_match")
         each = [digest_of(array) for array in arrays]
-        return compare(each, self._backend.allgather, self._backend.allgather)
+        found = compare(each, self._backend.allgather, self._backend.allgather)
+        self._ended("match")
+        return found
 
     def abort(self, code: int) -> None:
         """Ends every rank now. Not collective."""
@@ -259,7 +283,26 @@ class Comm:
 
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
+        if self.size > 1:
+            self._agree("finalize")
+        self.conclude()
         self._backend.close()
+
+    def conclude(self) -> None:
+        """Says on rank 0 how long each team waited, and puts a timeline together. Collective, and the last
+        collective but :meth:`close`; again, it does nothing."""
+        if not self._concluded:
+            self._conclude(self._waited())
+
+    def _waited(self) -> list[Waited]:
+        return [waited(each._name, each.timings) for each in (self, *self._teams)]
+
+    def _conclude(self, rows: list[Waited]) -> None:
+        self._concluded = True
+        if self.size > 1:
+            account(rows, self._backend)
+        if self.timeline is not None:
+            self.timeline.end()
 
     def _check_root(self, root: int, where: str) -> None:
         if not 0 <= root < self.size:
@@ -291,8 +334,20 @@ class Comm:
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
             raise _disagreement(self._backend.allgather((call, signature)))
-        self._add(Timings(calls=1, wait_s=time.perf_counter() - begun))
+        self._begun, self._agreed = begun, time.perf_counter()
+        self._add(Timings(calls=1, wait_s=self._agreed - begun))
         return layout
+
+    def _ended(self, call: str, arrays: Sequence[Array] = (), **parts_s: float) -> None:
+        """The call that was agreed on last has ended."""
+        if self.timeline is not None:
+            size = sum(array.nbytes for array in arrays)
+            times = [round(1e9 * s) for s in (self._begun, time.perf_counter(), self._agreed)]
+            self.timeline.span(
+                "all" if self._name == _NO_TEAM else self._name, call, "call", times[0], times[1],
+                {"call": self.timings.calls, "bytes": size, "tensors": len(arrays)}, agreed=times[2],
+                call=self.timings.calls, move={f"{n}_ms": 1e3 * s for n, s in parts_s.items()},
+            )  # fmt: skip
 
     def _fused(
         self,
@@ -315,13 +370,16 @@ class Comm:
             move(buffer)
         moved = time.perf_counter()
         result = _unpack(layout, buffers, out)
+        taken = time.perf_counter()
         self._add(
             Timings(
                 bytes=sum(buffer.nbytes for buffer in buffers.values()),
                 move_s=moved - packed,
-                pack_s=packed - begun + time.perf_counter() - moved,
+                pack_s=packed - begun + taken - moved,
+                aggregates=call.startswith("aggregate"),
             )
         )
+        self._ended(call, arrays, pack=packed - begun, network=moved - packed, take=taken - moved)
         return result
 
     def _keep(self, dtype: str, length: int) -> Array:
@@ -342,7 +400,13 @@ class Comm:
             old.wait_s + more.wait_s,
             old.move_s + more.move_s,
             old.pack_s + more.pack_s,
+            old.aggregates + more.aggregates,
         )
+
+
+def waited(name: str, timings: Timings) -> Waited:
+    """What the account at the end says of this rank."""
+    return Waited(name, timings.calls, timings.aggregates, timings.bytes, timings.wait_s)
 
 
 def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | None) -> list[Array]:

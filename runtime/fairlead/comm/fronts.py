@@ -37,6 +37,12 @@ def aggregate(
         raise _uneven(exc) or named(exc, names) from None
 
 
+def step_made(ranks: Comm) -> None:
+    """The gradients of a step have their means; for a timeline."""
+    if ranks.timeline is not None:
+        ranks.timeline.step()
+
+
 def meet(ranks: Comm) -> None:
     """The ranks at the end of an epoch or of the program, where none makes steps any more.
 
@@ -67,7 +73,11 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
 def broadcast(ranks: Comm, arrays: Sequence[Array], names: Sequence[str], root: int) -> list[Array]:
     """:meth:`Comm.broadcast` of arrays of any dtype, bfloat16 included, with names in errors."""
     try:
-        values = ranks.broadcast([plain(array) for array in arrays], root)
+        if ranks.timeline is None:
+            values = ranks.broadcast([plain(array) for array in arrays], root)
+        else:
+            with ranks.timeline.doing("broadcast", {"arrays": len(arrays)}):
+                values = ranks.broadcast([plain(array) for array in arrays], root)
     except FairleadError as exc:
         raise named(exc, names) from None
     return [value.view(array.dtype) for array, value in zip(arrays, values, strict=True)]
@@ -185,5 +195,6 @@ def end_together() -> None:
         try:
             if comm._comm is not None:
                 meet(comm._comm)
+                comm._comm.conclude()
         except FairleadError as exc:
             sys.excepthook(type(exc), exc, exc.__traceback__)

@@ -392,7 +392,9 @@ def _average(
 
         if torch.compiler.is_compiling():
             raise _compiled("torch.compile")
-        return average_tensors(gradients, [v.value for v in variables], names)
+        means = average_tensors(gradients, [v.value for v in variables], names)
+        fronts.step_made(ranks)
+        return means
     places = [i for i, gradient in enumerate(gradients) if gradient is not None]
     averaged = _average_tensorflow(
         ranks, [gradients[i] for i in places], [names[i] for i in places]
@@ -416,9 +418,11 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
     def aggregate(*values: Any) -> list[Array]:
         # TensorFlow owns the inputs, and takes over the outputs: both new each time.
         try:
-            return fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
+            means = fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
         except FairleadError as exc:
             raise RuntimeError(fronts.words(exc)) from None
+        fronts.step_made(ranks)
+        return means
 
     averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
     for got, given in zip(averaged, dense, strict=True):

@@ -20,8 +20,19 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.comm.account import Waited
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
+from fairlead.comm.core import (
+    Array,
+    BufferMatch,
+    Comm,
+    Pending,
+    Timings,
+    compare,
+    digest_of,
+    waited,
+    wire,
+)
 from fairlead.findings import ExitCode, FairleadError, fail
 
 _MEAN = 1
@@ -46,6 +57,7 @@ class _Stats(ctypes.Structure):
     _fields_ = [
         ("calls", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("wait_s", ctypes.c_double),
         ("move_s", ctypes.c_double), ("blocked_s", ctypes.c_double), ("stalls", ctypes.c_uint64),
+        ("aggregates", ctypes.c_uint64),
     ]  # fmt: skip
 
 
@@ -177,26 +189,38 @@ class NativeComm(Comm):
 
     @property
     def timings(self) -> Timings:
-        stats, behind = _Stats(), _Stats()
-        self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
-        if self._team is None:
-            self._core.fairlead_comm_stats(self._behind, ctypes.byref(behind))
+        own = self._timings(self._team)
+        behind = self._timings(self._behind) if self._team is None else Timings()
         return Timings(
-            stats.calls + behind.calls,
-            stats.bytes + behind.bytes,
-            stats.wait_s + behind.wait_s,
-            stats.move_s + behind.move_s,
+            own.calls + behind.calls,
+            own.bytes + behind.bytes,
+            own.wait_s + behind.wait_s,
+            own.move_s + behind.move_s,
+            aggregates=own.aggregates + behind.aggregates,
         )
 
     @timings.setter
     def timings(self, value: Timings) -> None:
         """The core counts."""
 
-    def team(self, threads: int = 1) -> Comm:
+    def _timings(self, team: ctypes.c_void_p | None) -> Timings:
+        stats = _Stats()
+        self._core.fairlead_comm_stats(team, ctypes.byref(stats))
+        counted = stats.calls, stats.bytes, stats.wait_s, stats.move_s
+        return Timings(*counted, aggregates=stats.aggregates)
+
+    def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
         made._started = []
+        self._teams.append(made)
+        made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
+
+    def _waited(self) -> list[Waited]:
+        own, started = self._timings(None), self._timings(self._behind)
+        first = [waited(self._name, own), waited(f"started {self._name}", started)]
+        return [*first, *(waited(team._name, team.timings) for team in self._teams)]
 
     def aggregate(
         self,
@@ -240,8 +264,11 @@ class NativeComm(Comm):
         return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
 
     def close(self) -> None:
+        rows = self._waited()  # which the core tells until it ends
         self._check("comm.finalize", self._core.fairlead_comm_finalize())
-        super().close()
+        if not self._concluded:
+            self._conclude(rows)
+        self._backend.close()
 
     def _new_team(self, threads: int) -> ctypes.c_void_p:
         team = ctypes.c_void_p()
@@ -303,6 +330,8 @@ class NativeComm(Comm):
             try:
                 while True:
                     yield 1
+            except GeneratorExit:  # nobody will ask again
+                return
             except BaseException as exc:
                 self._raised.append(exc)
             yield 0

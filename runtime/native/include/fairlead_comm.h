@@ -73,6 +73,7 @@ typedef struct {
     double move_s;        /* the rest of the call */
     double blocked_s;     /* that the caller spent in the call, or in fairlead_comm_wait */
     uint64_t stalls;      /* waits longer than FAIRLEAD_COMM_STALL_S */
+    uint64_t aggregates;  /* of `calls`, those of fairlead_comm_aggregate and fairlead_comm_start */
 } fairlead_stats;
 
 /* How the ranks are laid out and what carries the bytes. */

@@ -70,6 +70,8 @@ int Settings::read(Error *error) {
     chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 256, &bad) * 1024);
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
+    timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
+    timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
     if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number from 0 to 1000000000", bad, getenv(bad));
     if (chunk < 4096 || chunk > (size_t(1) << 28))
         return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_CHUNK_KB=%s is not between 4 and 262144", getenv("FAIRLEAD_COMM_CHUNK_KB"));
@@ -291,7 +293,7 @@ bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
 
 // --- opening ---------------------------------------------------------------------------------
 
-int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error) {
+int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error) {
     Watch &watch = *world.watch;
     if (watch.count < Watch::MOST) {
         watch.lanes[id_ = watch.count] = this;
@@ -299,6 +301,8 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     }
     mpi_ = &mpi, world_ = &world, settings_ = &settings;
     snprintf(name_, sizeof name_, team < 0 ? "all" : "team %d", team);
+    laps_.on(world.timeline);
+    world.timeline->name(id_, name_, part);
     auto bad = [&](int code, const char *call) { return mpi.check(code, call, error); };
     if (int code = bad(mpi.Comm_dup(from, &comm_), "MPI_Comm_dup")) return code;
     if (int code = bad(mpi.Comm_set_errhandler(comm_, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
@@ -510,6 +514,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     auto chunk = [&](uint64_t k) { return cut.chunk(k, stream.elements(), locals_); };
 
     auto pack = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, PACK, k);
         const Chunk c = chunk(k);
         char *to = segment_.given(local_, base + k);
         auto give = [&](const char *in, char *, uint64_t n) {
@@ -523,6 +528,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         }
     };
     auto sum = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, SUM, k);
         constexpr int MANY = 256;  // sources at a time: a table on the stack, whatever the number of ranks
         const Chunk c = chunk(k);
         uint64_t at = c.begin(local_) - c.from;
@@ -546,6 +552,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         });
     };
     auto take = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, TAKE, k);
         const Chunk c = chunk(k);
         char *result = segment_.result(base + k);
         uint64_t at = 0;
@@ -567,6 +574,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             bool done = false;
             if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
             if (done) {
+                laps_.arrived(reduced);
                 store(&mine.reduced, base + ++reduced);
                 segment_.ring();
                 wait.moved();
@@ -583,7 +591,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             char *at = segment_.result(base + posted) + (even_ ? c.begin(local_) - c.from : 0) * wide;
             const uint64_t count = even_ ? c.end(local_) - c.begin(local_) : c.to - c.from;
             if (int bad = post(at, count, sums, even_ ? peers_ : leaders_, &requests[posted % DEPTH], error)) return bad;
-            posted++;
+            laps_.posted(posted++);
             wait.moved();
         } else if (packed < K && all(&Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH)) {
             pack(packed);
@@ -625,6 +633,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             bool done = false;
             if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
             if (done) {
+                laps_.arrived(reduced);
                 store(&mine.reduced, base + ++reduced);
                 segment_.ring();
                 wait.moved();
@@ -632,6 +641,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
         }
         const Seat &first = segment_.seat(0);
         if (source && packed < K && free_for(packed)) {
+            const Laps::Lap lap(laps_, PACK, packed);
             char *to = segment_.result(base + packed);
             const Chunk c = chunk(packed);
             stream.each(c.from, c.to, [&](const char *in, char *, uint64_t n) {
@@ -647,9 +657,10 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             int code = mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]);
             if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
             if (int bad = mpi_->check(code, "MPI_Ibcast", error)) return bad;
-            posted++;
+            laps_.posted(posted++);
             wait.moved();
         } else if (load(network ? &first.reduced : &segment_.seat(root_place).packed) > base + taken) {
+            const Laps::Lap lap(laps_, TAKE, taken);
             const char *from = segment_.result(base + taken);
             const Chunk c = chunk(taken);
             stream.each(c.from, c.to, [&](const char *in, char *out, uint64_t n) {
@@ -719,8 +730,10 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         }
     }
     Wait wait(*this, helper, call.kind);
+    laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
     int bad = agree(call, all_of, wait, error);
     const double agreed = now_s();
+    const bool failed = bad;
     if (!bad && flat_fits) flat(tensors, count, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
@@ -729,10 +742,14 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
             bad = streams_[f].set(tensors, count, form, error);
             if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
         }
+    const double ended = now_s();
     stats.calls++;
+    stats.aggregates += kind == AGGREGATE;
     stats.bytes += bytes;
     stats.wait_s += agreed - begun;
-    stats.move_s += now_s() - agreed;
+    stats.move_s += ended - agreed;
+    if (laps_.on())
+        laps_.add({0, uint64_t(begun * 1e9), failed ? 0 : uint64_t(agreed * 1e9), uint64_t(ended * 1e9), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
     // of the call in other lanes, of which nobody knows how far they came.
     if (bad && (!told_apart_ || abandoned_)) {

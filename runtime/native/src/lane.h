@@ -11,6 +11,7 @@
 #include "kernels.h"
 #include "mpi.h"
 #include "segment.h"
+#include "timeline.h"
 
 namespace fairlead {
 
@@ -25,6 +26,8 @@ struct Settings {
     size_t chunk;   // bytes
     int node_ranks;  // that share memory at most; 0: all of a node
     bool shared_memory;
+    double timeline_mb;
+    bool timeline_chunks;
     int read(Error *error);
 };
 
@@ -66,6 +69,7 @@ struct Watch {
 struct World {
     int rank, size;
     Watch *watch;
+    Timeline *timeline;
     const char *hosts;  // of each rank, 64 bytes each
     const char *host(int of) const { return hosts + size_t(of) * 64; }
 };
@@ -77,8 +81,8 @@ struct Tensors {
 
 class Lane {
   public:
-    // Collective over `from`. `team` is for messages; -1: none.
-    int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error);
+    // Collective over `from`. `team` and `part`, the lane's number in it, are for messages; -1: none.
+    int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error);
     void close();
 
     // Moves `part`, once all ranks have shown to have the same `all_of`. `operation` is SUM or MEAN and, in
@@ -132,6 +136,7 @@ class Lane {
     const uint32_t *abandoned_ = nullptr;
     int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed
     Error broke_;
+    Laps laps_;
     Stream streams_[7];
 };
 

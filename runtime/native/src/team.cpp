@@ -13,7 +13,7 @@ int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Se
     count_ = threads, number_ = number;
     watch_ = world.watch;
     for (int i = 0; i < count_; i++) {
-        if (int bad = lanes_[i].open(mpi, from, world, settings, number, error)) return bad;
+        if (int bad = lanes_[i].open(mpi, from, world, settings, number, i, error)) return bad;
         if (count_ > 1) lanes_[i].abandon_on(&failed_);
     }
     return 0;
