@@ -108,7 +108,7 @@ class Merged:
     def line(self) -> str:
         left_out = f"; {self.dropped} older events had no room" if self.dropped else ""
         missing = "" if self.ranks == self.size else f" of {self.size}"
-        return f"{self.file}: {self.events} events of {self.ranks}{missing} ranks{left_out}"
+        return f"{self.file.name}: {self.events} events of {self.ranks}{missing} ranks{left_out}"
 
 
 def parts_of(file: str | os.PathLike[str]) -> Path:

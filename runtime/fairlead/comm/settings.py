@@ -66,6 +66,18 @@ SETTINGS = (
         "how long a helper thread sleeps between looks at the network",
     ),
     Setting(
+        "FAIRLEAD_COMM_REPORT", "1", "0: nothing is said at the end of how long the ranks waited"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE",
+        "",
+        "a file for what every rank's collectives did, and when; `fairlead run --timeline` sets it",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE_MB", "8", "room of each rank for it; older events give way to newer"
+    ),
+    Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
+    Setting(
         "FAIRLEAD_COMM_DELAY_MOMENTUM",
         "",
         "momentum of an old script's optimizer; its late gradients are then made smaller",

@@ -1,0 +1,305 @@
+"""The timeline of a run's collectives and the account at its end, on ranks of a real MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fairlead
+from fairlead import native
+from fairlead.doctor.hostmpi_install import install_wheel_mpi
+from fairlead.paths import cache_dir
+
+RUNTIME = Path(fairlead.__file__).parents[1]
+HOST = socket.gethostname()
+Ran = subprocess.CompletedProcess[str]
+Ranks = Callable[..., Ran]
+
+SLOW = """
+import sys, time
+import numpy as np
+from fairlead import comm
+ranks = comm.init()
+team = ranks.team(name="generator")
+big = np.ones(300_000, np.float32)
+for step in range(5):
+    if ranks.rank == 1:
+        time.sleep(0.06)
+    ranks.aggregate([big, np.ones(3)])
+    team.aggregate([big])
+comm.broadcast([np.arange(10)])
+comm.finalize()
+"""
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    """Runs a program on so many ranks, each started by the words ``around``."""
+    mpi, core = install_wheel_mpi("mpich", "5.0.2"), native.ensure_core(cache_dir())
+
+    def run(count: int, program: str, around: str = 'exec "$@"', **variables: str) -> Ran:
+        path = tmp_path / "program.py"
+        path.write_text(program)
+        environ = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD_COMM_")},
+            "LD_LIBRARY_PATH": str(mpi / "lib"),
+            "PYTHONPATH": str(RUNTIME),
+            "OMP_NUM_THREADS": "1",
+            "FAIRLEAD_COMM_LIBRARY": str(core),
+            **{f"FAIRLEAD_COMM_{name}": value for name, value in variables.items()},
+        }
+        return subprocess.run(
+            [mpi / "bin/mpiexec", "-n", str(count), "sh", "-c", around, "sh", sys.executable, path],
+            capture_output=True, text=True, env=environ, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    return run
+
+
+# --- what a trace has to be -----------------------------------------------------------------------
+
+Event = dict[str, Any]
+
+
+def read(file: Path) -> list[Event]:
+    """The events of a trace that is right: by the Trace Event Format, and with spans that nest.
+
+    Source: "Trace Event Format", sections "JSON Object Format", "Complete Events", "Async Events" and
+    "Metadata Events".
+    """
+    whole = json.loads(file.read_text())
+    assert isinstance(whole["traceEvents"], list) and whole["displayTimeUnit"] in ("ms", "ns")
+    rows: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    open_: dict[tuple[str, str, int], float] = {}
+    named: dict[tuple[int, int, str], Any] = {}
+    for event in whole["traceEvents"]:
+        assert isinstance(event["name"], str) and isinstance(event["args"], dict)
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        if event["ph"] == "M":
+            named[event["pid"], event["tid"], event["name"]] = event["args"]
+            continue
+        assert event["ts"] >= 0 and event["cat"]
+        known = event["cat"], event.get("id", ""), event["pid"]
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            rows[event["pid"], event["tid"]].append(event)
+        elif event["ph"] == "b":
+            assert known not in open_
+            open_[known] = event["ts"]
+        else:
+            assert event["ph"] == "e" and event["ts"] >= open_.pop(known)
+    assert not open_
+    for (pid, tid), events in rows.items():
+        assert {(pid, 0, "process_name"), (pid, tid, "thread_name")} <= set(named)
+        for event in events:
+            event["rank"] = named[pid, 0, "process_name"]["name"]
+            event["row"] = named[pid, tid, "thread_name"]["name"]
+        nested(events)
+    return [event for events in rows.values() for event in events]
+
+
+def nested(events: list[Event]) -> None:
+    stack: list[float] = []
+    before = 0.0
+    for event in events:
+        begin, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
+        assert begin >= before, "readers want them in order"
+        before = begin
+        while stack and stack[-1] <= begin:
+            stack.pop()
+        assert not stack or end <= stack[-1] + 1, event
+        stack.append(end)
+
+
+def of(events: list[Event], **wanted: Any) -> list[Event]:
+    return [e for e in events if all(e[key] == value for key, value in wanted.items())]
+
+
+# --- the runs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+def test_slow_rank_is_seen_in_the_waits_of_the_others_and_named_at_the_end(
+    backend: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    done = ranks(3, SLOW, BACKEND=backend, TIMELINE=str(file))
+    assert done.returncode == 0, done.stderr
+    assert not Path(f"{file}.parts").exists()
+    events = read(file)
+    assert {event["rank"] for event in events} == {f"rank {r} ({HOST})" for r in range(3)}
+    for rank in range(3):
+        mine = of(events, rank=f"rank {rank} ({HOST})")
+        assert len(of(mine, name="init", row="main")) == 1
+        calls = [e for e in of(mine, cat="call", row="without a team") if "aggregate" in e["name"]]
+        assert [e["args"]["bytes"] for e in calls] == [4 * 300_000 + 8 * 3] * 5
+        row = "generator" if backend == "mpi4py" else "team 1"
+        assert [e["args"]["bytes"] for e in of(mine, cat="call", row=row)] == [4 * 300_000] * 5
+        assert [
+            e["args"]["bytes"]
+            for e in of(mine, name="broadcast" if backend == "native" else "broadcast(root=0)")
+        ] == [80]
+        late = [
+            e
+            for e in of(mine, cat="wait")
+            if e["args"]["for"].startswith("rank 1") and e["args"]["ms"] > 40
+        ]
+        if rank == 1:
+            assert not late
+        else:  # of each of the five steps
+            assert len(late) == 5 and all(e["dur"] > 40_000 for e in late)
+        moves = of(mine, cat="move", row=row)
+        assert all(
+            0
+            < sum(e["args"][f"{s}_ms"] for s in ("pack", "network", "take"))
+            < e["dur"] / 1000 + 0.01
+            for e in moves
+        )
+    said = [line for line in done.stderr.splitlines() if "waited" in line]
+    assert len(said) == 2, done.stderr
+    for line, name in zip(said, ("without a team", "generator"), strict=True):
+        match = re.fullmatch(
+            r"fairlead.comm: (.*): (\d+) calls, ([\d.]+) MB; the 3 ranks waited ([\d.e-]+) s \(least\), ([\d.e-]+) s"
+            rf" \(median\), ([\d.e-]+) s \(most\), longest for rank (\d) \({re.escape(HOST)}\)", line,
+        )  # fmt: skip
+        assert match and match[1] == name, line
+        if name == "without a team":
+            assert (
+                float(match[4]) < 0.1 < 0.28 < float(match[5]) <= float(match[6])
+                and match[7] == "1"
+            )
+    assert f"fairlead.comm: timeline: run.json: {len(events)} events of 3 ranks" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+def test_without_a_timeline_there_is_no_file_and_without_a_report_no_word(
+    backend: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    done = ranks(2, SLOW, BACKEND=backend, REPORT="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["program.py"]
+
+
+def test_run_that_averages_nothing_gives_no_account(ranks: Ranks) -> None:
+    done = ranks(2, "from fairlead import comm\ncomm.barrier()\ncomm.finalize()\n")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_clock_of_another_host_is_set_right_and_its_drift_taken_out(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """Rank 1 reads another clock, as on another host: 1000 s ahead."""
+    shifted = "unshare --time --fork --monotonic 1000"
+    if subprocess.run([*shifted.split(), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces of time here")
+    file = tmp_path / "run.json"
+    around = f'if [ "$PMI_RANK" = 1 ]; then exec {shifted} "$@"; fi; exec "$@"'
+    done = ranks(2, SLOW, around, BACKEND="native", TIMELINE=str(file))
+    assert done.returncode == 0, done.stderr
+    mine, other = (of(read(file), rank=f"rank {r} ({HOST})") for r in range(2))
+    for one, two in zip(
+        of(mine, cat="wait", row="without a team"),
+        of(other, cat="wait", row="without a team"),
+        strict=True,
+    ):
+        # Both waits end when the last rank has come.
+        assert abs(one["ts"] + one["dur"] - two["ts"] - two["dur"]) < 10_000
+    late = [
+        e
+        for e in of(mine, cat="wait")
+        if e["args"]["for"].startswith("rank 1") and 40 < e["args"]["ms"] < 1000
+    ]
+    assert len(late) == 5
+
+
+def test_chunks_and_the_network_are_shown_when_they_are_asked_for(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.json"
+    done = ranks(2, SLOW, NODE_RANKS="1", TIMELINE=str(file), TIMELINE_CHUNKS="1")
+    assert done.returncode == 0, done.stderr
+    events = read(file)
+    assert {e["name"] for e in of(events, cat="chunk")} == {"pack", "sum", "take"}
+    flights = [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "b"]
+    assert {e["name"] for e in flights} == {"network"}
+    chunks = len(of(events, cat="chunk", name="take"))
+    assert len(flights) > 2 * 5 * 2 and chunks > len(flights) / 2
+    assert all(e["args"]["network_ms"] > 0 for e in of(events, cat="move", row="team 1"))
+
+
+def test_full_ring_keeps_the_newest_and_counts_what_it_dropped(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    program = """
+import numpy as np
+from fairlead import comm
+for step in range(500):
+    comm.aggregate([np.ones(3)])
+comm.finalize()
+"""
+    file = tmp_path / "run.json"
+    done = ranks(2, program, TIMELINE=str(file), TIMELINE_MB="0.01")
+    assert done.returncode == 0, done.stderr
+    events = read(file)
+    dropped = json.loads(file.read_text())["otherData"]["dropped_events"]
+    kept = [e["args"]["call"] for e in of(events, cat="call", rank=f"rank 0 ({HOST})")]
+    # 500 aggregates, the making of the background's team, the end.
+    assert kept == list(range(502 - len(kept) + 1, 503)) and len(kept) == 109
+    assert dropped == {f"rank {r}": 502 - 109 for r in range(2)}
+    assert "older events had no room" in done.stderr
+
+
+def test_run_that_dies_leaves_what_each_rank_has_done_by_then(ranks: Ranks, tmp_path: Path) -> None:
+    program = SLOW.replace(
+        "    ranks.aggregate",
+        "    if step == 3 and ranks.rank == 1: os.kill(os.getpid(), 9)\n    ranks.aggregate",
+    )
+    file = tmp_path / "run.json"
+    done = ranks(2, f"import os{program}", TIMELINE=str(file))
+    assert done.returncode != 0 and not file.exists()
+    merge = [sys.executable, "-m", "fairlead.trace", str(file)]
+    merged = subprocess.run(merge, capture_output=True, text=True, check=False)
+    assert merged.returncode == 0 and merged.stdout.startswith("run.json: "), merged.stderr
+    for rank in range(2):
+        mine = of(read(file), cat="call", row="without a team", rank=f"rank {rank} ({HOST})")
+        assert len([e for e in mine if "aggregate" in e["name"]]) == 3
+    again = subprocess.run(merge, capture_output=True, text=True, check=False)
+    assert again.returncode == 2 and "there is nothing in" in again.stderr
+
+
+def test_folder_that_is_not_there_is_said_and_the_run_goes_on(ranks: Ranks, tmp_path: Path) -> None:
+    done = ranks(2, SLOW, TIMELINE="/proc/nowhere/run.json")
+    assert done.returncode == 0
+    assert f"rank 1 ({HOST}) records no timeline" in done.stderr
+
+
+def test_words_of_a_failing_rank_are_not_kept_back_by_another_hook(ranks: Ranks) -> None:
+    """torch.distributed puts a hook around ours that collects what ours says, to print it afterwards: there
+    is no afterwards where MPI_Abort does not return."""
+    program = """
+import contextlib, io, sys
+from fairlead import comm
+ranks = comm.init()
+inner = sys.excepthook
+def outer(*what):
+    with contextlib.redirect_stderr(io.StringIO()):
+        inner(*what)
+sys.excepthook = outer
+if ranks.rank == 1:
+    raise ValueError("bad batch")
+ranks.barrier()
+"""
+    done = ranks(2, program)
+    assert done.returncode != 0
+    assert "ValueError: bad batch" in done.stderr
+    assert "rank 1 of 2 failed; ending the others" in done.stderr
