@@ -303,3 +303,98 @@ ranks.barrier()
     assert done.returncode != 0
     assert "ValueError: bad batch" in done.stderr
     assert "rank 1 of 2 failed; ending the others" in done.stderr
+
+
+# --- NaN and infinities ---------------------------------------------------------------------------
+
+ODD = """
+import numpy as np
+from fairlead import comm
+from fairlead.findings import FairleadError
+ranks = comm.init()
+count, dtype, in_place, value, culprit, at, anything = {arguments}
+team = ranks.team(2)
+for step in range(4):
+    arrays = [np.ones(3), np.ones((0, 4)), np.ones(count, dtype), np.ones(5)]
+    if step >= 2 and ranks.rank == culprit:
+        arrays[2][at] = value
+    try:
+        out = arrays if in_place else None
+        team.aggregate(arrays, out, names=["a", "b", "conv/kernel", "d"], any_values=anything)
+    except FairleadError as exc:
+        print(f"{{step}} {{exc.findings[0].check}} {{exc.findings[0].what}}\\n", end="")
+(mean,) = team.aggregate([np.full(70_000, ranks.rank)  * 1.0])  # the team is as good as before
+assert (mean == (ranks.size - 1) / 2).all()
+comm.finalize()
+"""
+CASES = {
+    "little": (5, "float32", False, float("nan"), 1, 2, False),
+    "in-place-another's-share": (500_000, "float32", True, float("inf"), 1, 3, False),
+    "in-place-own-share": (500_000, "float64", True, float("nan"), 0, 3, False),
+    "half": (500_000, "float16", False, float("-inf"), 2, 499_999, False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("backend", "node"),
+    [("native", "0"), pytest.param("native", "1", marks=pytest.mark.full), ("mpi4py", "0")],
+)
+def test_rank_that_passes_nan_or_infinity_is_named_with_its_tensor(
+    case: str, backend: str, node: str, ranks: Ranks
+) -> None:
+    arguments = list(CASES[case])
+    if backend == "mpi4py" and case == "half":
+        pytest.skip("the reference has no type for it")
+    program = "from math import inf, nan\n" + ODD.format(arguments=arguments)
+    _, _, _, value, culprit, at, _ = CASES[case]
+    what = "NaN" if value != value else "-infinity" if value < 0 else "infinity"
+    said = f"rank {culprit} ({HOST}) passed {what} as element {at} of tensor 2 (conv/kernel) to aggregate (mean), call 3 of team 1"
+    settings = {"BACKEND": backend, "NODE_RANKS": node, "REPORT": "0"}
+    done = ranks(3, program, **settings)
+    assert done.returncode == 0, done.stderr
+    once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
+    assert done.stderr == f"fairlead.comm: {said}; {once}\n" and not done.stdout
+    done = ranks(3, program, NONFINITE="stop", **settings)
+    assert done.returncode == 0, done.stderr
+    again = f"3 comm-nonfinite {said}".replace("call 3", "call 4")
+    assert sorted(done.stdout.splitlines()) == sorted([f"2 comm-nonfinite {said}", again] * 3)
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+def test_infinities_that_are_to_be_expected_are_no_news(backend: str, ranks: Ranks) -> None:
+    expected, plain = (
+        ODD.format(arguments=(50_000, "float32", False, 1e39, 1, 7, any_)) for any_ in (True, False)
+    )
+    for program, settings in (
+        (expected, {}),
+        (expected, {"NONFINITE": "stop"}),
+        (plain, {"NONFINITE": "ignore"}),
+    ):
+        done = ranks(2, program, BACKEND=backend, REPORT="0", **settings)
+        assert (done.returncode, done.stdout) == (0, "") and "passed" not in done.stderr, (
+            done.stderr
+        )
+
+
+def test_sum_that_overflows_though_no_rank_passed_infinity_is_told_apart(ranks: Ranks) -> None:
+    done = ranks(
+        2,
+        ODD.format(arguments=(50_000, "float32", False, 3e38, 1, 7, False)).replace(
+            "np.ones(count, dtype)", "np.full(count, 3e38, dtype)"
+        ),
+        REPORT="0",
+        NONFINITE="stop",
+    )
+    assert (
+        "the sum of element 0 of tensor 2 is infinity though no rank passed NaN or infinity"
+        in done.stdout
+    )
+
+
+def test_ranks_that_are_told_otherwise_of_nan_are_refused(ranks: Ranks) -> None:
+    around = (
+        'export FAIRLEAD_COMM_NONFINITE=$([ "$PMI_RANK" = 1 ] && echo stop || echo tell); exec "$@"'
+    )
+    done = ranks(2, SLOW, around, BACKEND="native")
+    assert done.returncode != 0 and "were given different FAIRLEAD_COMM_NONFINITE" in done.stderr

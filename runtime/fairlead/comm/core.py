@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,6 +149,7 @@ class Comm:
         self._teams: list[Comm] = []
         self._begun = self._agreed = 0.0
         self._concluded = False
+        self._odd: set[int] = set()  # ranks that have passed NaN or infinity, and were named
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -176,6 +178,8 @@ class Comm:
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> list[Array]:
         """The mean of each array over all ranks, through one fused buffer a dtype.
 
@@ -187,19 +191,28 @@ class Comm:
                 ``FAIRLEAD_COMM_COMPRESSION`` says. Sums are float32 within a node. Each rank's values
                 and the mean are rounded once, each by at most a part 2^-11 (fp16) or 2^-8 (bf16) of
                 itself; fp16 overflows above 65504 and loses bits below 6e-5.
+            names: of the arrays, for messages.
+            any_values: NaN and infinities are values like others, as under loss scaling. Otherwise
+                ``FAIRLEAD_COMM_NONFINITE`` says what is done: the rank that passes one is named on
+                stderr, once (`tell`), or the call fails on every rank (`stop`), or nothing (`ignore`).
         Returns:
             ``out``, or new arrays; same order, shapes and dtypes. All ranks get the same bits
             wherever MPI_Allreduce gives them, as MPI asks of implementations (MPI-4.1, 6.9.1).
         Raises:
             FairleadError: an array has another dtype, or the ranks disagree on number, shape or
-                dtype of arrays, or on ``compression``; there is no such compression.
+                dtype of arrays, or on ``compression``; there is no such compression; a rank passed NaN or
+                infinity, and ``FAIRLEAD_COMM_NONFINITE=stop``. What ``out`` then holds is of no use.
         """
         self._check_averaged(arrays, _AVERAGED)
         how = wire(compression)
+        told = odd_values() if not any_values and self.size > 1 else "ignore"
         if how == "none":
-            return self._fused("aggregate", arrays, out, self._mean)
+            return self._fused(
+                "aggregate", arrays, out, partial(self._watched_mean, told, arrays, names)
+            )
         narrow = [rounded(array, how) for array in arrays]
-        means = self._fused(f"aggregate({how})", narrow, out, self._mean)
+        move = partial(self._watched_mean, told, arrays, names)
+        means = self._fused(f"aggregate({how})", narrow, out, move)
         for mean in means:
             np.copyto(mean, rounded(mean, how))
         return means
@@ -209,12 +222,14 @@ class Comm:
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> Pending:
         """:meth:`aggregate` in the background, where the backend can; else it is done on return.
 
         ``arrays`` must not change, and ``out`` not be read, before :meth:`Pending.wait`.
         """
-        result = self.aggregate(arrays, out, compression)
+        result = self.aggregate(arrays, out, compression, names, any_values)
         return Pending(lambda: result)
 
     def team(self, threads: int = 1, name: str = "") -> Comm:
@@ -232,7 +247,7 @@ class Comm:
         self._agree(f"team(threads={threads})")
         made = Comm(self._backend.another())
         self._ended("team")
-        made.timeline, made._teams = self.timeline, self._teams
+        made.timeline, made._teams, made._odd = self.timeline, self._teams, self._odd
         self._teams.append(made)
         made._name = name or f"team {len(self._teams)}"
         return made
@@ -392,6 +407,30 @@ class Comm:
         self._backend.sum(buffer)
         np.divide(buffer, self.size, out=buffer)
 
+    def _watched_mean(
+        self, told: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
+    ) -> None:
+        """The mean; where it is not finite, on all ranks, they look who has passed what."""
+        self._mean(buffer)
+        if told == "ignore" or _finite(buffer):
+            return
+        every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))
+        for rank, (host, found) in enumerate(every):
+            if found is None or (told == "tell" and rank in self._odd):
+                continue
+            what, index, element = found
+            name = f" ({names[index]})" if index < len(names) else ""
+            said = (
+                f"rank {rank} ({host}) passed {what} as element {element} of tensor {index}{name} to aggregate"
+                f" (mean), call {self.timings.calls} of {'all' if self._name == _NO_TEAM else self._name}"
+            )
+            if told == "stop":
+                raise nonfinite(said, "comm.aggregate")
+            self._odd.add(rank)
+            if rank == self.rank:
+                once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
+                sys.stderr.write(f"fairlead.comm: {said}; {once}\n")
+
     def _add(self, more: Timings) -> None:
         old = self.timings
         self.timings = Timings(
@@ -416,6 +455,58 @@ def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | N
     for target, view in zip(out, views, strict=True):
         np.copyto(target, view, casting="no")
     return list(out)
+
+
+def odd_values() -> str:
+    """What is done about NaN and infinities: ``FAIRLEAD_COMM_NONFINITE``.
+
+    Raises:
+        FairleadError: it has another value.
+    """
+    asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "tell"
+    if asked not in ("tell", "stop", "ignore"):
+        raise fail(
+            f"nothing can be done about NaN by `{asked}`",
+            where=f"FAIRLEAD_COMM_NONFINITE={asked}",
+            why="known: tell, stop, ignore",
+            remedy="unset it, or set it to one of them",
+            check="comm-nonfinite",
+        )
+    return asked
+
+
+def nonfinite(said: str, where: str) -> FairleadError:
+    """A call that failed since a rank passed NaN or infinity."""
+    return fail(
+        said,
+        where=where,
+        why="FAIRLEAD_COMM_NONFINITE=stop; the mean is no number on any rank",
+        remedy="look at that rank's batch, and at the learning rate; under loss scaling pass any_values=True",
+        check="comm-nonfinite",
+    )
+
+
+def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
+    """The first that is NaN or infinite: what, in which array, where. None: all are finite.
+
+    >>> first_odd([np.ones(3), np.array([1.0, -np.inf, np.nan])])
+    ('-infinity', 1, 1)
+    """
+    for index, array in enumerate(arrays):
+        odd = ~np.isfinite(array).ravel()
+        if odd.any():
+            element = int(odd.argmax())
+            value = complex(array.ravel()[element])
+            what = "NaN" if value != value else "-infinity" if value.real < 0 else "infinity"
+            return what, index, element
+    return None
+
+
+def _finite(buffer: Array) -> bool:
+    """One pass over the memory where it is; a sum of squares that overflows is looked at again."""
+    flat = buffer.view(buffer.real.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
 
 
 def wire(compression: str | None) -> str:

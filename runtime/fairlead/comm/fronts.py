@@ -28,11 +28,16 @@ EVEN = (
 
 
 def aggregate(
-    ranks: Comm, arrays: Sequence[Array], names: Sequence[str], out: Sequence[Array] | None = None
+    ranks: Comm,
+    arrays: Sequence[Array],
+    names: Sequence[str],
+    out: Sequence[Array] | None = None,
+    *,
+    any_values: bool = False,
 ) -> list[Array]:
     """:meth:`Comm.aggregate`, whose errors tell the name of the array as well as its number."""
     try:
-        return ranks.aggregate(arrays, out)
+        return ranks.aggregate(arrays, out, None, names, any_values)
     except FairleadError as exc:
         raise _uneven(exc) or named(exc, names) from None
 
@@ -161,7 +166,8 @@ def named(exc: FairleadError, names: Sequence[str]) -> FairleadError:
 
     def name(match: re.Match[str]) -> str:
         index = int(match[1])
-        return f"{match[0]} ({names[index]})" if index < len(names) else match[0]
+        known = match.string[match.end() :].startswith(" (") or index >= len(names)
+        return match[0] if known else f"{match[0]} ({names[index]})"
 
     def with_names(text: str) -> str:
         return re.sub(r"(?:array|tensor) (\d+)", name, text)

@@ -30,6 +30,7 @@ from fairlead.comm.core import (
     Timings,
     compare,
     digest_of,
+    nonfinite,
     waited,
     wire,
 )
@@ -49,7 +50,9 @@ AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex12
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
+_ANY = 2
 _BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
+_NONFINITE = 9
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
@@ -227,16 +230,20 @@ class NativeComm(Comm):
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> list[Array]:
-        return self._aggregate(arrays, out, compression).wait()
+        return self._aggregate(arrays, out, compression, names, any_values).wait()
 
     def start(
         self,
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> Pending:
-        return self._aggregate(arrays, out, compression, background=True)
+        return self._aggregate(arrays, out, compression, names, any_values, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -280,11 +287,13 @@ class NativeComm(Comm):
         arrays: Sequence[Array],
         out: Sequence[Array] | None,
         compression: str | None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
         background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays, AVERAGED)
-        operation = _MEAN | _WIRES[wire(compression)] << 8
-        call = _Tensors(arrays, out)
+        operation = _MEAN | _ANY * any_values | _WIRES[wire(compression)] << 8
+        call = _Tensors(arrays, out, names=names)
         if not background:
             code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
@@ -347,7 +356,12 @@ class _Tensors:
     """Arrays as the core takes them: where each is read, where its result goes."""
 
     def __init__(
-        self, arrays: Sequence[Array], out: Sequence[Array] | None, *, as_bytes: bool = False
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        *,
+        as_bytes: bool = False,
+        names: Sequence[str] = (),
     ):
         # What is not contiguous is copied: once in, and once out where the result must go there.
         self._arrays = [np.asarray(array, order="C") for array in arrays]
@@ -365,6 +379,9 @@ class _Tensors:
             row["in"], row["out"] = array.ctypes.data, result.ctypes.data
             row["count"], row["dtype"] = array.size * each, form
             row["shape"] = _shape(array.dtype.str, array.shape)
+        if names:
+            self._names, addresses = _c_strings(tuple(names))
+            table["name"][: len(addresses)] = addresses[: len(table)]
         self._table = table
         self.at, self.count = table.ctypes.data, len(table)
 
@@ -379,6 +396,13 @@ class _Tensors:
 
 def _whole(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.writeable)
+
+
+@lru_cache(maxsize=64)
+def _c_strings(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+    """What has to live as long as the addresses that come with it."""
+    kept = [ctypes.create_string_buffer(name.encode()) for name in names]
+    return kept, tuple(ctypes.addressof(one) for one in kept)
 
 
 @lru_cache(maxsize=4096)
@@ -413,6 +437,8 @@ def _failed(where: str, code: int, said: str) -> FairleadError:
             remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
             check="comm-peer-lost",
         )
+    if code == _NONFINITE:
+        return nonfinite(said, where)
     if code == _TIMEOUT:
         return fail(
             said,

@@ -55,6 +55,11 @@ SETTINGS = (
         "0",
         "1: what nodes send is added in the order of the nodes, whatever the MPI and the chunks",
     ),
+    Setting(
+        "FAIRLEAD_COMM_NONFINITE",
+        "tell",
+        "NaN or infinity in what a rank passes: it is named once, `tell`; the call fails, `stop`; `ignore`",
+    ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
     Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
     Setting(

@@ -31,7 +31,7 @@ _CORE_FLAGS = (
     "-fno-threadsafe-statics", "-fno-stack-protector", "-ffp-contract=off", "-fvisibility=hidden",
     "-Wl,--hash-style=both",
 )  # fmt: skip
-_MODULES = ("api", "kernels", "lane", "mpi", "segment", "team", "timeline")
+_MODULES = ("api", "finite", "kernels", "lane", "mpi", "odd", "segment", "team", "timeline")
 
 
 def witness_path(cache: Path) -> Path:

@@ -38,7 +38,8 @@ typedef enum {
     FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize, or after a failure */
     FAIRLEAD_TIMEOUT = 6,    /* FAIRLEAD_COMM_TIMEOUT_S passed in one call */
     FAIRLEAD_NO_MEMORY = 7,
-    FAIRLEAD_INTERRUPTED = 8 /* what fairlead_comm_while_waiting was given said so */
+    FAIRLEAD_INTERRUPTED = 8, /* what fairlead_comm_while_waiting was given said so */
+    FAIRLEAD_NONFINITE = 9    /* FAIRLEAD_COMM_NONFINITE=stop, and a rank passed NaN or infinity: on every rank */
 } fairlead_status;
 
 typedef enum {
@@ -51,7 +52,11 @@ typedef enum {
     FAIRLEAD_BYTES = 6     /* broadcast and match only */
 } fairlead_dtype;
 
-typedef enum { FAIRLEAD_SUM = 0, FAIRLEAD_MEAN = 1 } fairlead_operation;
+typedef enum {
+    FAIRLEAD_SUM = 0,
+    FAIRLEAD_MEAN = 1,
+    FAIRLEAD_ANY = 2 /* with | : NaN and infinity are values like others; else the rank that passes one is named */
+} fairlead_operation;
 
 /* Contiguous elements, at any address. `in` and `out` are the same place or do not overlap. */
 typedef struct {

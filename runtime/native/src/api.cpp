@@ -69,7 +69,7 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
 
 struct Told {
     uint64_t protocol, chunk, run;
-    int32_t node_ranks, shared_memory, deterministic;
+    int32_t node_ranks, shared_memory, deterministic, nonfinite;
     char host[64];
 };
 constexpr uint64_t PROTOCOL = 3;  // of ranks among themselves; to be raised with whatever they must agree on
@@ -99,7 +99,7 @@ int begin(State &s) {
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, beside its host's name.
     const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
-    const Told mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, {}};
+    const Told mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, {}};
     Room<Told> told;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !told.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(told.at(), &mine, sizeof mine);
@@ -110,7 +110,7 @@ int begin(State &s) {
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline;
     for (int i = 1; i < s.world.size; i++) {
         const Told &a = told[0], &b = told[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.process = getpid();
@@ -227,7 +227,7 @@ API int fairlead_comm_team(int threads, fairlead_team **team) {
 namespace {
 int check_operation(int operation, const char *call) {
     const int wire = operation >> 8;
-    if ((operation & 0xff) > 1 || (wire && wire != F16 && wire != BF16)) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no operation %d", call, operation);
+    if ((operation & 0xff) > (FAIRLEAD_MEAN | FAIRLEAD_ANY) || (wire && wire != F16 && wire != BF16)) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no operation %d", call, operation);
     return 0;
 }
 }  // namespace

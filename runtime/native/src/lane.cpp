@@ -1,11 +1,12 @@
 #include "lane.h"
 
 namespace fairlead {
-namespace {
 
 const char *kind_name(uint64_t kind) {
     switch (kind & 0xff) {
-        case AGGREGATE: return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
+        case AGGREGATE:
+            if (kind >> 8 & FAIRLEAD_ANY) return kind >> 8 & 1 ? "aggregate (mean, any values)" : "aggregate (sum, any values)";
+            return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
         case BROADCAST: return "broadcast";
         case FINALIZE: return "finalize";
         case BARRIER: return "barrier";
@@ -16,6 +17,8 @@ const char *kind_name(uint64_t kind) {
     }
     return "?";
 }
+
+namespace {
 
 const char *form_name(uint64_t form) {
     static const char *const names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes"};
@@ -77,6 +80,9 @@ int Settings::read(Error *error) {
     chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 384, &bad) * 1024);
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
+    const char *asked = getenv("FAIRLEAD_COMM_NONFINITE");
+    nonfinite = !asked || !*asked || !strcmp(asked, "tell") ? TELL : !strcmp(asked, "stop") ? STOP : IGNORE;
+    if (nonfinite == IGNORE && strcmp(asked, "ignore")) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_NONFINITE=%.100s is none of tell, stop and ignore", asked);
     timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
     timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
     deterministic = number_of("FAIRLEAD_COMM_DETERMINISTIC", 0, &bad) != 0;
@@ -602,7 +608,8 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
                     forms[used++] = i == local_ ? form : wire;
                 }
                 const bool last = i == locals_;
-                kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1, past);
+                const bool odd = kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1, past);
+                if (odd && last && looks_) doubt(in, one, form, sums, n, !two || two != in);
             }
             at += n;
         });
@@ -621,6 +628,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         for (int i = 0; i < locals_; i++) {
             if (i == local_ && !network) continue;  // written with the sum
             from = sums_of(k, i) + (c.begin(i) - c.from) * wide;
+            if (doubted(i)) stream.each(c.begin(i), c.end(i), [&](const char *in, char *, uint64_t n) { look(in, form, n); });
             stream.each(c.begin(i), c.end(i), put);
         }
     };
@@ -774,10 +782,62 @@ void Lane::flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int o
             const void *sources[FLAT_RANKS];
             Form forms[FLAT_RANKS];
             for (int j = 0; j < locals_; j++) sources[j] = segment_.flat(j, parity) + at, forms[j] = form;
-            kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
+            const bool odd = kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
+            if (odd && looks_) look_flat(tensors[i], parity, at);
         }
         at += rounded_up(bytes, 8);
     }
+}
+
+// What comes of a doubt. All doubts of a node are known: each was noted before the others could take the sums. Who
+// has passed something odd has noted that before it took them.
+int Lane::judge(int nonfinite, Wait &wait, Error *error) {
+    auto noted = [&](uint64_t passed) {
+        int place = 0;
+        for (; place < locals_; place++) {
+            const auto &odd = segment_.seat(place).odd[calls_ & 1];
+            if (load(passed ? &odd.passed : &odd.doubted) == calls_) break;
+        }
+        return place;
+    };
+    int place = noted(0);
+    const bool doubts = place < locals_;
+    if (doubts) {
+        wait.network = false;
+        wait.counter = &Seat::taken, wait.wanted = chunks_;
+        if (int bad = until([&] { return all(&Seat::taken, chunks_); }, wait, error)) return bad;
+    }
+    const int passed = doubts ? noted(1) : locals_;
+    const bool sure = passed < locals_;
+    if (sure) place = passed;
+    char words[sizeof Seat::odd[0].words] = "";
+    if (doubts) memcpy(words, segment_.seat(place).odd[calls_ & 1].words, sizeof words);
+    if (nonfinite == TELL) {
+        // The owner of the sums speaks where nobody has it from himself.
+        bool told = sure;
+        for (int i = 0; i < locals_ && doubts; i++) told = told || load(&segment_.seat(i).told_odd);
+        if (doubts && !told && place == local_) say_odd(words);
+        return 0;
+    }
+    if (nodes_ > 1) {
+        // The lowest rank that is sure, else the lowest that is in doubt.
+        const int64_t rank = doubts ? segment_.seat(place).rank : 0, size = world_->size;
+        odd_[0] = doubts ? (sure ? 2 : 1) * size - rank : 0;
+        Mpi::Handle request = mpi_->request_null;
+        if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
+        int code = mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request);
+        if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
+        if (int bad = mpi_->check(code, "MPI_Iallreduce", error)) return bad;
+        bool done = false;
+        int failed = 0;
+        wait.network = true;
+        const int bad = until([&] { return (failed = test(&request, &done, error)) || done; }, wait, error);
+        if (bad || failed) return bad ? bad : failed;
+        if (!odd_[1]) return 0;
+        const int from = int(odd_[1] > size ? 2 * size - odd_[1] : size - odd_[1]);
+        if (int wrong = mpi_->check(mpi_->Bcast(words, int(sizeof words), mpi_->byte, from, comm_), "MPI_Bcast", error)) return wrong;
+    } else if (!doubts) return 0;
+    return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }
 
 int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error) {
@@ -797,6 +857,9 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         padded += rounded_up(tensors[i].count * width(form), 8);
         used[form] = used[form] || tensors[i].count;
     }
+    const int nonfinite = kind == AGGREGATE && !(operation & FAIRLEAD_ANY) ? settings_->nonfinite : IGNORE;
+    kind_ = call.kind, number_ = calls_ + 1, all_of_ = all_of;
+    looks_ = nonfinite != IGNORE && !segment_.mine().told_odd;
     const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
     if (flat_fits && kind != FINALIZE) {
         size_t at = 0;
@@ -820,6 +883,11 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
             bad = streams_[f].set(tensors, count, form, error);
             if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
         }
+    if (!bad && nonfinite != IGNORE) {
+        const auto &mine = segment_.mine().odd[calls_ & 1];
+        if (!flat_fits) bad = judge(nonfinite, wait, error);
+        else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
+    }
     const double ended = now_s();
     stats.calls++;
     stats.aggregates += kind == AGGREGATE;
@@ -830,7 +898,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         laps_.add({0, uint64_t(begun * 1e9), failed ? 0 : uint64_t(agreed * 1e9), uint64_t(ended * 1e9), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
     // of the call in other lanes, of which nobody knows how far they came.
-    if (bad && (!told_apart_ || abandoned_)) {
+    if (bad && bad != FAIRLEAD_NONFINITE && (!told_apart_ || abandoned_)) {
         broken_ = true;
         broke_ = *error;
     }

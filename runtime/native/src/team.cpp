@@ -83,13 +83,15 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     const Tensors all_of = {request.tensors.at(), request.count}, part = {count_ > 1 ? request.parts[lane].at() : all_of.at, count_ > 1 ? request.counts[lane] : all_of.count};
     Error error;
     if (lane == 0 || part.count) lanes_[lane].run(AGGREGATE, all_of, part, request.operation, 0, helper, &error);
+    const bool broken = error.status && error.status != FAIRLEAD_NONFINITE;
     {
         Lock lock(mutex_);
         stats_[lane] = lanes_[lane].stats;
-        if (error.status && !request.error.status) request.error = error;
-        if (error.status && !broke_.status) broke_ = error;
+        // The same words on every rank: those of the first lane.
+        if (error.status && (!request.error.status || lane < request.odd)) request.error = error, request.odd = lane;
+        if (broken && !broke_.status) broke_ = error;
     }
-    if (error.status) store(&failed_, uint32_t(1));
+    if (broken) store(&failed_, uint32_t(1));
     store(&finished_[lane], ticket + 1);
     __atomic_fetch_add(&finished_bell_, 1, __ATOMIC_RELEASE);
     futex_wake(&finished_bell_);
