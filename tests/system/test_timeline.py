@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.system import hosts
 
 import fairlead
 from fairlead import native
@@ -398,3 +400,28 @@ def test_ranks_that_are_told_otherwise_of_nan_are_refused(ranks: Ranks) -> None:
     )
     done = ranks(2, SLOW, around, BACKEND="native")
     assert done.returncode != 0 and "were given different FAIRLEAD_COMM_NONFINITE" in done.stderr
+
+
+def test_keras_names_the_variable_and_leaves_loss_scaling_alone_and_its_steps_are_shown(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(hosts.PROGRAMS / "odd_keras.py", tmp_path)
+    done = hosts.fairlead(
+        "run", "-n", "2", "-B", tmp_path, "--timeline", tmp_path / "run.json", hosts.image("tensorflow"), "--",
+        "python3", tmp_path / "odd_keras.py", limit_s=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if " passed " in line]
+    # Rank 1, and then rank 0, whose weights are no numbers any more in the next step.
+    assert re.search(
+        r"rank 1 \(\S+\) passed (NaN|-?infinity) as element 0 of tensor 0 \(\S*head/kernel\)",
+        told[0],
+    )
+    assert len(told) == 1 or (len(told) == 2 and "rank 0" in told[1])
+    assert done.stderr.index("rank 1: plain") < done.stderr.index(told[0])
+    events = read(tmp_path / "run.json")
+    for rank in range(2):
+        mine = of(events, rank=f"rank {rank} ({HOST})")
+        assert [e["name"] for e in of(mine, row="steps")] == [f"step {n}" for n in range(6)]
+        assert {"init", "broadcast"} <= {e["name"] for e in of(mine, row="main")}
+    assert "longest for rank" in done.stderr

@@ -18,7 +18,7 @@ for step in range(6):
     ((cdl.get_rank() * 2 + step) * model.weight.sum() + 0 * model(torch.ones(3))).sum().backward()
     before = model.weight.detach().clone()
     optimizer.step()
-    moves.append(round(float((before - model.weight).mean()), 4))
+    moves.append(round(float((before - model.weight.detach()).mean()), 4))
 different = cdl.check_buffers_match([p.detach().numpy() for p in model.parameters()])
 print(f"rank {cdl.get_rank()}: different: {different}, moves {moves}")
 cdl.finalize()
