@@ -845,10 +845,10 @@ int Lane::judge(int nonfinite, Wait &wait, Error *error) {
         const int64_t rank = doubts ? segment_.seat(place).rank : 0, size = world_->size;
         odd_[0] = doubts ? (sure ? 2 : 1) * size - rank : 0;
         Mpi::Handle request = mpi_->request_null;
-        if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-        int code = mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request);
-        if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
-        if (int bad = mpi_->check(code, "MPI_Iallreduce", error)) return bad;
+        {
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
+        }
         bool done = false;
         int failed = 0;
         wait.network = true;
