@@ -89,6 +89,9 @@ class Carried:
     def another(self) -> Carried:
         return Carried(self._mpi.another(), self.carrier, self._teams)
 
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
+        return self._mpi.clock_of_rank_0(ask, rounds)
+
     def close(self) -> None:
         self._call(self.carrier.close)
         self._mpi.close()
@@ -130,12 +133,16 @@ class CarriedComm(Comm):
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> Pending:
         if self._behind is None:
-            return super().start(arrays, out, compression)
+            return super().start(arrays, out, compression, names, any_values)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, "fairlead-comm")
-        done = self._helper.submit(self._behind.aggregate, list(arrays), out, compression)
+        done = self._helper.submit(
+            self._behind.aggregate, list(arrays), out, compression, names, any_values
+        )
         # What nobody waits for is waited for at the end, so that its error is seen.
         self._started = [one for one in self._started if not one.done() or one.exception()]
         self._started.append(done)
@@ -147,8 +154,7 @@ class CarriedComm(Comm):
 
         return Pending(wait, done.done)
 
-    def team(self, threads: int = 1) -> Comm:
-        self._agree(f"team(threads={threads})")
+    def _another(self) -> Comm:
         return CarriedComm(self._carried.another())
 
     def close(self) -> None:

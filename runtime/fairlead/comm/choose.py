@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,15 +32,28 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
     wanted = environ.get(VARIABLE) or "auto"
     if wanted not in BACKENDS:
         raise unknown(wanted, f"{VARIABLE}={wanted}", f"unset {VARIABLE}, or set it to one of them")
+    begun = time.monotonic_ns()
     backend = connect(environ)
     if wanted == "nccl":
         _require_torch(backend)
-    made = _made(wanted, backend, environ)
+    if not environ.get("FAIRLEAD_COMM_TIMELINE"):
+        return _made(wanted, backend, environ)
+    from fairlead.comm.timeline import Timeline
+
+    timeline = Timeline(backend, environ)  # before the core writes beside it
+    ranks = _made(wanted, backend, environ)
+    timeline.began(begun, ranks.backend)
+    ranks.timeline = timeline
+    return ranks
+
+
+def _made(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
+    made = _over(wanted, backend, environ)
     made.forced = "" if wanted == "auto" else wanted
     return made
 
 
-def _made(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
+def _over(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
     alone = backend.name.startswith("none")
     if wanted == "mpi4py" or (alone and wanted != "native"):
         return Comm(backend)

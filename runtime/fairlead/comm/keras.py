@@ -341,7 +341,9 @@ class _Averaging:
             self._require_broadcast()
             known = optimizer._trainable_variables
             variables = list(known if trainable_variables is None else trainable_variables)
-            grads = _average(ranks, list(grads), _names(variables), variables)
+            # Infinities are to be expected where the loss is scaled, and lower the scale.
+            scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+            grads = _average(ranks, list(grads), _names(variables), variables, scaled)
         type(optimizer).apply(optimizer, grads, trainable_variables)
 
     def _require_broadcast(self) -> None:
@@ -382,7 +384,11 @@ def _outermost(optimizer: Any) -> _Averaging:
 
 
 def _average(
-    ranks: Comm, gradients: list[Any], names: Sequence[str], variables: Sequence[Any]
+    ranks: Comm,
+    gradients: list[Any],
+    names: Sequence[str],
+    variables: Sequence[Any],
+    scaled: bool,
 ) -> list[Any]:
     """The mean of gradients over ranks, in the framework's own tensors; None stays None."""
     if _backend() == "torch":
@@ -392,10 +398,13 @@ def _average(
 
         if torch.compiler.is_compiling():
             raise _compiled("torch.compile")
-        return average_tensors(gradients, [v.value for v in variables], names)
+        like = [v.value for v in variables]
+        means = average_tensors(gradients, like, names, any_values=scaled)
+        fronts.step_made(ranks)
+        return means
     places = [i for i, gradient in enumerate(gradients) if gradient is not None]
     averaged = _average_tensorflow(
-        ranks, [gradients[i] for i in places], [names[i] for i in places]
+        ranks, [gradients[i] for i in places], [names[i] for i in places], scaled
     )
     result: list[Any] = [None] * len(gradients)
     for place, gradient in zip(places, averaged, strict=True):
@@ -403,7 +412,9 @@ def _average(
     return result
 
 
-def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str]) -> list[Any]:
+def _average_tensorflow(
+    ranks: Comm, gradients: list[Any], names: Sequence[str], scaled: bool
+) -> list[Any]:
     import tensorflow as tf
 
     _refuse_xla(tf)
@@ -416,9 +427,12 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
     def aggregate(*values: Any) -> list[Array]:
         # TensorFlow owns the inputs, and takes over the outputs: both new each time.
         try:
-            return fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
+            given = [np.asarray(value) for value in values]
+            means = fronts.aggregate(ranks, given, names, any_values=scaled)
         except FairleadError as exc:
             raise RuntimeError(fronts.words(exc)) from None
+        fronts.step_made(ranks)
+        return means
 
     averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
     for got, given in zip(averaged, dense, strict=True):

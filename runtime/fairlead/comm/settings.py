@@ -56,6 +56,11 @@ SETTINGS = (
         "0",
         "1: what nodes send is added in the order of the nodes, whatever the MPI and the chunks",
     ),
+    Setting(
+        "FAIRLEAD_COMM_NONFINITE",
+        "tell",
+        "NaN or infinity in what a rank passes: it is named once, `tell`; the call fails, `stop`; `ignore`",
+    ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
     Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
     Setting(
@@ -71,6 +76,18 @@ SETTINGS = (
         "100",
         "how long a helper thread sleeps between looks at the network",
     ),
+    Setting(
+        "FAIRLEAD_COMM_REPORT", "1", "0: nothing is said at the end of how long the ranks waited"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE",
+        "",
+        "a file for what every rank's collectives did, and when; `fairlead run --timeline` sets it",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE_MB", "8", "room of each rank for it; older events give way to newer"
+    ),
+    Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
     Setting(
         "FAIRLEAD_COMM_DELAY_MOMENTUM",
         "",

@@ -206,7 +206,11 @@ def init_process_group() -> None:
 
 
 def average_tensors(
-    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+    gradients: Sequence[Any],
+    like: Sequence[Any],
+    names: Sequence[str],
+    *,
+    any_values: bool = False,
 ) -> list[Any]:
     """The mean of each tensor over all ranks, in place, through one fused buffer. Collective.
 
@@ -215,6 +219,7 @@ def average_tensors(
             are averaged in float32. Those on a GPU go by NCCL.
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
+        any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
     Returns:
         The same tensors; new ones in place of None, unless no rank has a gradient there.
     Raises:
@@ -231,7 +236,8 @@ def average_tensors(
     arrays = [_array(_wide(whole[i]), names[i]) for i in host]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
     fused = [*arrays, present]
-    fronts.aggregate(comm.init(), fused, [names[i] for i in host], fused)
+    called = [names[i] for i in host]
+    fronts.aggregate(comm.init(), fused, called, fused, any_values=any_values)
     for i, array in zip(host, arrays, strict=True):
         if whole[i].data_ptr() != array.ctypes.data:
             whole[i].copy_(torch.from_numpy(array))
@@ -264,8 +270,12 @@ class _Averaging:
         self.averaged = False
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def average(self, *more: Any) -> None:
-        """Averages the gradients, and ``more`` tensors in place."""
+    def average(self, *more: Any, scaled: bool = False) -> None:
+        """Averages the gradients, and ``more`` tensors in place.
+
+        Args:
+            scaled: the loss was scaled: infinities are to be expected, and lower the scale.
+        """
         parameters = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -275,10 +285,12 @@ class _Averaging:
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
             names + ["loss"] * len(more),
+            any_values=scaled,
         )
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
         self.averaged = True
+        fronts.step_made(comm.init())
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -329,7 +341,7 @@ def _average_before_unscaling() -> None:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> None:
         if self.is_enabled() and hasattr(optimizer, _MARK):
-            average_gradients(optimizer)
+            _of(optimizer).average(scaled=True)
         original(self, optimizer)
 
     setattr(unscale_, _MARK, True)

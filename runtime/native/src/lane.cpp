@@ -4,7 +4,9 @@ namespace fairlead {
 
 const char *kind_name(uint64_t kind) {
     switch (kind & 0xff) {
-        case AGGREGATE: return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
+        case AGGREGATE:
+            if (kind >> 8 & FAIRLEAD_ANY) return kind >> 8 & 1 ? "aggregate (mean, any values)" : "aggregate (sum, any values)";
+            return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
         case BROADCAST: return "broadcast";
         case FINALIZE: return "finalize";
         case BARRIER: return "barrier";
@@ -78,6 +80,11 @@ int Settings::read(Error *error) {
     chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 384, &bad) * 1024);
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
+    const char *asked = getenv("FAIRLEAD_COMM_NONFINITE");
+    nonfinite = !asked || !*asked || !strcmp(asked, "tell") ? TELL : !strcmp(asked, "stop") ? STOP : IGNORE;
+    if (nonfinite == IGNORE && strcmp(asked, "ignore")) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_NONFINITE=%.100s is none of tell, stop and ignore", asked);
+    timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
+    timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
     deterministic = number_of("FAIRLEAD_COMM_DETERMINISTIC", 0, &bad) != 0;
     if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number from 0 to 1000000000", bad, getenv(bad));
     if (chunk < 4096 || chunk > (size_t(1) << 28))
@@ -323,9 +330,10 @@ bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
 
 // --- opening ---------------------------------------------------------------------------------
 
-int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error) {
+int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error) {
     mpi_ = &mpi, world_ = &world, settings_ = &settings;
     snprintf(name_, sizeof name_, team < 0 ? "all" : "team %d", team);
+    laps_.on(world.timeline);
     auto bad = [&](int code, const char *call) { return mpi.check(code, call, error); };
     if (int code = bad(mpi.Comm_dup(from, &comm_), "MPI_Comm_dup")) return code;
     if (int code = bad(mpi.Comm_set_errhandler(comm_, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
@@ -390,6 +398,7 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
         watch.lanes[id_ = watch.count] = this;
         store(&watch.count, id_ + 1);
     }
+    world.timeline->name(id_, name_, part);
     return 0;
 }
 
@@ -590,6 +599,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     auto sums_of = [&](uint64_t k, int place) { return in_place ? segment_.given((place + 1) % locals_, base + k) : segment_.result(base + k); };
 
     auto pack = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, PACK, k);
         const Chunk c = chunk(k);
         char *to = segment_.given(local_, base + k);
         auto give = [&](const char *in, char *, uint64_t n) {
@@ -603,6 +613,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         }
     };
     auto sum = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, SUM, k);
         const Chunk c = chunk(k);
         uint64_t at = c.begin(local_) - c.from;
         char *result = sums_of(k, local_);
@@ -619,12 +630,14 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
                     forms[used++] = i == local_ ? form : wire;
                 }
                 const bool last = i == locals_;
-                kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1, past);
+                const bool odd = kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1, past);
+                if (odd && last && looks_) doubt(in, one, form, sums, n, !two || two != in);
             }
             at += n;
         });
     };
     auto take = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, TAKE, k);
         const Chunk c = chunk(k);
         const char *from = nullptr;
         auto put = [&](const char *, char *out, uint64_t n) {
@@ -637,6 +650,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         for (int i = 0; i < locals_; i++) {
             if (i == local_ && !network) continue;  // written with the sum
             from = sums_of(k, i) + (c.begin(i) - c.from) * wide;
+            if (doubted(i)) stream.each(c.begin(i), c.end(i), [&](const char *in, char *, uint64_t n) { look(in, form, n); });
             stream.each(c.begin(i), c.end(i), put);
         }
     };
@@ -665,6 +679,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             bool done = false;
             if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
             if (done) {
+                laps_.arrived(reduced);
                 char *at = share(reduced, &count);
                 if (ordered) memcpy(at, pieces(count, reduced % DEPTH).theirs, count * wide);
                 store(&mine.reduced, base + ++reduced);
@@ -683,7 +698,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             Mpi::Handle *request = &requests[posted % DEPTH];
             if (int bad = ordered ? scatter(at, count, sums, posted % DEPTH, request, error) : post(at, count, sums, request, error)) return bad;
             if (!ordered) collected++;
-            posted++;
+            laps_.posted(posted++);
             wait.moved();
         } else if (packed < K && all(&Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH)) {
             pack(packed);
@@ -726,6 +741,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             bool done = false;
             if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
             if (done) {
+                laps_.arrived(reduced);
                 store(&mine.reduced, base + ++reduced);
                 segment_.ring();
                 wait.moved();
@@ -733,6 +749,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
         }
         const Seat &first = segment_.seat(0);
         if (source && packed < K && free_for(packed)) {
+            const Laps::Lap lap(laps_, PACK, packed);
             char *to = segment_.result(base + packed);
             const Chunk c = chunk(packed);
             stream.each(c.from, c.to, [&](const char *in, char *, uint64_t n) {
@@ -746,9 +763,10 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             const Chunk c = chunk(posted);
             const MpiTurn turn(*mpi_);
             if (int bad = mpi_->check(mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]), "MPI_Ibcast", error)) return bad;
-            posted++;
+            laps_.posted(posted++);
             wait.moved();
         } else if (load(network ? &first.reduced : &segment_.seat(root_place).packed) > base + taken) {
+            const Laps::Lap lap(laps_, TAKE, taken);
             const char *from = segment_.result(base + taken);
             const Chunk c = chunk(taken);
             stream.each(c.from, c.to, [&](const char *in, char *out, uint64_t n) {
@@ -785,10 +803,62 @@ void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind k
             const void *sources[FLAT_RANKS];
             Form forms[FLAT_RANKS];
             for (int j = 0; j < locals_; j++) sources[j] = given(j) + at, forms[j] = form;
-            kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
+            const bool odd = kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
+            if (odd && looks_) look_flat(tensors[i], few, parity, at);
         }
         at += rounded_up(bytes, 8);
     }
+}
+
+// What comes of a doubt. All doubts of a node are known: each was noted before the others could take the sums. Who
+// has passed something odd has noted that before it took them.
+int Lane::judge(int nonfinite, Wait &wait, Error *error) {
+    auto noted = [&](uint64_t passed) {
+        int place = 0;
+        for (; place < locals_; place++) {
+            const auto &odd = segment_.seat(place).odd[calls_ & 1];
+            if (load(passed ? &odd.passed : &odd.doubted) == calls_) break;
+        }
+        return place;
+    };
+    int place = noted(0);
+    const bool doubts = place < locals_;
+    if (doubts) {
+        wait.network = false;
+        wait.counter = &Seat::taken, wait.wanted = chunks_;
+        if (int bad = until([&] { return all(&Seat::taken, chunks_); }, wait, error)) return bad;
+    }
+    const int passed = doubts ? noted(1) : locals_;
+    const bool sure = passed < locals_;
+    if (sure) place = passed;
+    char words[sizeof Seat::odd[0].words] = "";
+    if (doubts) memcpy(words, segment_.seat(place).odd[calls_ & 1].words, sizeof words);
+    if (nonfinite == TELL) {
+        // The owner of the sums speaks where nobody has it from himself.
+        bool told = sure;
+        for (int i = 0; i < locals_ && doubts; i++) told = told || load(&segment_.seat(i).told_odd);
+        if (doubts && !told && place == local_) say_odd(words);
+        return 0;
+    }
+    if (nodes_ > 1) {
+        // The lowest rank that is sure, else the lowest that is in doubt.
+        const int64_t rank = doubts ? segment_.seat(place).rank : 0, size = world_->size;
+        odd_[0] = doubts ? (sure ? 2 : 1) * size - rank : 0;
+        Mpi::Handle request = mpi_->request_null;
+        {
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
+        }
+        bool done = false;
+        int failed = 0;
+        wait.network = true;
+        const int bad = until([&] { return (failed = test(&request, &done, error)) || done; }, wait, error);
+        if (bad || failed) return bad ? bad : failed;
+        if (!odd_[1]) return 0;
+        const int from = int(odd_[1] > size ? 2 * size - odd_[1] : size - odd_[1]);
+        if (int wrong = mpi_->check(mpi_->Bcast(words, int(sizeof words), mpi_->byte, from, comm_), "MPI_Bcast", error)) return wrong;
+    } else if (!doubts) return 0;
+    return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }
 
 int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error) {
@@ -808,6 +878,10 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         padded += rounded_up(tensors[i].count * width(form), 8);
         used[form] = used[form] || tensors[i].count;
     }
+    const int nonfinite = kind == AGGREGATE && !(operation & FAIRLEAD_ANY) ? settings_->nonfinite : IGNORE;
+    store(&kind_, call.kind);
+    number_ = calls_ + 1, all_of_ = all_of;
+    looks_ = nonfinite != IGNORE && !segment_.mine().told_odd;
     const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
     const bool few = padded <= FEW;
     if (flat_fits && kind != FINALIZE) {
@@ -820,8 +894,10 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         }
     }
     Wait wait(*this, helper, call.kind);
+    laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
     int bad = agree(call, all_of, wait, error);
     const double agreed = now_s();
+    const bool failed = bad;
     if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
@@ -830,13 +906,22 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
             bad = streams_[f].set(tensors, count, form, error);
             if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
         }
+    if (!bad && nonfinite != IGNORE) {
+        const auto &mine = segment_.mine().odd[calls_ & 1];
+        if (!flat_fits) bad = judge(nonfinite, wait, error);
+        else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
+    }
+    const double ended = now_s();
     stats.calls++;
+    stats.aggregates += kind == AGGREGATE;
     stats.bytes += bytes;
     stats.wait_s += agreed - begun;
-    stats.move_s += now_s() - agreed;
+    stats.move_s += ended - agreed;
+    if (laps_.on())
+        laps_.add({0, uint64_t(begun * 1e9), failed ? 0 : uint64_t(agreed * 1e9), uint64_t(ended * 1e9), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
     // of the call in other lanes, of which nobody knows how far they came.
-    if (bad && (!told_apart_ || abandoned_)) {
+    if (bad && bad != FAIRLEAD_NONFINITE && (!told_apart_ || abandoned_)) {
         broken_ = true;
         broke_ = *error;
     }

@@ -30,6 +30,12 @@ inline double now_s() {
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
+inline uint64_t now_ns() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return uint64_t(t.tv_sec) * 1000000000 + uint64_t(t.tv_nsec);
+}
+
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

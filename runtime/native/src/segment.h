@@ -42,6 +42,13 @@ struct alignas(128) Seat {
     // Of the first lane: what this process's one thread waits for, as lane << 48 | call; 0: nothing that
     // can be told, as in a process that calls from several threads.
     uint64_t blocked;
+    // By the parity of the call, a call's number: this rank's share of the sums has NaN or an infinity; this rank has
+    // passed one. `words` say which.
+    struct {
+        uint64_t doubted, passed;
+        char words[496];
+    } odd[2];
+    uint32_t told_odd;  // it has passed one in a call before, and said so
 };
 
 class Segment {

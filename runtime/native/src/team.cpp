@@ -14,7 +14,7 @@ int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Se
     watch_ = world.watch;
     broke_.clear();
     for (int i = 0; i < count_; i++) {
-        if (int bad = lanes_[i].open(mpi, from, world, settings, number, error)) return bad;
+        if (int bad = lanes_[i].open(mpi, from, world, settings, number, i, error)) return bad;
         if (count_ > 1) lanes_[i].abandon_on(&failed_);
     }
     return 0;
@@ -85,13 +85,15 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     Error error;
     error.clear();
     if (lane == 0 || part.count) lanes_[lane].run(AGGREGATE, all_of, part, request.operation, 0, helper, &error);
+    const bool broken = error.status && error.status != FAIRLEAD_NONFINITE;
     {
         Lock lock(mutex_);
         stats_[lane] = lanes_[lane].stats;
-        if (error.status && !request.error.status) request.error = error;
-        if (error.status && !broke_.status) broke_ = error;
+        // The same words on every rank: those of the first lane.
+        if (error.status && (!request.error.status || lane < request.odd)) request.error = error, request.odd = lane;
+        if (broken && !broke_.status) broke_ = error;
     }
-    if (error.status) store(&failed_, uint32_t(1));
+    if (broken) store(&failed_, uint32_t(1));
     store(&finished_[lane], ticket + 1);
     __atomic_fetch_add(&finished_bell_, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) futex_wake(&finished_bell_);

@@ -35,6 +35,7 @@ struct fairlead_team {
         int operation;
         bool direct;  // the caller does the first lane's part
         fairlead::Error error;
+        int odd;    // lane that the error is of
         bool told;  // the error, to who waited for it
     };
     struct Helper {
