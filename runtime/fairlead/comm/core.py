@@ -18,12 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.comm.account import Waited, account
 from fairlead.comm.backend import Backend
 from fairlead.findings import FairleadError, fail
 
@@ -57,6 +56,22 @@ class Timings:
     move_s: float = 0.0
     pack_s: float = 0.0
     aggregates: int = 0
+
+
+class Waited(NamedTuple):
+    """What a rank has done in a team.
+
+    Attributes:
+        aggregates: of ``calls``, those that made means of arrays.
+        bytes: of arrays that it handed over.
+        wait_s: seconds until every rank had come, over all calls.
+    """
+
+    team: str
+    calls: int
+    aggregates: int
+    bytes: int
+    wait_s: float
 
 
 @dataclass(frozen=True)
@@ -315,6 +330,10 @@ class Comm:
     def _conclude(self, rows: list[Waited]) -> None:
         self._concluded = True
         if self.size > 1:
+            from fairlead.comm.account import (
+                account,  # at the start, each file is read by every rank
+            )
+
             account(rows, self._backend)
         if self.timeline is not None:
             self.timeline.end()

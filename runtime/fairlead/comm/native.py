@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.comm.account import Waited
 from fairlead.comm.backend import Backend
 from fairlead.comm.core import (
     Array,
@@ -28,6 +27,7 @@ from fairlead.comm.core import (
     Comm,
     Pending,
     Timings,
+    Waited,
     compare,
     digest_of,
     nonfinite,
