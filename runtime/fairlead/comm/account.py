@@ -1,6 +1,6 @@
 """The account at the end of a run: how long the ranks waited in each team, and for whom.
 
-The rank that waits least is the one that comes last: the others wait for it.
+The rank that waits least is the one that comes last: the others wait for it. Imported when a run ends.
 """
 
 from __future__ import annotations
@@ -8,27 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from fairlead.comm.backend import Backend
-
-
-class Waited(NamedTuple):
-    """What a rank has done in a team.
-
-    Attributes:
-        aggregates: of ``calls``, those that made means of arrays.
-        bytes: of arrays that it handed over.
-        wait_s: seconds until every rank had come, over all calls.
-    """
-
-    team: str
-    calls: int
-    aggregates: int
-    bytes: int
-    wait_s: float
+from fairlead.comm.core import Waited
 
 
 def account(

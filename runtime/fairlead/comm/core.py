@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fairlead.comm.account import Waited, account
 from fairlead.comm.backend import Backend
 from fairlead.findings import FairleadError, fail
 
@@ -68,6 +67,22 @@ class Timings:
             self.pack_s + other.pack_s,
             self.aggregates + other.aggregates,
         )
+
+
+class Waited(NamedTuple):
+    """What a rank has done in a team.
+
+    Attributes:
+        aggregates: of ``calls``, those that made means of arrays.
+        bytes: of arrays that it handed over.
+        wait_s: seconds until every rank had come, over all calls.
+    """
+
+    team: str
+    calls: int
+    aggregates: int
+    bytes: int
+    wait_s: float
 
 
 @dataclass(frozen=True)
@@ -337,6 +352,10 @@ class Comm:
     def _conclude(self, rows: list[Waited]) -> None:
         self._concluded = True
         if self.size > 1:
+            from fairlead.comm.account import (
+                account,  # at the start, each file is read by every rank
+            )
+
             account(rows, self._backend)
         if self.timeline is not None:
             self.timeline.end()

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.comm.account import Waited
 from fairlead.comm.backend import Backend
 from fairlead.comm.core import (
     Array,
@@ -30,6 +29,7 @@ from fairlead.comm.core import (
     Pending,
     Signature,
     Timings,
+    Waited,
     compare,
     digest_of,
     disagreement,
