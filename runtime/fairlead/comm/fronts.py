@@ -28,13 +28,22 @@ EVEN = (
 
 
 def aggregate(
-    ranks: Comm, arrays: Sequence[Array], names: Sequence[str], out: Sequence[Array] | None = None
+    ranks: Comm,
+    arrays: Sequence[Array],
+    names: Sequence[str],
+    out: Sequence[Array] | None = None,
+    compression: str | None = None,
 ) -> list[Array]:
     """:meth:`Comm.aggregate`, whose errors tell the name of the array as well as its number."""
     try:
-        return ranks.aggregate(arrays, out)
+        return ranks.aggregate(arrays, out, compression)
     except FairleadError as exc:
-        raise _uneven(exc) or named(exc, names) from None
+        raise of_a_step(exc, names) from None
+
+
+def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
+    """What an error of the core means to who averages gradients, which have names."""
+    return _uneven(exc) or named(exc, names)
 
 
 def meet(ranks: Comm) -> None:
