@@ -33,6 +33,7 @@ from fairlead import comm
 from fairlead.comm import delayed as late
 from fairlead.comm import fronts, rank, size
 from fairlead.comm.core import Array, Comm
+from fairlead.comm.tensorflow_op import Carrier, chosen
 from fairlead.findings import FairleadError, fail
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "aggregate",
     "average",
     "broadcast",
+    "carrier",
     "check_state",
     "rank",
     "size",
@@ -51,7 +53,7 @@ _SMALL = (tf.float16, tf.bfloat16)
 _AVERAGED = (*_SMALL, tf.float32, tf.float64, tf.complex64, tf.complex128)
 
 
-def _untouched(function: Callable[..., Any]) -> Callable[..., Any]:
+def _untouched(function: Callable[..., Any]) -> Any:
     """``function``, which AutoGraph neither rewrites, nor its errors."""
 
     @wraps(function)
@@ -223,7 +225,9 @@ class Delayed:
         """
         ranks = comm.init() if team is None else team
         self._inner = late.Delayed(ranks, schedule, momentum=momentum, tested=tested)
-        self._names, self._like, self._given = _names(names), None, []
+        self._names = _names(names)
+        self._like: Any = None
+        self._given: list[Any] = []
         fronts.end_together()
 
     @property
@@ -274,6 +278,14 @@ class Delayed:
         return tf.nest.pack_sequence_as(self._like, made)
 
 
+def carrier() -> Carrier:
+    """What carries tensors to the core: an operation of TensorFlow, or ``numpy_function`` and why.
+
+    Collective when it is called first, and before any :func:`aggregate`.
+    """
+    return chosen(comm.init())[0]
+
+
 def averaged(
     ranks: Comm,
     tensors: Sequence[Any],
@@ -299,6 +311,12 @@ def averaged(
 def _means(
     ranks: Comm, dense: Sequence[Any], names: Sequence[str], compression: str | None
 ) -> list[Any]:
+    _, op = chosen(ranks)
+    if op is not None:
+        with tf.device("CPU:0"):
+            if tf.executing_eagerly():
+                return op.means(ranks, dense, names, compression)
+            return _in_turn(lambda: op.means(ranks, dense, names, compression))
     wide = [tf.cast(g, tf.float32) if g.dtype in _SMALL else g for g in dense]
 
     def run(arrays: list[Array]) -> list[Array]:
@@ -324,10 +342,10 @@ def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any])
     def traced() -> list[Any]:
         return list(tf.numpy_function(called, tensors, [tensor.dtype for tensor in tensors]))
 
-    results = _in_turn(traced)
-    for result, tensor in zip(results, tensors, strict=True):
+    made = _in_turn(traced)
+    for result, tensor in zip(made, tensors, strict=True):
         result.set_shape(tensor.shape)
-    return results
+    return made
 
 
 _turn: Any = None
