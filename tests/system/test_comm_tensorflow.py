@@ -6,8 +6,11 @@ One launch a way, as in ``test_comm_fronts.py``: a program makes the promises on
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +21,24 @@ ROUNDING = 3e-6
 FOLDER = "/usr/local/lib/fairlead"
 WAYS = {
     "operation": (),
-    "numpy": ("--env", "FAIRLEAD_COMM_TENSORFLOW_OP=none"),
+    "numpy": ("--env", "FAIRLEAD_COMM_TENSORFLOW_OP={broken}"),
     "mpi4py": ("--env", "FAIRLEAD_COMM_BACKEND=mpi4py"),
 }
+STEM = "libfairlead_tensorflow"
 Seen = dict[str, list[Any]]
+# Of this machine's environment, what a person has who does not know fairlead.
+PLAIN = {k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))}
+
+
+def _engine(
+    image: Path, *words: str | Path, before: tuple[str | Path, ...] = (), bind: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A plain engine, without fairlead: ``apptainer exec``."""
+    binds = ("--bind", bind) if bind else ()
+    argv = [*before, hosts.apptainer(), "--quiet", "exec", "--userns", *binds, image, *words]
+    return subprocess.run(
+        argv, capture_output=True, text=True, env=PLAIN, timeout=120, stdin=subprocess.DEVNULL
+    )
 
 
 @pytest.fixture(
@@ -32,8 +49,12 @@ def front(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("front")
     image = hosts.image("tensorflow")
     shutil.copy(hosts.PROGRAMS / "fronts_tensorflow.py", folder)
+    inside = f"import tensorflow as tf; print('{STEM}-' + tf.__version__ + '.so')"
+    broken = folder / _engine(image, "python3", "-c", inside).stdout.strip()
+    broken.write_text("no library")
+    way = [word.format(broken=broken) for word in WAYS[request.param]]
     done = hosts.fairlead(
-        "run", "-n", "2", "-B", folder, *WAYS[request.param], image, "--",
+        "run", "-n", "2", "-B", folder, *way, image, "--",
         "python3", folder / "fronts_tensorflow.py", folder, limit_s=300,
     )  # fmt: skip
     seen: Seen = {"way": [request.param] * 2}
@@ -64,13 +85,21 @@ def test_ranks_equal_one_process_with_the_whole_batch(front: Seen) -> None:
 
 
 def test_what_carries_the_tensors_is_told(front: Seen) -> None:
-    said = both(front, "what_carries_them")
+    said, *others = both(front, "what_carries_them")
     expected = {
-        "operation": f"operation {FOLDER}/libfairlead_tensorflow-2.21.",
-        "numpy": "numpy_function: FAIRLEAD_COMM_TENSORFLOW_OP=none",
-        "mpi4py": "numpy_function: mpi4py ",
+        "operation": rf"operation {FOLDER}/{STEM}-2\.21\.\d+\.so",
+        "numpy": rf"numpy_function: .*/{STEM}-2\.21\.\d+\.so cannot be loaded: .*",
+        "mpi4py": r"numpy_function: mpi4py .* carries the gradients, and takes arrays",
     }
-    assert said.startswith(expected[front["way"][0]])
+    assert re.fullmatch(expected[front["way"][0]], said)
+    another, elsewhere, unnamed, none, nowhere = others
+    assert re.fullmatch(
+        rf"{FOLDER}: compiled for TensorFlow 2\.21\.\d+, and this is 9\.9\.9", another
+    )
+    assert elsewhere.endswith(f"{STEM}-2.3.4.so is no file")
+    assert "its name does not tell a TensorFlow" in unnamed
+    assert none == "FAIRLEAD_COMM_TENSORFLOW_OP=none"
+    assert nowhere.startswith("it has not been compiled here")
 
 
 def test_structures_dtypes_and_none_come_back(front: Seen) -> None:
@@ -141,3 +170,18 @@ def test_fewer_steps_on_one_rank_are_named(front: Seen) -> None:
     mine, other = front["fewer_steps_on_one_rank"]
     assert other is None
     assert "the ranks make different numbers of steps" in mine[1]
+
+
+def test_core_and_operation_serve_a_plain_engine_and_end_by_ctrl_c(tmp_path: Path) -> None:
+    """Under ``mpiexec`` and ``apptainer exec``, on the image's own MPI, while rank 1 keeps rank 0 waiting."""
+    program = tmp_path / "tensorflow_interrupted.py"
+    shutil.copy(hosts.PROGRAMS / program.name, program)
+    mpiexec = (hosts.mpich() / "bin" / "mpiexec", "-n", "2")
+    done = _engine(hosts.image("tensorflow"), "python3", program, before=mpiexec, bind=tmp_path)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("{"))
+    seen = json.loads(line)
+    assert seen["backend"] == "native (mpich)" and seen["library"].startswith(f"{FOLDER}/")
+    assert seen["carrier"].startswith(f"operation {FOLDER}/")
+    assert seen["eager"][0] == "KeyboardInterrupt" and seen["eager"][1] < 10
+    assert seen["graph"][0] == "CancelledError" and seen["graph"][1] < 10
+    assert "mpi4py carries" not in done.stderr

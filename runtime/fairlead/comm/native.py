@@ -425,6 +425,14 @@ def failed(where: str, code: int, said: str) -> FairleadError:
             check="comm-no-mpi",
             code=ExitCode.PROOF_FAILED,
         )
+    if code == _INTERRUPTED:
+        return fail(
+            said,
+            where=where,
+            why="a signal came while this rank waited for the others",
+            remedy="start the program again; the other ranks end with this one",
+            check="comm-interrupted",
+        )
     return fail(
         said,
         where=where,

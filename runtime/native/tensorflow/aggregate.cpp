@@ -35,20 +35,14 @@ Core core;
 std::atomic<bool> interruptible{false};
 
 // Python runs its handlers in the main thread alone, which waits for this operation where a function runs it
-// in another one. So a Ctrl-C is seen here as well while such a thread waits, and then ends the call: Python's
-// own handler is called all the same.
+// in another one. So while such a thread waits, a Ctrl-C is seen here, and ends the call by an error: a
+// KeyboardInterrupt beside that error would be the end of the error. One that ended no call is Python's.
 std::atomic<bool> interrupted{false};
 std::mutex watching;
 int watchers = 0;
 struct sigaction before;
 
-void seen(int number, siginfo_t *info, void *context) {
-    interrupted = true;
-    if (before.sa_flags & SA_SIGINFO)
-        before.sa_sigaction(number, info, context);
-    else
-        before.sa_handler(number);
-}
+void seen(int, siginfo_t *, void *) { interrupted = true; }
 
 int go_on() { return interrupted ? 0 : 1; }
 
@@ -138,6 +132,7 @@ class Aggregate : public tf::OpKernel {
             code = core.aggregate(reinterpret_cast<fairlead_team *>(team_), table.data(), table.size(),
                                   static_cast<int>(operation_));
         }
+        if (interrupted.exchange(false) && code != FAIRLEAD_INTERRUPTED) kill(getpid(), SIGINT);
         if (code == FAIRLEAD_OK) return;
         std::string text(8192, '\0');
         text.resize(core.words(code, core.error(), call_, &text[0], text.size()));
