@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from fairlead.comm import fronts
 from fairlead.comm.core import Comm, wire
-from fairlead.comm.native import IN_IMAGE, MEAN, WIRES, NativeComm, failed
+from fairlead.comm.native import ANY, IN_IMAGE, MEAN, WIRES, NativeComm, failed
 from fairlead.findings import FairleadError
 
 VARIABLE = "FAIRLEAD_COMM_TENSORFLOW_OP"
@@ -114,6 +114,7 @@ class Op:
         tensors: Sequence[Any],
         names: Sequence[str],
         compression: str | None,
+        any_values: bool,
     ) -> list[Any]:
         """:func:`fairlead.comm.fronts.aggregate` of tensors, now or in the graph that is traced."""
         assert isinstance(ranks, NativeComm)  # no other has an operation
@@ -121,10 +122,16 @@ class Op:
         ends = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         self._bind(*self._functions, int(ends))
         call = self._number(tuple(names))
-        operation = MEAN | WIRES[wire(compression)] << 8
+        operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
         try:
             return list(
-                self._make(tensors=tensors, team=ranks.team_address, operation=operation, call=call)
+                self._make(
+                    tensors=tensors,
+                    team=ranks.team_address,
+                    operation=operation,
+                    call=call,
+                    names=list(names),
+                )
             )
         except tf.errors.OpError:
             # Here and now, not in a graph: the error itself, not only its words.

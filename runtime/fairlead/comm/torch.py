@@ -214,7 +214,11 @@ def init_process_group() -> None:
 
 
 def average_tensors(
-    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+    gradients: Sequence[Any],
+    like: Sequence[Any],
+    names: Sequence[str],
+    *,
+    any_values: bool = False,
 ) -> list[Any]:
     """The mean of each tensor over all ranks, in place, through one fused buffer. Collective.
 
@@ -223,6 +227,7 @@ def average_tensors(
             and bfloat16 are averaged in float32.
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
+        any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
     Returns:
         The same tensors; new ones in place of None, unless no rank has a gradient there.
     Raises:
@@ -235,7 +240,7 @@ def average_tensors(
     arrays = [_array(_wide(g), name) for g, name in zip(whole, names, strict=True)]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
     fused = [*arrays, present]
-    fronts.aggregate(comm.init(), fused, names, fused)
+    fronts.aggregate(comm.init(), fused, names, fused, any_values=any_values)
     for tensor, array in zip(whole, arrays, strict=True):
         if tensor.data_ptr() != array.ctypes.data:
             tensor.copy_(torch.from_numpy(array))
@@ -265,8 +270,12 @@ class _Averaging:
         self.averaged = False
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def average(self, *more: Any) -> None:
-        """Averages the gradients, and ``more`` tensors in place."""
+    def average(self, *more: Any, scaled: bool = False) -> None:
+        """Averages the gradients, and ``more`` tensors in place.
+
+        Args:
+            scaled: the loss was scaled: infinities are to be expected, and lower the scale.
+        """
         parameters = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -276,10 +285,12 @@ class _Averaging:
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
             names + ["loss"] * len(more),
+            any_values=scaled,
         )
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
         self.averaged = True
+        fronts.step_made(comm.init())
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -331,7 +342,7 @@ def _average_before_unscaling() -> None:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> None:
         if self.is_enabled() and hasattr(optimizer, _MARK):
-            average_gradients(optimizer)
+            _of(optimizer).average(scaled=True)
         original(self, optimizer)
 
     setattr(unscale_, _MARK, True)

@@ -109,6 +109,7 @@ class Aggregate : public tf::OpKernel {
         OP_REQUIRES_OK(context, context->GetAttr("team", &team_));
         OP_REQUIRES_OK(context, context->GetAttr("operation", &operation_));
         OP_REQUIRES_OK(context, context->GetAttr("call", &call_));
+        OP_REQUIRES_OK(context, context->GetAttr("names", &names_));
     }
 
     void Compute(tf::OpKernelContext *context) override {
@@ -122,6 +123,7 @@ class Aggregate : public tf::OpKernel {
             table[i].count = static_cast<uint64_t>(in.NumElements());
             table[i].shape = shape_of(in);
             form_of(in.dtype(), &table[i]);
+            if (i < static_cast<int>(names_.size())) table[i].name = names_[i].c_str();
             tf::Tensor *out = nullptr;
             OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({i}, i, in.shape(), &out));
             table[i].out = out->data();
@@ -143,6 +145,7 @@ class Aggregate : public tf::OpKernel {
     }
 
   private:
+    std::vector<std::string> names_;
     int64_t team_ = 0, operation_ = 0, call_ = 0;
 };
 
@@ -153,6 +156,7 @@ REGISTER_OP("FairleadAggregate")
     .Attr("team: int")
     .Attr("operation: int")
     .Attr("call: int")
+    .Attr("names: list(string)")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext *context) {
         for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
