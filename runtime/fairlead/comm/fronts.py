@@ -32,14 +32,20 @@ def aggregate(
     arrays: Sequence[Array],
     names: Sequence[str],
     out: Sequence[Array] | None = None,
+    compression: str | None = None,
     *,
     any_values: bool = False,
 ) -> list[Array]:
     """:meth:`Comm.aggregate`, whose errors tell the name of the array as well as its number."""
     try:
-        return ranks.aggregate(arrays, out, None, names, any_values)
+        return ranks.aggregate(arrays, out, compression, names, any_values)
     except FairleadError as exc:
-        raise _uneven(exc) or named(exc, names) from None
+        raise of_a_step(exc, names) from None
+
+
+def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
+    """What an error of the core means to who averages gradients, which have names."""
+    return _uneven(exc) or named(exc, names)
 
 
 def step_made(ranks: Comm) -> None:

@@ -11,8 +11,8 @@ so one step on N ranks is one step on a batch N times as large. :class:`Broadcas
 rank 0's state, and proves once an epoch that they still hold the same bits. docs/training.md
 tells what is averaged when.
 
-Gradients are averaged by :meth:`fairlead.comm.Comm.aggregate` in one fused buffer a step:
-in TensorFlow through one ``tf.numpy_function``, in torch on the tensors themselves.
+All gradients of a step are averaged at once: in TensorFlow as :mod:`fairlead.comm.tensorflow` does, in
+torch on the tensors themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.comm import fronts, rank, size
 from fairlead.comm.core import Array, Comm
-from fairlead.findings import FairleadError, fail
+from fairlead.findings import fail
 
 __all__ = [
     "AverageMetrics",
@@ -43,6 +43,8 @@ __all__ = [
 ]
 
 _MARK = "_fairlead_averaging"
+_WHERE = "fairlead.comm.keras.DistributedOptimizer"
+_REMEDY = "`compile(jit_compile=False)`, or `Broadcast()` among the callbacks of fit"
 
 
 def DistributedOptimizer(optimizer: Any) -> Any:
@@ -88,7 +90,7 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     """
     optimizer = model.optimizer if optimizer is None else optimizer
     ranks, averaging = comm.init(), _outermost(optimizer)
-    _refuse_strategy(getattr(model, "distribute_strategy", None))
+    _refuse_strategy(model)
     if not model.built:
         raise fail(
             "the model has no weights yet",
@@ -350,7 +352,7 @@ class _Averaging:
         if not self.ready:
             raise fail(
                 "the ranks were not given the same weights before the first step",
-                where="fairlead.comm.keras.DistributedOptimizer",
+                where=_WHERE,
                 why="each rank has drawn weights of its own; equal gradients do not make them equal",
                 remedy="put `Broadcast()` first among the callbacks of fit; in a loop of your own, call"
                 " `fairlead.comm.keras.broadcast(model, optimizer)`",
@@ -397,76 +399,28 @@ def _average(
         from fairlead.comm.torch import average_tensors
 
         if torch.compiler.is_compiling():
-            raise _compiled("torch.compile")
+            raise fail(
+                "the training step is compiled by torch.compile, which cannot call MPI",
+                where=_WHERE,
+                why="jit_compile is on",
+                remedy=_REMEDY,
+                check="comm-jit",
+            )
         like = [v.value for v in variables]
         means = average_tensors(gradients, like, names, any_values=scaled)
         fronts.step_made(ranks)
         return means
-    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-    averaged = _average_tensorflow(
-        ranks, [gradients[i] for i in places], [names[i] for i in places], scaled
-    )
-    result: list[Any] = [None] * len(gradients)
-    for place, gradient in zip(places, averaged, strict=True):
-        result[place] = gradient
-    return result
+    from fairlead.comm.tensorflow import averaged, refuse_xla
+
+    refuse_xla(_WHERE, _REMEDY)
+    return averaged(ranks, gradients, names, _WHERE, any_values=scaled, step=True)
 
 
-def _average_tensorflow(
-    ranks: Comm, gradients: list[Any], names: Sequence[str], scaled: bool
-) -> list[Any]:
-    import tensorflow as tf
+def _refuse_strategy(model: Any) -> None:
+    if _backend() == "tensorflow":
+        from fairlead.comm.tensorflow import refuse_strategy
 
-    _refuse_xla(tf)
-    if not gradients:
-        return []
-    dense = [tf.convert_to_tensor(gradient) for gradient in gradients]  # embeddings' are slices
-    small = (tf.float16, tf.bfloat16)
-    wide = [tf.cast(g, tf.float32) if g.dtype in small else g for g in dense]
-
-    def aggregate(*values: Any) -> list[Array]:
-        # TensorFlow owns the inputs, and takes over the outputs: both new each time.
-        try:
-            given = [np.asarray(value) for value in values]
-            means = fronts.aggregate(ranks, given, names, any_values=scaled)
-        except FairleadError as exc:
-            raise RuntimeError(fronts.words(exc)) from None
-        fronts.step_made(ranks)
-        return means
-
-    averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
-    for got, given in zip(averaged, dense, strict=True):
-        got.set_shape(given.shape)
-    return [tf.cast(got, given.dtype) for got, given in zip(averaged, dense, strict=True)]
-
-
-def _refuse_xla(tf: Any) -> None:
-    from tensorflow.python.ops import control_flow_util
-
-    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
-        raise _compiled("XLA")
-    _refuse_strategy(tf.distribute.get_strategy())
-
-
-def _refuse_strategy(strategy: Any) -> None:
-    if strategy is not None and strategy.num_replicas_in_sync > 1:
-        raise fail(
-            "the model is trained by a strategy of TensorFlow's own as well",
-            where="tf.distribute",
-            why="gradients would be averaged once for each replica",
-            remedy="one rank for each device, without tf.distribute",
-            check="comm-strategy",
-        )
-
-
-def _compiled(compiler: str) -> FairleadError:
-    return fail(
-        f"the training step is compiled by {compiler}, which cannot call MPI",
-        where="fairlead.comm.keras.DistributedOptimizer",
-        why="jit_compile is on",
-        remedy="`compile(jit_compile=False)`, or `Broadcast()` among the callbacks of fit",
-        check="comm-jit",
-    )
+        refuse_strategy(getattr(model, "distribute_strategy", None))
 
 
 def _backend() -> str:

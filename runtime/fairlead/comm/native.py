@@ -39,9 +39,11 @@ from fairlead.comm.core import (
 )
 from fairlead.findings import ExitCode, FairleadError, fail
 
-_MEAN = 1
-_WIRES = {"none": 0, "fp16": 2, "bf16": 3}
+MEAN = 1
+WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
+# What `fairlead build` compiles for an image: for who starts it without `fairlead run`.
+IN_IMAGE = "/usr/local/lib/fairlead"
 # Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
 _FORMS = {
     "float32": (0, 1), "float64": (1, 1), "float16": (2, 1), "bfloat16": (3, 1),
@@ -53,7 +55,7 @@ AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex12
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
-_ANY = 2
+ANY = 2
 _BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
 _NONFINITE = 9
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
@@ -106,13 +108,17 @@ class Layout:
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
     """Where the core is, or None and why there is none.
 
-    ``FAIRLEAD_COMM_LIBRARY`` names it; without that, the one that this machine's cache holds.
+    ``FAIRLEAD_COMM_LIBRARY`` names it; without that it is the image's own, or the one that this machine's
+    cache holds.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
         if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
             return named, ""
         return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
+    own = f"{IN_IMAGE}/libfairlead_comm.so"
+    if os.path.isfile(own):  # noqa: PTH113
+        return own, ""
     why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
     if why:
         return None, why
@@ -174,10 +180,10 @@ class NativeComm(Comm):
             FairleadError: the core cannot be loaded, or cannot use this MPI.
         """
         super().__init__(backend)
-        self._core = load(path)
-        self._check("comm.init", self._core.fairlead_comm_init())
+        self.core = load(path)
+        self._check("comm.init", self.core.fairlead_comm_init())
         found = _Layout()
-        self._check("comm.init", self._core.fairlead_comm_layout(ctypes.byref(found)))
+        self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(found)))
         values: dict[str, Any] = {name: getattr(found, name) for name, *_ in _Layout._fields_}
         for name in ("mpi", "library", "kernels", "why_not", "host"):
             values[name] = values[name].decode(errors="replace")
@@ -186,7 +192,7 @@ class NativeComm(Comm):
         self.backend = f"native ({self.layout.mpi})"
         self._raised: list[BaseException] = []
         self._go_on = _GO_ON(self._signals().__next__)
-        self._core.fairlead_comm_while_waiting(self._go_on)
+        self.core.fairlead_comm_while_waiting(self._go_on)
         # Blocking calls are all in one order: a rank that skips one meets the others in another call.
         # What goes on in the background has a team.
         self._team: ctypes.c_void_p | None = None
@@ -207,9 +213,19 @@ class NativeComm(Comm):
 
     def _timings(self, team: ctypes.c_void_p | None) -> Timings:
         stats = _Stats()
-        self._core.fairlead_comm_stats(team, ctypes.byref(stats))
+        self.core.fairlead_comm_stats(team, ctypes.byref(stats))
         counted = stats.calls, stats.bytes, stats.wait_s, stats.move_s
         return Timings(*counted, aggregates=stats.aggregates)
+
+    @property
+    def team_address(self) -> int:
+        """The core's ``fairlead_team *`` of blocking calls; 0 for none."""
+        return (self._team.value or 0) if self._team else 0
+
+    def raise_interrupt(self) -> None:
+        """What a signal's handler has raised while the core waited, if anything."""
+        if self._raised:
+            raise self._raised.pop()
 
     def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
@@ -249,17 +265,17 @@ class NativeComm(Comm):
     ) -> list[Array]:
         self._check_root(root, "comm.broadcast")
         call = _Tensors(arrays, out, as_bytes=True)
-        code = self._core.fairlead_comm_broadcast(call.at, call.count, root)
+        code = self.core.fairlead_comm_broadcast(call.at, call.count, root)
         self._check("comm.broadcast", code)
         return call.result()
 
     def average(self, value: float) -> float:
         values = (ctypes.c_double * 1)(value)
-        self._check("comm.average", self._core.fairlead_comm_average(values, 1))
+        self._check("comm.average", self.core.fairlead_comm_average(values, 1))
         return float(values[0])
 
     def barrier(self) -> None:
-        self._check("comm.barrier", self._core.fairlead_comm_barrier())
+        self._check("comm.barrier", self.core.fairlead_comm_barrier())
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         self._check_root(root, "comm.gather")
@@ -276,14 +292,14 @@ class NativeComm(Comm):
 
     def close(self) -> None:
         rows = self._waited()  # which the core tells until it ends
-        self._check("comm.finalize", self._core.fairlead_comm_finalize())
+        self._check("comm.finalize", self.core.fairlead_comm_finalize())
         if not self._concluded:
             self._conclude(rows)
         self._backend.close()
 
     def _new_team(self, threads: int) -> ctypes.c_void_p:
         team = ctypes.c_void_p()
-        self._check("comm.team", self._core.fairlead_comm_team(threads, ctypes.byref(team)))
+        self._check("comm.team", self.core.fairlead_comm_team(threads, ctypes.byref(team)))
         return team
 
     def _aggregate(
@@ -296,23 +312,23 @@ class NativeComm(Comm):
         background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays, AVERAGED)
-        operation = _MEAN | _ANY * any_values | _WIRES[wire(compression)] << 8
+        operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
         call = _Tensors(arrays, out, names=names)
         if not background:
-            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
+            code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
             return Pending(call.result)
         ticket = ctypes.c_uint64()
-        code = self._core.fairlead_comm_start(
+        code = self.core.fairlead_comm_start(
             self._behind, call.at, call.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
         def wait() -> list[Array]:
-            self._check("comm.wait", self._core.fairlead_comm_wait(self._behind, ticket))
+            self._check("comm.wait", self.core.fairlead_comm_wait(self._behind, ticket))
             return call.result()
 
-        pending = Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._behind, ticket)))
+        pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
         # The core reads and writes the arrays until then, also where nobody keeps what is returned.
         self._started = [one for one in self._started if not one[0].done()]
         self._started.append((pending, call))
@@ -321,7 +337,7 @@ class NativeComm(Comm):
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         """``mine`` of each rank; as long on all."""
         every = ctypes.create_string_buffer(max(len(mine) * self.size, 1))
-        self._check("comm.gather", self._core.fairlead_comm_gather(mine, len(mine), every))
+        self._check("comm.gather", self.core.fairlead_comm_gather(mine, len(mine), every))
         whole = every.raw
         return [whole[i * len(mine) : (i + 1) * len(mine)] for i in range(self.size)]
 
@@ -350,10 +366,10 @@ class NativeComm(Comm):
             yield 0
 
     def _check(self, where: str, code: int) -> None:
-        if code == _INTERRUPTED and self._raised:
-            raise self._raised.pop()
+        if code == _INTERRUPTED:
+            self.raise_interrupt()
         if code:
-            raise _failed(where, code, self._core.fairlead_comm_error().decode(errors="replace"))
+            raise failed(where, code, self.core.fairlead_comm_error().decode(errors="replace"))
 
 
 class _Tensors:
@@ -415,7 +431,7 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
     return zlib.crc32(repr((dtype, shape)).encode()) - (1 << 31)
 
 
-def _failed(where: str, code: int, said: str) -> FairleadError:
+def failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
     if code == _DIFFER and " passed " in said:
         return fail(
@@ -467,6 +483,14 @@ def _failed(where: str, code: int, said: str) -> FairleadError:
             remedy="start the program with `fairlead run`",
             check="comm-no-mpi",
             code=ExitCode.PROOF_FAILED,
+        )
+    if code == _INTERRUPTED:
+        return fail(
+            said,
+            where=where,
+            why="a signal came while this rank waited for the others",
+            remedy="start the program again; the other ranks end with this one",
+            check="comm-interrupted",
         )
     return fail(
         said,

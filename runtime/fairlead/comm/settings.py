@@ -29,6 +29,11 @@ SETTINGS = (
     Setting("FAIRLEAD_COMM_DL_COMM", "", "folder of the site's own module dl_comm"),
     Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
     Setting(
+        "FAIRLEAD_COMM_TENSORFLOW_OP",
+        "",
+        "file of the operation for TensorFlow; `none`: numpy_function; unset: the image's own",
+    ),
+    Setting(
         "FAIRLEAD_COMM_COMPRESSION",
         "none",
         "how float32 gradients travel: `fp16`, `bf16` or `none`",

@@ -1,0 +1,525 @@
+"""Data-parallel TensorFlow without Keras' ``fit``: eager, and inside of ``tf.function``.
+
+    from fairlead.comm.tensorflow import DistributedGradientTape, average, broadcast, rank, size
+
+    x, y = x[rank() :: size()], y[rank() :: size()]
+    broadcast([*model.variables, *optimizer.variables])
+
+    @tf.function
+    def step(x, y):
+        with DistributedGradientTape() as tape:
+            loss = loss_of(model(x), y)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return average(loss)
+
+Every rank computes the gradients of its own batch, and :func:`aggregate` gives all ranks their mean: one
+fused operation for the whole list. Inside of a ``tf.function`` collectives run in the order in which they
+were traced, through ``tf.cond`` and ``tf.while_loop`` as well, so that all ranks keep one order.
+:func:`carrier` says what carries the tensors. :mod:`fairlead.comm.keras` is built on this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from fairlead import comm
+from fairlead.comm import delayed as late
+from fairlead.comm import fronts, rank, size
+from fairlead.comm.core import Array, Comm
+from fairlead.comm.tensorflow_op import Carrier, chosen
+from fairlead.findings import FairleadError, fail
+
+__all__ = [
+    "Delayed",
+    "DistributedGradientTape",
+    "aggregate",
+    "average",
+    "broadcast",
+    "carrier",
+    "check_state",
+    "rank",
+    "size",
+]
+
+_MARK = "_fairlead_broadcast"
+_SMALL = (tf.float16, tf.bfloat16)
+_AVERAGED = (*_SMALL, tf.float32, tf.float64, tf.complex64, tf.complex128)
+
+
+def _untouched(function: Callable[..., Any]) -> Any:
+    """``function``, which AutoGraph neither rewrites, nor its errors."""
+
+    @wraps(function)
+    def whole(*words: Any, **given: Any) -> Any:
+        try:
+            return function(*words, **given)
+        except FairleadError as exc:
+            setattr(exc, "ag_pass_through", True)  # noqa: B010, mypy knows no such attribute
+            raise
+
+    made: Callable[..., Any] = tf.autograph.experimental.do_not_convert(whole)
+    return made
+
+
+@_untouched
+def aggregate(
+    tensors: Any,
+    team: Comm | None = None,
+    names: Sequence[Any] = (),
+    compression: str | None = None,
+    any_values: bool = False,
+) -> Any:
+    """The mean of each tensor over all ranks. Collective.
+
+    Args:
+        tensors: a tensor, or lists, tuples and dicts of them; float16, bfloat16, float32, float64,
+            complex64 or complex128 of any shapes, the same on every rank. None stays None, where it is
+            None on every rank. IndexedSlices, as of an embedding, are made dense.
+        team: of :meth:`fairlead.comm.Comm.team`, for what goes on beside other collectives.
+        names: for errors: the variables that these are gradients of, or texts, one a tensor.
+        compression, any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
+    Returns:
+        The same structure. On one rank: ``tensors``.
+    Raises:
+        FairleadError: a tensor has another dtype; the function is compiled by XLA; the ranks disagree on
+            number, shape or dtype of tensors, or on their number of steps. Inside of ``tf.function`` what
+            only a run can show is a ``tf.errors.OpError`` with the same words.
+    """
+    ranks = comm.init() if team is None else team
+    if ranks.size == 1:
+        return tensors
+    given = tf.nest.flatten(tensors)
+    where = "comm.tensorflow.aggregate"
+    means = averaged(ranks, given, _names(names), where, compression, any_values=any_values)
+    return tf.nest.pack_sequence_as(tensors, means)
+
+
+def DistributedGradientTape(tape: Any = None, team: Comm | None = None) -> Any:
+    """``tape``, whose ``gradient`` from now on gives the mean of the gradients over all ranks.
+
+    It is the same object: only its method ``gradient`` is another; ``jacobian`` is that of the rank.
+
+    Args:
+        tape: a ``tf.GradientTape``; a new one without it.
+        team: as for :func:`aggregate`.
+    Raises:
+        FairleadError: by ``gradient``: as :func:`aggregate`; a source is a variable that
+            :func:`broadcast` was never given.
+    """
+    made = tf.GradientTape() if tape is None else tape
+    own = made.gradient
+
+    @_untouched
+    def gradient(target: Any, sources: Any, *more: Any, **given: Any) -> Any:
+        found = own(target, sources, *more, **given)
+        variables = tf.nest.flatten(sources)
+        if (comm.init() if team is None else team).size > 1:
+            _require_broadcast(variables)
+        ranks = comm.init() if team is None else team
+        if ranks.size == 1:
+            return found
+        where = "comm.tensorflow.DistributedGradientTape"
+        means = averaged(ranks, tf.nest.flatten(found), _names(variables), where, step=True)
+        return tf.nest.pack_sequence_as(found, means)
+
+    made.gradient = gradient
+    return made
+
+
+@_untouched
+def broadcast(variables: Any, root: int = 0) -> None:
+    """Gives every rank rank ``root``'s values, and compares them. Collective.
+
+    All that training changes belongs to it: weights, what layers keep beside what is trained, and the
+    optimizer's state. Variables that are made later need a call of their own.
+
+    Args:
+        variables: of TensorFlow or Keras, in lists, tuples and dicts; of any dtype but string.
+        root: the rank whose values count.
+    Raises:
+        FairleadError: there is no rank ``root``; the ranks have other variables; they hold other values
+            afterwards; it is called inside of ``tf.function``.
+    """
+    ranks, held, names = comm.init(), *_held(variables, "comm.tensorflow.broadcast")
+    values = fronts.broadcast(ranks, [v.numpy() for v in held], names, root)
+    for variable, value in zip(held, values, strict=True):
+        variable.assign(value)
+        setattr(variable, _MARK, True)
+    fronts.require_equal(ranks, [v.numpy() for v in held], names, "after the broadcast")
+
+
+@_untouched
+def check_state(variables: Any, when: str = "now") -> None:
+    """Compares variables over ranks, bit by bit. Collective.
+
+    Args:
+        variables: as for :func:`broadcast`.
+        when: for the error's words.
+    Raises:
+        FairleadError: they differ; the first that does is named with the ranks that hold it.
+    """
+    held, names = _held(variables, "comm.tensorflow.check_state")
+    remedy = (
+        "call `broadcast` once, before the first step, and change variables alike on every rank"
+    )
+    fronts.require_equal(comm.init(), [v.numpy() for v in held], names, when, remedy)
+
+
+@_untouched
+def average(values: Any) -> Any:
+    """The mean of each value over ranks, summed in double precision; for metrics. Collective.
+
+    Each rank counts once, however many samples it had.
+
+    Args:
+        values: a number or tensor of any real dtype, or lists, tuples and dicts of them.
+    Returns:
+        Tensors in the same structure; a float keeps its dtype, everything else becomes float64.
+    Raises:
+        FairleadError: as :func:`aggregate`.
+    """
+    given = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
+    wide = [tf.cast(value, tf.float64) for value in given]
+    means = averaged(comm.init(), wide, (), "comm.tensorflow.average", any_values=True)
+    return tf.nest.pack_sequence_as(
+        values,
+        [
+            tf.cast(mean, value.dtype) if value.dtype.is_floating else mean
+            for mean, value in zip(means, given, strict=True)
+        ],
+    )
+
+
+class Delayed:
+    """Means of gradients that are applied a step late: :class:`fairlead.comm.delayed.Delayed` of tensors.
+
+    For a loop in Python around steps that may be compiled:
+
+        delayed = Delayed(Schedule.fractions(steps, warmup=0.1), momentum=0.9)
+        for x, y in batches:
+            gradients, loss = gradients_of(x, y)  # a tf.function
+            for means in delayed.step(gradients, loss):
+                apply(means, rate * delayed.scale)  # another
+        for means in delayed.flush():
+            apply(means, rate * delayed.scale)
+
+    Attributes:
+        scale, diverged_at: as there.
+    """
+
+    def __init__(
+        self,
+        schedule: late.Schedule,
+        *,
+        momentum: float,
+        tested: bool = False,
+        team: Comm | None = None,
+        names: Sequence[Any] = (),
+    ):
+        """
+        Args:
+            schedule, momentum, tested: as for :class:`fairlead.comm.delayed.Delayed`.
+            team, names: as for :func:`aggregate`.
+        Raises:
+            FairleadError: as there.
+        """
+        ranks = comm.init() if team is None else team
+        self._inner = late.Delayed(ranks, schedule, momentum=momentum, tested=tested)
+        self._names = _names(names)
+        self._like: Any = None
+        self._given: list[Any] = []
+        fronts.end_together()
+
+    @property
+    def scale(self) -> float:
+        """What to multiply the learning rate by for what the last :meth:`step` gave."""
+        return self._inner.scale
+
+    @property
+    def diverged_at(self) -> int | None:
+        """The step at which it went back to synchronous steps for good; None."""
+        return self._inner.diverged_at
+
+    @_untouched
+    def step(self, tensors: Any, loss: Any = math.nan) -> list[Any]:
+        """Hands in this step's gradients, of one structure in all steps. Collective.
+
+        Args:
+            tensors: as for :func:`aggregate`.
+            loss: this rank's, a number or scalar; a divergence of its mean ends the delay. NaN: nobody looks.
+        Returns:
+            The means to apply now, in this order, each in the structure of ``tensors``: none, one or two.
+        Raises:
+            FairleadError: as :func:`aggregate`; it is called inside of ``tf.function``.
+        """
+        where = "comm.tensorflow.Delayed.step"
+        _refuse_tracing(where)
+        given = tf.nest.flatten(tensors)
+        present = [tf.convert_to_tensor(t) for t in given if t is not None]
+        _refuse_dtypes(present, self._names, where)
+        self._like, self._given = tensors, given
+        wide = [tf.cast(t, tf.float32) if t.dtype in _SMALL else t for t in present]
+        try:
+            ready = self._inner.step([t.numpy() for t in wide], float(loss))
+        except FairleadError as exc:
+            raise fronts.named(exc, self._names) from None
+        return [self._tensors(means) for means in ready]
+
+    def flush(self) -> list[Any]:
+        """The mean that is still on its way, if any; to be applied after the last step. Collective."""
+        return [self._tensors(means) for means in self._inner.flush()]
+
+    def _tensors(self, means: Sequence[Array]) -> Any:
+        left = iter(means)
+        made = [
+            None if one is None else tf.cast(tf.constant(next(left)), one.dtype)
+            for one in self._given
+        ]
+        return tf.nest.pack_sequence_as(self._like, made)
+
+
+def carrier() -> Carrier:
+    """What carries tensors to the core: an operation of TensorFlow, or ``numpy_function`` and why.
+
+    Collective when it is called first, and before any :func:`aggregate`.
+    """
+    return chosen(comm.init())[0]
+
+
+def averaged(
+    ranks: Comm,
+    tensors: Sequence[Any],
+    names: Sequence[str],
+    where: str,
+    compression: str | None = None,
+    *,
+    any_values: bool = False,
+    step: bool = False,
+) -> list[Any]:
+    """:func:`aggregate` of a flat list.
+
+    Args:
+        where: for errors.
+        any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
+        step: these are all gradients of a step; for a timeline.
+    """
+    refuse_xla(where)
+    fronts.end_together()
+    places = [i for i, tensor in enumerate(tensors) if tensor is not None]
+    if not places:
+        return list(tensors)
+    present = [names[i] for i in places] if len(names) == len(tensors) else []
+    dense = [tf.convert_to_tensor(tensors[i]) for i in places]  # embeddings' are slices
+    _refuse_dtypes(dense, present, where)
+    result = list(tensors)
+    means = _means(ranks, dense, present, compression, any_values, step)
+    for place, mean in zip(places, means, strict=True):
+        result[place] = mean
+    return result
+
+
+def _means(
+    ranks: Comm,
+    dense: Sequence[Any],
+    names: Sequence[str],
+    compression: str | None,
+    any_values: bool,
+    step: bool,
+) -> list[Any]:
+    _, op = chosen(ranks)
+    eager = tf.executing_eagerly()
+    if op is not None:
+
+        def make() -> list[Any]:
+            means = op.means(ranks, dense, names, compression, any_values)
+            if step and ranks.timeline is not None and not eager:
+                with tf.control_dependencies(means):
+                    tf.numpy_function(lambda: fronts.step_made(ranks), [], [])
+            return means
+
+        with tf.device("CPU:0"):
+            means = make() if eager else _in_turn(make)
+        if step and eager:
+            fronts.step_made(ranks)
+        return means
+    wide = [tf.cast(g, tf.float32) if g.dtype in _SMALL else g for g in dense]
+
+    def run(arrays: list[Array]) -> list[Array]:
+        given = fronts.aggregate(
+            ranks, arrays, names, compression=compression, any_values=any_values
+        )
+        if step:
+            fronts.step_made(ranks)
+        return given
+
+    means = _by_numpy(run, wide)
+    return [tf.cast(got, given.dtype) for got, given in zip(means, dense, strict=True)]
+
+
+def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any]) -> list[Any]:
+    """``run`` of the tensors as arrays; its results have their dtypes and shapes."""
+    if tf.executing_eagerly():
+        results = run([np.asarray(tensor.numpy()) for tensor in tensors])
+        return [tf.convert_to_tensor(result) for result in results]
+
+    def called(*values: Any) -> list[Array]:
+        # TensorFlow owns the inputs, and takes over the outputs: both new each time.
+        try:
+            return run([np.asarray(value) for value in values])
+        except FairleadError as exc:
+            raise RuntimeError(fronts.words(exc)) from None
+
+    def traced() -> list[Any]:
+        return list(tf.numpy_function(called, tensors, [tensor.dtype for tensor in tensors]))
+
+    made = _in_turn(traced)
+    for result, tensor in zip(made, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return made
+
+
+_turn: Any = None
+
+
+def _in_turn(make: Callable[[], list[Any]]) -> list[Any]:
+    """What ``make`` adds to a graph, after all collectives that were traced before it.
+
+    Operations on one variable are kept in order by TensorFlow, also where branches, loops and functions
+    lie between them; those on none are not.
+    """
+    global _turn
+    if _turn is None:
+        with tf.init_scope(), tf.device("CPU:0"):
+            _turn = tf.Variable(0, dtype=tf.int64, trainable=False, name="fairlead_turn")
+    with tf.control_dependencies([_turn.assign_add(1, read_value=False)]):
+        results = make()
+    with tf.control_dependencies(results):
+        _turn.assign_add(1, read_value=False)
+    return results
+
+
+def refuse_xla(where: str, remedy: str = "`tf.function(jit_compile=False)`") -> None:
+    """Raises:
+    FairleadError: what is traced here is compiled by XLA, or belongs to a strategy of ``tf.distribute``,
+        or to a session of TensorFlow 1.
+    """
+    from tensorflow.python.ops import control_flow_util
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
+        raise fail(
+            "the training step is compiled by XLA, which cannot call MPI",
+            where=where,
+            why="jit_compile is on",
+            remedy=remedy,
+            check="comm-jit",
+        )
+    if graph is not None and not tf.compat.v1.executing_eagerly_outside_functions():
+        raise fail(
+            "fairlead.comm.tensorflow does not serve sessions of TensorFlow 1",
+            where=where,
+            why="a session runs operations in any order, and ranks must keep one",
+            remedy="tf.function; old scripts have `fairlead.comm.dropin`",
+            check="comm-session",
+        )
+    refuse_strategy(tf.distribute.get_strategy())
+
+
+def refuse_strategy(strategy: Any) -> None:
+    """Raises:
+    FairleadError: it has more than one replica.
+    """
+    if strategy is not None and strategy.num_replicas_in_sync > 1:
+        raise fail(
+            "the model is trained by a strategy of TensorFlow's own as well",
+            where="tf.distribute",
+            why="gradients would be averaged once for each replica",
+            remedy="one rank for each device, without tf.distribute",
+            check="comm-strategy",
+        )
+
+
+def _refuse_tracing(where: str) -> None:
+    if not tf.executing_eagerly():
+        raise fail(
+            f"{where} was called while a tf.function is traced",
+            where=where,
+            why="it would be done once, while tracing, and in no step",
+            remedy="call it outside of tf.function",
+            check="comm-traced",
+        )
+
+
+def _refuse_dtypes(tensors: Sequence[Any], names: Sequence[str], where: str) -> None:
+    for index, tensor in enumerate(tensors):
+        if tensor.dtype not in _AVERAGED:
+            name = f" ({names[index]})" if index < len(names) else ""
+            raise fail(
+                f"tensor {index}{name} cannot be averaged",
+                where=where,
+                why=f"its dtype is {tensor.dtype.name};"
+                f" known: {', '.join(dtype.name for dtype in _AVERAGED)}",
+                remedy="pass `tf.cast(tensor, tf.float32)`",
+                check="comm-dtype",
+            )
+
+
+def _require_broadcast(variables: Sequence[Any]) -> None:
+    for variable in variables:
+        held = _tensorflows(variable)
+        if isinstance(held, tf.Variable) and not hasattr(held, _MARK):
+            raise fail(
+                f"the ranks were not given the same `{_names([variable])[0]}` before the first step",
+                where="fairlead.comm.tensorflow.DistributedGradientTape",
+                why="each rank has drawn weights of its own; equal gradients do not make them equal",
+                remedy="call `fairlead.comm.tensorflow.broadcast(variables)` with all of them before",
+                check="comm-not-broadcast",
+            )
+
+
+def _held(variables: Any, where: str) -> tuple[list[Any], list[str]]:
+    """TensorFlow's variables in a structure, and their names."""
+    _refuse_tracing(where)
+    flat = tf.nest.flatten(variables)
+    held, names = [_tensorflows(variable) for variable in flat], _names(flat)
+    for variable, name in zip(held, names, strict=True):
+        if not isinstance(variable, tf.Variable) or variable.dtype == tf.string:
+            kind = variable.dtype.name if isinstance(variable, tf.Variable) else type(variable)
+            raise fail(
+                f"`{name}` is no variable of numbers",
+                where=where,
+                why=f"it is {kind}",
+                remedy="pass variables of TensorFlow or Keras",
+                check="comm-dtype",
+            )
+    return held, names
+
+
+def _tensorflows(variable: Any) -> Any:
+    """Keras' variables hold one of TensorFlow; everything else is itself."""
+    if isinstance(variable, (tf.Tensor, tf.Variable)):
+        return variable
+    inner = getattr(variable, "value", variable)
+    return inner if isinstance(inner, tf.Variable) else variable
+
+
+def _names(given: Sequence[Any]) -> list[str]:
+    """Texts, and what variables are called: Keras' by their path, TensorFlow's without the number."""
+    return [
+        one if isinstance(one, str) else str(getattr(one, "path", "") or _without_number(one))
+        for one in tf.nest.flatten(list(given))
+    ]
+
+
+def _without_number(variable: Any) -> str:
+    try:
+        return str(variable.name).removesuffix(":0")
+    except (AttributeError, ValueError):  # an eager tensor has no name
+        return type(variable).__name__
