@@ -70,10 +70,8 @@ void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t
     const char *what = "", *ours = "";
     size_t i = t.count;
     int place = -1;
-    while (i == t.count && place + 1 < locals_) {
-        place++;
-        i = first_odd((few ? segment_.few(place, parity) : segment_.flat(place, parity)) + at, form, t.count, &what);
-    }
+    auto given = [&](int of) { return (few ? segment_.few(of, parity) : segment_.flat(of, parity)) + at; };
+    while (i == t.count && place + 1 < locals_) i = first_odd(given(++place), form, t.count, &what);
     uint64_t tensor = 0, element = 0;
     if (load(&mine.doubted) != number_) {
         find(static_cast<const char *>(t.in) + (i == t.count ? 0 : i) * width(form), form, &tensor, &element);
@@ -82,7 +80,7 @@ void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t
         store(&mine.doubted, number_);
     }
     if (settings_->nonfinite == STOP) return;
-    const size_t own = first_odd(segment_.flat(local_, parity) + at, form, t.count, &ours);
+    const size_t own = first_odd(given(local_), form, t.count, &ours);
     if (own == t.count && (i < t.count || local_)) return;
     find(static_cast<const char *>(t.in) + (own == t.count ? 0 : own) * width(form), form, &tensor, &element);
     char words[sizeof mine.words];
