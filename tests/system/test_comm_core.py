@@ -443,7 +443,12 @@ def check_skipped(
 @NODES
 def test_rank_that_ends_a_step_early_is_named(node: str, ranks: Ranks, said: Path) -> None:
     ranks(
-        3, "comm_wrong.py", "early_end", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS=node
+        3,
+        "comm_wrong.py",
+        "early_end",
+        launch=LEFT_ALONE,
+        limit_s=40,
+        FAIRLEAD_COMM_NODE_RANKS=node,
     )
     found = failures(said)
     early = "rank 1 (HOST) called finalize while rank {} (HOST) called aggregate (sum): call 2 of team 0"
@@ -455,9 +460,7 @@ def test_rank_that_ends_a_step_early_is_named(node: str, ranks: Ranks, said: Pat
 
 def test_circle_of_three_ranks_in_three_teams_is_found(ranks: Ranks, said: Path) -> None:
     """No two of them wait for each other."""
-    ranks(
-        3, "comm_wrong.py", "circle", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="1"
-    )
+    ranks(3, "comm_wrong.py", "circle", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="1")
     found = failures(said)
     assert [(f[0], f[1]) for f in found] == [(rank, DIFFER) for rank in range(3)]
     assert len({words for *_, words in found}) == 1 and found[0][2] < 10
@@ -466,9 +469,7 @@ def test_circle_of_three_ranks_in_three_teams_is_found(ranks: Ranks, said: Path)
 
 
 @pytest.mark.parametrize("gone", ["1", "0"])
-def test_rank_that_was_killed_on_another_node_is_named(
-    gone: str, ranks: Ranks, said: Path
-) -> None:
+def test_rank_that_was_killed_on_another_node_is_named(gone: str, ranks: Ranks, said: Path) -> None:
     """Ranks 0 and 1 share a node; rank 2 has one of its own, and cannot see them."""
     ranks(
         3, "comm_wrong.py", "killed", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="2",

@@ -410,8 +410,6 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
     if not gradients:
         return []
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients]  # embeddings' are slices
-    small = (tf.float16, tf.bfloat16)
-    wide = [tf.cast(g, tf.float32) if g.dtype in small else g for g in dense]
 
     def aggregate(*values: Any) -> list[Array]:
         # TensorFlow owns the inputs, and takes over the outputs: both new each time.
@@ -420,10 +418,10 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
         except FairleadError as exc:
             raise RuntimeError(fronts.words(exc)) from None
 
-    averaged = tf.numpy_function(aggregate, wide, [g.dtype for g in wide])
+    averaged: list[Any] = tf.numpy_function(aggregate, dense, [g.dtype for g in dense])
     for got, given in zip(averaged, dense, strict=True):
         got.set_shape(given.shape)
-    return [tf.cast(got, given.dtype) for got, given in zip(averaged, dense, strict=True)]
+    return averaged
 
 
 def _refuse_xla(tf: Any) -> None:

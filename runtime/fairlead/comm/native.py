@@ -12,6 +12,7 @@ import copy
 import ctypes
 import os
 import pickle
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,17 @@ from typing import Any
 import numpy as np
 
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
+from fairlead.comm.core import (
+    Array,
+    BufferMatch,
+    Comm,
+    Pending,
+    Timings,
+    compare,
+    digest_of,
+    name_of,
+    wire,
+)
 from fairlead.findings import ExitCode, FairleadError, fail
 
 _MEAN = 1
@@ -32,7 +43,6 @@ _FORMS = {
     "float32": (0, 1), "float64": (1, 1), "float16": (2, 1), "bfloat16": (3, 1),
     "int32": (4, 1), "int64": (5, 1), "complex64": (0, 2), "complex128": (1, 2),
 }  # fmt: skip
-AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
 
 # fairlead_tensor
 _TENSOR = np.dtype(
@@ -255,7 +265,7 @@ class NativeComm(Comm):
         compression: str | None,
         background: bool = False,
     ) -> Pending:
-        self._check_averaged(arrays, AVERAGED)
+        self._check_averaged(arrays)
         operation = _MEAN | _WIRES[wire(compression)] << 8
         call = _Tensors(arrays, out)
         if not background:
@@ -332,10 +342,10 @@ class _Tensors:
         )
         table = np.zeros(len(self._arrays), _TENSOR)
         for row, array, result in zip(table, self._arrays, self._results, strict=True):
-            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[array.dtype.name]
+            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[name_of(array.dtype)]
             row["in"], row["out"] = array.ctypes.data, result.ctypes.data
             row["count"], row["dtype"] = array.size * each, form
-            row["shape"] = _shape(array.dtype.str, array.shape)
+            row["shape"] = _shape(name_of(array.dtype), array.shape)
         self._table = table
         self.at, self.count = table.ctypes.data, len(table)
 
@@ -360,10 +370,11 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
 
 def _failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
-    if code == _DIFFER and " passed " in said:
+    odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", said)
+    if code == _DIFFER and odd:
         return fail(
             said,
-            where=where,
+            where=f"{odd[1]}, array {odd[2]}" if odd[2] else odd[1],
             why="a collective needs the same arrays of every rank",
             remedy="make every rank call the same function with the same arrays in the same order",
             check="comm-signature",

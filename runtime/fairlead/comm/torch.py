@@ -30,7 +30,7 @@ import torch
 
 from fairlead import comm
 from fairlead.comm import fronts, rank, size
-from fairlead.comm.core import Array
+from fairlead.comm.core import BFLOAT16, Array
 from fairlead.findings import fail
 
 __all__ = [
@@ -220,7 +220,7 @@ def average_tensors(
 
     Args:
         gradients: dense tensors on the CPU; None counts as zeros where another rank has one. float16
-            and bfloat16 are averaged in float32.
+            and bfloat16 are added up in float32, and rounded once.
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
     Returns:
@@ -232,7 +232,7 @@ def average_tensors(
         torch.zeros_like(model, requires_grad=False) if gradient is None else gradient
         for gradient, model in zip(gradients, like, strict=True)
     ]
-    arrays = [_array(_wide(g), name) for g, name in zip(whole, names, strict=True)]
+    arrays = [_gradient(g, name) for g, name in zip(whole, names, strict=True)]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
     fused = [*arrays, present]
     fronts.aggregate(comm.init(), fused, names, fused)
@@ -344,10 +344,9 @@ def _tensors(parameters: Any) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if torch.is_tensor(value)}
 
 
-def _wide(tensor: Any) -> Any:
-    if tensor.dtype in (torch.float16, torch.bfloat16) and tensor.layout == torch.strided:
-        tensor = tensor.float()
-    return tensor
+def _gradient(tensor: Any, name: str) -> Array:
+    array = _array(tensor, name)
+    return array.view(BFLOAT16) if tensor.dtype == torch.bfloat16 else array
 
 
 def _array(tensor: Any, name: str) -> Array:

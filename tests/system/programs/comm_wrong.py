@@ -139,7 +139,7 @@ def killed() -> None:
     """Rank $GONE is killed; a child of its lives on, as a data loader's worker may."""
     mine = team(2)
     aggregate(mine, [ROW])
-    if RANK == int(os.environ.get("GONE", "1")):
+    if int(os.environ.get("GONE", "1")) == RANK:
         if os.fork() == 0:
             os.closerange(0, 3)
             time.sleep(2)
