@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairlead import comm
-from fairlead.comm.core import Array, Comm
+from fairlead.comm.core import Array, Comm, Pending
 from fairlead.findings import FairleadError, fail
 
 EVEN = (
@@ -33,6 +33,22 @@ def aggregate(
     """:meth:`Comm.aggregate`, whose errors tell the name of the array as well as its number."""
     try:
         return ranks.aggregate(arrays, out)
+    except FairleadError as exc:
+        raise _uneven(exc) or named(exc, names) from None
+
+
+def started(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> Pending:
+    """:meth:`Comm.start`, into the arrays themselves, with names in errors."""
+    try:
+        return ranks.start(arrays, arrays)
+    except FairleadError as exc:
+        raise _uneven(exc) or named(exc, names) from None
+
+
+def waited(pending: Pending, names: Sequence[str]) -> list[Array]:
+    """:meth:`Pending.wait`, with names in errors."""
+    try:
+        return pending.wait()
     except FairleadError as exc:
         raise _uneven(exc) or named(exc, names) from None
 

@@ -30,7 +30,7 @@ import torch
 
 from fairlead import comm
 from fairlead.comm import fronts, rank, size
-from fairlead.comm.core import BFLOAT16, Array
+from fairlead.comm.core import BFLOAT16, Array, Comm
 from fairlead.findings import fail
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "init_process_group",
     "rank",
     "size",
+    "start_tensors",
 ]
 
 _MARK = "_fairlead_averaging"
@@ -214,7 +215,7 @@ def init_process_group() -> None:
 
 
 def average_tensors(
-    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str], ranks: Comm | None = None
 ) -> list[Any]:
     """The mean of each tensor over all ranks, in place, through one fused buffer. Collective.
 
@@ -223,19 +224,45 @@ def average_tensors(
             and bfloat16 are added up in float32, and rounded once.
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
+        ranks: a team; without it, all ranks.
     Returns:
         The same tensors; new ones in place of None, unless no rank has a gradient there.
     Raises:
         FairleadError: see :func:`DistributedOptimizer`.
     """
+    whole, arrays, present = _fused(gradients, like, names)
+    fused = [*arrays, present]
+    fronts.aggregate(ranks or comm.init(), fused, names, fused)
+    return _unfused(whole, arrays, present)
+
+
+def start_tensors(
+    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str], ranks: Comm
+) -> Callable[[], list[Any]]:
+    """:func:`average_tensors` in the background: what is returned waits, and gives the tensors."""
+    whole, arrays, present = _fused(gradients, like, names)
+    pending = fronts.started(ranks, [*arrays, present], names)
+
+    def wait() -> list[Any]:
+        fronts.waited(pending, names)
+        return _unfused(whole, arrays, present)
+
+    return wait
+
+
+def _fused(
+    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+) -> tuple[list[Any], list[Array], Array]:
+    """Tensors with zeros for None, their memory, and which of them are there."""
     whole = [
         torch.zeros_like(model, requires_grad=False) if gradient is None else gradient
         for gradient, model in zip(gradients, like, strict=True)
     ]
     arrays = [_gradient(g, name) for g, name in zip(whole, names, strict=True)]
-    present = np.array([gradient is not None for gradient in gradients], np.float32)
-    fused = [*arrays, present]
-    fronts.aggregate(comm.init(), fused, names, fused)
+    return whole, arrays, np.array([gradient is not None for gradient in gradients], np.float32)
+
+
+def _unfused(whole: Sequence[Any], arrays: Sequence[Array], present: Array) -> list[Any]:
     for tensor, array in zip(whole, arrays, strict=True):
         if tensor.data_ptr() != array.ctypes.data:
             tensor.copy_(torch.from_numpy(array))
