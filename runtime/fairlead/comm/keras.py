@@ -95,6 +95,10 @@ def start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) ->
         FairleadError: as :func:`DistributedOptimizer`; it is a LossScaleOptimizer, which would have
             to see the gradients first.
     """
+    return _as_written(_start)(optimizer, gradients, variables)
+
+
+def _start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> Started:
     averaging = _outermost(optimizer)
     if hasattr(optimizer, "inner_optimizer"):
         raise fail(
@@ -370,13 +374,8 @@ class _Averaging:
         self.ready = False
 
     def attach(self) -> None:
-        apply: Callable[..., None] = self.apply
-        if _backend() == "tensorflow":
-            import tensorflow as tf
-
-            apply = tf.autograph.experimental.do_not_convert(self.apply)
         setattr(self.optimizer, _MARK, self)
-        self.optimizer.apply = apply
+        self.optimizer.apply = _as_written(self.apply)
 
     def detach(self) -> None:
         delattr(self.optimizer, _MARK)
@@ -397,7 +396,8 @@ class _Averaging:
         if ranks.size > 1:
             self._require_broadcast()
             wait = _started(ranks, gradients, _names(variables), variables)
-        return Started(lambda: type(optimizer).apply(optimizer, wait(), variables))
+        finish = lambda: type(optimizer).apply(optimizer, wait(), variables)  # noqa: E731
+        return Started(_as_written(finish))
 
     def _require_broadcast(self) -> None:
         if not self.ready:
@@ -409,6 +409,16 @@ class _Averaging:
                 " `fairlead.comm.keras.broadcast(model, optimizer)`",
                 check="comm-not-broadcast",
             )
+
+
+def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which TensorFlow does not rewrite where a ``tf.function`` calls it."""
+    if _backend() == "torch":
+        return function
+    import tensorflow as tf
+
+    kept: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+    return kept
 
 
 def _outermost(optimizer: Any) -> _Averaging:
