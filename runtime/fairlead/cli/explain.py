@@ -11,6 +11,7 @@ from fairlead import launch as launching
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.cli.staging import Staging, stage_options
+from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
 from fairlead.findings import FairleadError
 from fairlead.launcher.allocation import find as find_allocation
@@ -90,6 +91,7 @@ def explain(
         shown = f"(none: {exc.findings[0].what})"
     if as_json:
         tuned = {s.name: value for s, value in in_effect()}
+        tuned |= {s.name: value for s, value, counts in account(os.environ) if counts}
         print_json(
             "explain",
             {**show.prepared_json(prepared), "command_line": shown, "collectives": tuned},
@@ -100,6 +102,10 @@ def explain(
     for setting, value in in_effect():
         shown_as = f"{setting.name}={value}"
         click.echo(f"  {shown_as:<36} {setting.meaning}")
+    click.echo("\n" + click.style("Gradients of old scripts, by fairlead.comm.dropin", bold=True))
+    for setting, value, counts in account(os.environ):
+        shown_as = f"{setting.name}={value}"
+        click.echo(f"  {shown_as:<36} {'' if counts else 'no effect here: '}{setting.meaning}")
     click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
     if prepared.refused:
         click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -60,6 +60,10 @@ class Backend(Protocol):
     def another(self) -> Backend:
         """The same ranks, with messages of their own."""
 
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
+        """On the ranks in ``ask``: a time of CLOCK_MONOTONIC, what to add for rank 0's, and the ns
+        that the quickest of ``rounds`` exchanges took, of which half may be wrong. None elsewhere."""
+
     def close(self) -> None:
         """Ends MPI."""
 
@@ -77,6 +81,9 @@ class Alone:
 
     def another(self) -> Alone:
         return self
+
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> None:
+        return None
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]
@@ -99,12 +106,29 @@ class Mpi4py:
         node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
         self.name = f"mpi4py {__version__}"
         self.rank, self.size, self.local_rank = self._world.rank, self._world.size, node.rank
+        self._ordered = os.environ.get("FAIRLEAD_COMM_DETERMINISTIC") not in (None, "", "0")
         node.Free()
 
     def sum(self, buffer: npt.NDArray[Any]) -> None:
         for start in range(0, buffer.size, _MAX_COUNT):
             part = buffer[start : start + _MAX_COUNT]
-            self._world.Allreduce(self._mpi.IN_PLACE, part, op=self._mpi.SUM)
+            if self._ordered:
+                self._sum_in_order(part)
+            else:
+                self._world.Allreduce(self._mpi.IN_PLACE, part, op=self._mpi.SUM)
+
+    def _sum_in_order(self, part: npt.NDArray[Any]) -> None:
+        """As ``sum``, from rank 0 to the last: each rank adds up a piece of all others'."""
+        each = -(-part.size // self.size)
+        given = np.zeros((self.size, each), part.dtype)
+        given.reshape(-1)[: part.size] = part
+        pieces = np.empty_like(given)
+        self._world.Alltoall(given, pieces)
+        total = pieces[0].copy()
+        for piece in pieces[1:]:
+            total += piece
+        self._world.Allgather(total, pieces)
+        part[:] = pieces.reshape(-1)[: part.size]
 
     def largest(self, buffer: npt.NDArray[np.int64]) -> None:
         self._world.Allreduce(self._mpi.IN_PLACE, buffer, op=self._mpi.MAX)
@@ -129,6 +153,27 @@ class Mpi4py:
 
     def another(self) -> Mpi4py:
         return Mpi4py(self._mpi)
+
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
+        theirs = np.zeros(1, np.int64)
+        if self.rank == 0:
+            for other in ask:
+                for _ in range(rounds):
+                    self._world.Recv(theirs, other)
+                    theirs[0] = time.monotonic_ns()
+                    self._world.Send(theirs, other)
+        if self.rank not in ask:
+            return None
+        found = []
+        for _ in range(rounds):
+            begun = time.monotonic_ns()
+            self._world.Send(theirs, 0)
+            self._world.Recv(theirs, 0)
+            ended = time.monotonic_ns()
+            middle = (begun + ended) // 2
+            found.append((ended - begun, middle, int(theirs[0]) - middle))
+        took, at, add = min(found)
+        return at, add, took
 
     def close(self) -> None:
         self._world.Free()
@@ -193,6 +238,9 @@ def _abort_on_exception(backend: Backend) -> None:
     report = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        # Who called this may hold back what is written here until it returns, which it does not: so does
+        # torch's own hook.
+        sys.stderr = sys.__stderr__ or sys.stderr
         report(kind, value, trace)
         if isinstance(value, FairleadError):
             for finding in value.findings:

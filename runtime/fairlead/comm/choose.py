@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping
 
-from fairlead.comm.backend import connect
+from fairlead.comm.backend import Backend, connect
 from fairlead.comm.core import Comm
 from fairlead.findings import fail
 
@@ -33,7 +34,20 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
             remedy=f"unset {VARIABLE}, or set it to one of them",
             check="comm-backend",
         )
+    begun = time.monotonic_ns()
     backend = connect(environ)
+    if not environ.get("FAIRLEAD_COMM_TIMELINE"):
+        return _over(backend, wanted, environ)
+    from fairlead.comm.timeline import Timeline
+
+    timeline = Timeline(backend, environ)  # before the core writes beside it
+    ranks = _over(backend, wanted, environ)
+    timeline.began(begun, ranks.backend)
+    ranks.timeline = timeline
+    return ranks
+
+
+def _over(backend: Backend, wanted: str, environ: Mapping[str, str]) -> Comm:
     if wanted == "mpi4py" or (backend.size == 1 and wanted == "auto"):
         return Comm(backend)
     from fairlead.comm.native import NativeComm, library_path

@@ -95,7 +95,8 @@ def start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) ->
         FairleadError: as :func:`DistributedOptimizer`; it is a LossScaleOptimizer, which would have
             to see the gradients first.
     """
-    return _as_written(_start)(optimizer, gradients, variables)
+    started: Started = _as_written(_start)(optimizer, gradients, variables)
+    return started
 
 
 def _start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> Started:
@@ -387,7 +388,9 @@ class _Averaging:
             self._require_broadcast()
             known = optimizer._trainable_variables
             variables = list(known if trainable_variables is None else trainable_variables)
-            grads = _average(ranks, list(grads), _names(variables), variables)
+            # Infinities are to be expected where the loss is scaled, and lower the scale.
+            scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+            grads = _average(ranks, list(grads), _names(variables), variables, scaled)
         type(optimizer).apply(optimizer, grads, trainable_variables)
 
     def start(self, gradients: list[Any], variables: list[Any]) -> Started:
@@ -448,7 +451,11 @@ def _outermost(optimizer: Any) -> _Averaging:
 
 
 def _average(
-    ranks: Comm, gradients: list[Any], names: Sequence[str], variables: Sequence[Any]
+    ranks: Comm,
+    gradients: list[Any],
+    names: Sequence[str],
+    variables: Sequence[Any],
+    scaled: bool,
 ) -> list[Any]:
     """The mean of gradients over ranks, in the framework's own tensors; None stays None."""
     if _backend() == "torch":
@@ -458,10 +465,13 @@ def _average(
 
         if torch.compiler.is_compiling():
             raise _compiled("torch.compile")
-        return average_tensors(gradients, [v.value for v in variables], names, ranks)
+        like = [v.value for v in variables]
+        means = average_tensors(gradients, like, names, ranks, any_values=scaled)
+        fronts.step_made(ranks)
+        return means
     places = [i for i, gradient in enumerate(gradients) if gradient is not None]
     averaged = _average_tensorflow(
-        ranks, [gradients[i] for i in places], [names[i] for i in places]
+        ranks, [gradients[i] for i in places], [names[i] for i in places], scaled
     )
     return _placed(averaged, places, len(gradients))
 
@@ -473,7 +483,9 @@ def _placed(averaged: Sequence[Any], places: Sequence[int], count: int) -> list[
     return result
 
 
-def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str]) -> list[Any]:
+def _average_tensorflow(
+    ranks: Comm, gradients: list[Any], names: Sequence[str], scaled: bool
+) -> list[Any]:
     import tensorflow as tf
 
     _refuse_xla(tf)
@@ -484,7 +496,10 @@ def _average_tensorflow(ranks: Comm, gradients: list[Any], names: Sequence[str])
     def aggregate(*values: Any) -> list[Array]:
         # TensorFlow owns the inputs, and takes over the outputs: both new each time.
         with _in_words():
-            return fronts.aggregate(ranks, [np.asarray(value) for value in values], names)
+            given = [np.asarray(value) for value in values]
+            means = fronts.aggregate(ranks, given, names, any_values=scaled)
+        fronts.step_made(ranks)
+        return means
 
     averaged: list[Any] = tf.numpy_function(aggregate, dense, [g.dtype for g in dense])
     for got, given in zip(averaged, dense, strict=True):
@@ -519,7 +534,9 @@ def _started(
 
     def finish(number: Any) -> list[Array]:
         with _in_words():
-            return fronts.waited(under_way.pop(int(number)), there)
+            means = fronts.waited(under_way.pop(int(number)), there)
+        fronts.step_made(ranks)
+        return means
 
     number = tf.numpy_function(begin, dense, tf.int64)
 

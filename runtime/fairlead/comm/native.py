@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.comm.account import Waited
 from fairlead.comm.backend import Backend
 from fairlead.comm.core import (
     Array,
@@ -31,6 +32,8 @@ from fairlead.comm.core import (
     compare,
     digest_of,
     name_of,
+    nonfinite,
+    waited,
     wire,
 )
 from fairlead.findings import ExitCode, FairleadError, fail
@@ -48,7 +51,9 @@ _FORMS = {
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
+_ANY = 2
 _BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
+_NONFINITE = 9
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
@@ -56,6 +61,7 @@ class _Stats(ctypes.Structure):
     _fields_ = [
         ("calls", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("wait_s", ctypes.c_double),
         ("move_s", ctypes.c_double), ("blocked_s", ctypes.c_double), ("stalls", ctypes.c_uint64),
+        ("aggregates", ctypes.c_uint64),
     ]  # fmt: skip
 
 
@@ -187,42 +193,58 @@ class NativeComm(Comm):
 
     @property
     def timings(self) -> Timings:
-        stats, behind = _Stats(), _Stats()
-        self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
-        if self._team is None:
-            self._core.fairlead_comm_stats(self._behind, ctypes.byref(behind))
+        own = self._timings(self._team)
+        behind = self._timings(self._behind) if self._team is None else Timings()
         return Timings(
-            stats.calls + behind.calls,
-            stats.bytes + behind.bytes,
-            stats.wait_s + behind.wait_s,
-            stats.move_s + behind.move_s,
+            own.calls + behind.calls,
+            own.bytes + behind.bytes,
+            own.wait_s + behind.wait_s,
+            own.move_s + behind.move_s,
+            aggregates=own.aggregates + behind.aggregates,
         )
 
     @timings.setter
     def timings(self, value: Timings) -> None:
         """The core counts."""
 
-    def team(self, threads: int = 1) -> Comm:
+    def _timings(self, team: ctypes.c_void_p | None) -> Timings:
+        stats = _Stats()
+        self._core.fairlead_comm_stats(team, ctypes.byref(stats))
+        counted = stats.calls, stats.bytes, stats.wait_s, stats.move_s
+        return Timings(*counted, aggregates=stats.aggregates)
+
+    def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
         made._started = []
+        self._teams.append(made)
+        made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
+
+    def _waited(self) -> list[Waited]:
+        own, started = self._timings(None), self._timings(self._behind)
+        first = [waited(self._name, own), waited(f"started {self._name}", started)]
+        return [*first, *(waited(team._name, team.timings) for team in self._teams)]
 
     def aggregate(
         self,
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> list[Array]:
-        return self._aggregate(arrays, out, compression).wait()
+        return self._aggregate(arrays, out, compression, names, any_values).wait()
 
     def start(
         self,
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> Pending:
-        return self._aggregate(arrays, out, compression, background=True)
+        return self._aggregate(arrays, out, compression, names, any_values, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -250,8 +272,11 @@ class NativeComm(Comm):
         return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
 
     def close(self) -> None:
+        rows = self._waited()  # which the core tells until it ends
         self._check("comm.finalize", self._core.fairlead_comm_finalize())
-        super().close()
+        if not self._concluded:
+            self._conclude(rows)
+        self._backend.close()
 
     def _new_team(self, threads: int) -> ctypes.c_void_p:
         team = ctypes.c_void_p()
@@ -263,11 +288,13 @@ class NativeComm(Comm):
         arrays: Sequence[Array],
         out: Sequence[Array] | None,
         compression: str | None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
         background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays)
-        operation = _MEAN | _WIRES[wire(compression)] << 8
-        call = _Tensors(arrays, out)
+        operation = _MEAN | _ANY * any_values | _WIRES[wire(compression)] << 8
+        call = _Tensors(arrays, out, names=names)
         if not background:
             code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
@@ -313,6 +340,8 @@ class NativeComm(Comm):
             try:
                 while True:
                     yield 1
+            except GeneratorExit:  # nobody will ask again
+                return
             except BaseException as exc:
                 self._raised.append(exc)
             yield 0
@@ -328,7 +357,12 @@ class _Tensors:
     """Arrays as the core takes them: where each is read, where its result goes."""
 
     def __init__(
-        self, arrays: Sequence[Array], out: Sequence[Array] | None, *, as_bytes: bool = False
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        *,
+        as_bytes: bool = False,
+        names: Sequence[str] = (),
     ):
         # What is not contiguous is copied: once in, and once out where the result must go there.
         self._arrays = [np.asarray(array, order="C") for array in arrays]
@@ -346,6 +380,9 @@ class _Tensors:
             row["in"], row["out"] = array.ctypes.data, result.ctypes.data
             row["count"], row["dtype"] = array.size * each, form
             row["shape"] = _shape(name_of(array.dtype), array.shape)
+        if names:
+            self._names, addresses = _c_strings(tuple(names))
+            table["name"][: len(addresses)] = addresses[: len(table)]
         self._table = table
         self.at, self.count = table.ctypes.data, len(table)
 
@@ -360,6 +397,13 @@ class _Tensors:
 
 def _whole(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.writeable)
+
+
+@lru_cache(maxsize=64)
+def _c_strings(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+    """What has to live as long as the addresses that come with it."""
+    kept = [ctypes.create_string_buffer(name.encode()) for name in names]
+    return kept, tuple(ctypes.addressof(one) for one in kept)
 
 
 @lru_cache(maxsize=4096)
@@ -395,6 +439,8 @@ def _failed(where: str, code: int, said: str) -> FairleadError:
             remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
             check="comm-peer-lost",
         )
+    if code == _NONFINITE:
+        return nonfinite(said, where)
     if code == _TIMEOUT:
         return fail(
             said,

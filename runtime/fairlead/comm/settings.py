@@ -50,8 +50,18 @@ SETTINGS = (
         "0",
         "so many ranks of a node share memory at most, for example those of a socket; 0: all",
     ),
+    Setting(
+        "FAIRLEAD_COMM_DETERMINISTIC",
+        "0",
+        "1: what nodes send is added in the order of the nodes, whatever the MPI and the chunks",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_NONFINITE",
+        "tell",
+        "NaN or infinity in what a rank passes: it is named once, `tell`; the call fails, `stop`; `ignore`",
+    ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
-    Setting("FAIRLEAD_COMM_CHUNK_KB", "256", "what is reduced at a time; it should fit the cache"),
+    Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
     Setting(
         "FAIRLEAD_COMM_KERNELS", "", "`generic`, `avx2` or `avx512`; unset: the processor's best"
     ),
@@ -65,6 +75,18 @@ SETTINGS = (
         "100",
         "how long a helper thread sleeps between looks at the network",
     ),
+    Setting(
+        "FAIRLEAD_COMM_REPORT", "1", "0: nothing is said at the end of how long the ranks waited"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE",
+        "",
+        "a file for what every rank's collectives did, and when; `fairlead run --timeline` sets it",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE_MB", "8", "room of each rank for it; older events give way to newer"
+    ),
+    Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
     Setting(
         "FAIRLEAD_COMM_DELAY_MOMENTUM",
         "",

@@ -215,7 +215,12 @@ def init_process_group() -> None:
 
 
 def average_tensors(
-    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str], ranks: Comm | None = None
+    gradients: Sequence[Any],
+    like: Sequence[Any],
+    names: Sequence[str],
+    ranks: Comm | None = None,
+    *,
+    any_values: bool = False,
 ) -> list[Any]:
     """The mean of each tensor over all ranks, in place, through one fused buffer. Collective.
 
@@ -225,6 +230,7 @@ def average_tensors(
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
         ranks: a team; without it, all ranks.
+        any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
     Returns:
         The same tensors; new ones in place of None, unless no rank has a gradient there.
     Raises:
@@ -232,7 +238,7 @@ def average_tensors(
     """
     whole, arrays, present = _fused(gradients, like, names)
     fused = [*arrays, present]
-    fronts.aggregate(ranks or comm.init(), fused, names, fused)
+    fronts.aggregate(ranks or comm.init(), fused, names, fused, any_values=any_values)
     return _unfused(whole, arrays, present)
 
 
@@ -292,8 +298,12 @@ class _Averaging:
         self.averaged = False
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def average(self, *more: Any) -> None:
-        """Averages the gradients, and ``more`` tensors in place."""
+    def average(self, *more: Any, scaled: bool = False) -> None:
+        """Averages the gradients, and ``more`` tensors in place.
+
+        Args:
+            scaled: the loss was scaled: infinities are to be expected, and lower the scale.
+        """
         parameters = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -303,10 +313,12 @@ class _Averaging:
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
             names + ["loss"] * len(more),
+            any_values=scaled,
         )
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
         self.averaged = True
+        fronts.step_made(comm.init())
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -358,7 +370,7 @@ def _average_before_unscaling() -> None:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> None:
         if self.is_enabled() and hasattr(optimizer, _MARK):
-            average_gradients(optimizer)
+            _of(optimizer).average(scaled=True)
         original(self, optimizer)
 
     setattr(unscale_, _MARK, True)

@@ -31,7 +31,9 @@ _CORE_FLAGS = (
     "-fno-threadsafe-statics", "-fno-stack-protector", "-ffp-contract=off", "-fvisibility=hidden",
     "-Wl,--hash-style=both",
 )  # fmt: skip
-_MODULES = ("api", "exchange", "kernels", "lane", "mpi", "segment", "team")
+_MODULES = (
+    "api", "exchange", "finite", "kernels", "lane", "mpi", "odd", "segment", "team", "timeline",
+)  # fmt: skip
 
 
 def witness_path(cache: Path) -> Path:

@@ -209,7 +209,7 @@ def alone() -> None:
     ticket = ctypes.c_uint64()
     told("aggregate", lone, None, count, SUM)
     told("aggregate", bad, good, count, SUM)
-    told("aggregate", lone, good, count, 2)
+    told("aggregate", lone, good, count, 4)
     told("aggregate", lone, good, count, -1)
     told("aggregate", lone, good, count, 1 << 8)
     told("aggregate", lone, tensors((np.ones(2, np.int32), None, 4)), count, MEAN)

@@ -476,11 +476,11 @@ class Watched:
 
     def __init__(self, others):
         self.team, self.pending, self.beside = comm.init().team(), None, []
-        self.size, self.others = self.team.size, others
+        self.size, self.timeline, self.others = self.team.size, self.team.timeline, others
 
-    def start(self, arrays, out=None):
+    def start(self, arrays, out=None, **more):
         others = [w.pending for w in self.others if w is not self and w.pending is not None]
-        self.pending = self.team.start(arrays, out)
+        self.pending = self.team.start(arrays, out, **more)
         self.beside.append(any(not p.done() for p in others) and not self.pending.done())
         return self.pending
 
