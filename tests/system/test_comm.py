@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.paths import cache_dir
 
 RUNTIME = Path(fairlead.__file__).parents[1]
+PROGRAMS = Path(__file__).with_name("programs")
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +35,11 @@ def ranks(mpi, backend, tmp_path):
     """Runs a program on so many ranks; gives (exit code, stdout lines sorted, stderr)."""
     core = str(native.ensure_core(cache_dir()))
 
-    def run(count, program, limit_s=60):
-        path = tmp_path / "program.py"
-        path.write_text(program)
+    def run(count, program, *words, limit_s=60, **variables):
+        path = program
+        if not isinstance(program, Path):
+            path = tmp_path / "program.py"
+            path.write_text(program)
         environ = {
             **os.environ,
             "LD_LIBRARY_PATH": str(mpi / "lib"),
@@ -44,9 +48,10 @@ def ranks(mpi, backend, tmp_path):
             "FAIRLEAD_COMM_BACKEND": backend,
             "FAIRLEAD_COMM_LIBRARY": core,
             "PYTHONUNBUFFERED": "",  # a line is one write, so ranks do not mix theirs
+            **variables,
         }
         done = subprocess.run(
-            [mpi / "bin" / "mpiexec", "-n", str(count), sys.executable, path],
+            [mpi / "bin" / "mpiexec", "-n", str(count), sys.executable, path, *words],
             capture_output=True,
             text=True,
             env=environ,
@@ -334,6 +339,62 @@ comm.finalize()
 """
     code, lines, err = ranks(3, program)
     assert (code, lines) == (0, ["ok True"] * 3), err
+
+
+def test_halves_are_added_up_in_float32_and_rounded_once(ranks):
+    program = f"""
+import sys
+sys.path.insert(0, {str(PROGRAMS)!r})
+import numpy as np
+from comm_core import BFLOAT16 as BF, FLOAT16 as F, expected, same_bits
+from fairlead import comm
+from fairlead.comm.core import BFLOAT16
+ranks = comm.init()
+for count in (1, 300, 100_000):
+    every = [np.random.default_rng((r, count)).integers(0, 2**16, count).astype(np.uint16)
+             for r in range(ranks.size)]   # any bits: denormals, infinities, NaN
+    mine = every[ranks.rank]
+    for form, dtype in ((F, np.dtype(np.float16)), (BF, BFLOAT16)):
+        want = expected([a.view(np.float16) if form == F else a for a in every], form, 1)
+        got, zero = comm.aggregate([mine.view(dtype), mine.view(dtype)[0].reshape(())])
+        assert got.dtype == dtype and zero.shape == () and zero.tobytes() == got[:1].tobytes()
+        assert same_bits(got.view(want.dtype), want, form), (count, form)
+        out = np.zeros(count, dtype)
+        assert comm.aggregate([mine.view(dtype)], out=[out])[0] is out and out.tobytes() == got.tobytes()
+print("ok")
+try:
+    comm.aggregate([np.zeros(3, BFLOAT16 if ranks.rank else np.float16)])
+except Exception as exc:
+    print(exc.findings[0].check, exc.findings[0].where)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["comm-signature rank 1, array 0"] * 2 + ["ok"] * 2), (lines, err)
+
+
+@pytest.mark.parametrize(
+    ("count", "examples", "variables"),
+    [
+        (2, 2, {}),
+        (3, 2, {"FAIRLEAD_COMM_NODE_RANKS": "2"}),
+        *(
+            pytest.param(count, 5, {"FAIRLEAD_COMM_NODE_RANKS": node}, marks=pytest.mark.full)
+            for count in (1, 2, 3, 4)
+            for node in ("", "2")
+        ),
+    ],
+)
+def test_random_trainings_in_every_precision_and_mode_are_one_process_with_the_whole_batch(
+    ranks, count, examples, variables
+):
+    """And all ranks hold the same bits; comm_property.py has the bound and where it comes from."""
+    if ranks.backend == "mpi4py" and variables.get("FAIRLEAD_COMM_NODE_RANKS"):
+        pytest.skip("the reference knows no nodes")
+    seed = "7" if examples == 2 else str(int(time.time()))  # the latter tries others in each run
+    code, lines, err = ranks(
+        count, PROGRAMS / "comm_property.py", str(examples), seed, limit_s=280, **variables
+    )
+    assert (code, lines) == (0, ["ok"] * count), f"seed {seed}: {err}"
 
 
 @pytest.mark.parametrize(("compression", "unit"), [("fp16", 2.0**-11), ("bf16", 2.0**-8)])

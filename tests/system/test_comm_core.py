@@ -444,6 +444,28 @@ def test_rank_that_skipped_a_step_is_named_on_every_rank(
     check_skipped(situation, failures(said), "HOST", "HOST")
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("mpi", MPIS)
+def test_rank_of_another_node_that_skipped_a_step_is_named_under_every_mpi(
+    mpi: str, ranks: Ranks, said: Path
+) -> None:
+    launch = () if mpi == "openmpi" else LEFT_ALONE
+    ranks(
+        3, "comm_wrong.py", "skip", mpi=mpi, launch=launch, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="1"
+    )
+    check_skipped("skip", failures(said), "HOST", "HOST")
+
+
+def test_rank_of_another_node_that_skipped_is_named_where_mpi_takes_one_thread_at_a_time(
+    ranks: Ranks, said: Path
+) -> None:
+    ranks(
+        3, "comm_wrong.py", "skip_started", launch=LEFT_ALONE, limit_s=40,
+        FAIRLEAD_COMM_NODE_RANKS="1", MPI4PY_RC_THREAD_LEVEL="serialized",
+    )  # fmt: skip
+    check_skipped("skip_started", failures(said), "HOST", "HOST")
+
+
 def check_skipped(
     situation: str, found: list[tuple[int, int, float, str]], host: str, other: str
 ) -> None:

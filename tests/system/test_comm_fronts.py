@@ -197,6 +197,11 @@ def test_keras_loop_of_ones_own_equals_fit(keras: Seen) -> None:
     assert both(keras, "loop_of_ones_own") < ROUNDING
 
 
+def test_keras_two_networks_with_a_team_each_are_under_way_at_once(keras: Seen) -> None:
+    same, far, moved, calls, beside = both(keras, "two_networks_with_a_team_each")
+    assert same and far < ROUNDING and moved and calls == [6, 6] and beside
+
+
 def test_keras_fewer_steps_on_one_rank_are_named_before_the_first(keras: Seen) -> None:
     assert both(keras, "fewer_steps_on_one_rank") == ["comm-steps", "rank 0: 4; rank 1: 3"]
 

@@ -35,7 +35,9 @@ Signature = tuple[tuple[str, tuple[int, ...]], ...]
 
 COMPRESSIONS = ("none", "fp16", "bf16")
 _NO_TEAM = "without a team"
-_AVERAGED = ("float32", "float64", "complex64", "complex128")
+AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+# A bfloat16 for those who have no ml_dtypes, which gives NumPy a real one: its bits.
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,9 @@ class Comm:
         """The mean of each array over all ranks, through one fused buffer a dtype.
 
         Args:
-            arrays: float32, float64, complex64 or complex128, any shapes, the same on every rank.
+            arrays: float32, float64, float16, bfloat16 (of ml_dtypes, or :data:`BFLOAT16`), complex64
+                or complex128, any shapes, the same on every rank. Halves are summed in float32, and
+                their mean is rounded once.
             out: arrays to fill, of the same shapes and dtypes (``arrays`` itself is allowed). With
                 it the fused buffers are kept from call to call.
             compression: how float32 travels: ``fp16``, ``bf16`` or ``none``; by default what
@@ -237,7 +241,7 @@ class Comm:
                 dtype of arrays, or on ``compression``; there is no such compression; a rank passed NaN or
                 infinity, and ``FAIRLEAD_COMM_NONFINITE=stop``. What ``out`` then holds is of no use.
         """
-        self._check_averaged(arrays, _AVERAGED)
+        self._check_averaged(arrays)
         how = wire(compression)
         told = odd_values() if not any_values and self.size > 1 else "ignore"
         if how == "none":
@@ -370,13 +374,13 @@ class Comm:
                 check="comm-root",
             )
 
-    def _check_averaged(self, arrays: Sequence[Array], known: Sequence[str]) -> None:
+    def _check_averaged(self, arrays: Sequence[Array]) -> None:
         for index, array in enumerate(arrays):
-            if array.dtype.name not in known:
+            if name_of(array.dtype) not in AVERAGED:
                 raise fail(
                     f"array {index} cannot be averaged",
                     where="comm.aggregate",
-                    why=f"its dtype is {array.dtype}; known: {', '.join(known)}",
+                    why=f"its dtype is {array.dtype}; known: {', '.join(AVERAGED)}",
                     remedy="pass `array.astype('float32')`",
                     check="comm-dtype",
                 )
@@ -395,7 +399,7 @@ class Comm:
         self._agree_on(call, signature)
 
     def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
-        return self._agree_on(call, tuple((array.dtype.str, array.shape) for array in arrays))
+        return self._agree_on(call, tuple((_key(array.dtype), array.shape) for array in arrays))
 
     def _agree_on(self, call: str, signature: Signature) -> _Layout:
         layout = _layout(call, signature)
@@ -431,16 +435,16 @@ class Comm:
         layout = self._agree(call, arrays)
         begun = time.perf_counter()
         buffers = {
-            dtype: np.empty(length, dtype) if out is None else self._keep(dtype, length)
+            dtype: np.empty(length, _held(dtype)) if out is None else self._keep(dtype, length)
             for dtype, length in layout.lengths
         }
         for array, (dtype, start, end, shape) in zip(arrays, layout.places, strict=True):
-            np.copyto(buffers[dtype][start:end].reshape(shape), array)
+            np.copyto(buffers[dtype][start:end].reshape(shape), _bits(array))
         packed = time.perf_counter()
         for buffer in buffers.values():
             move(buffer)
         moved = time.perf_counter()
-        result = _unpack(layout, buffers, out)
+        result = _unpack(layout, buffers, arrays, out)
         taken = time.perf_counter()
         self._spent += Timings(
             bytes=sum(buffer.nbytes for buffer in buffers.values()),
@@ -454,14 +458,23 @@ class Comm:
     def _keep(self, dtype: str, length: int) -> Array:
         """A buffer that stays: fresh pages for each call would cost as much as the reduction."""
         if (dtype, length) not in self._kept:
-            self._kept[dtype, length] = np.empty(length, dtype)
+            self._kept[dtype, length] = np.empty(length, _held(dtype))
         return self._kept[dtype, length]
+
+    def _mean(self, buffer: Array) -> None:
+        if buffer.dtype.itemsize == 2:  # MPI has no sum of halves
+            form = np.dtype(np.float16) if buffer.dtype == np.float16 else BFLOAT16
+            wide = widened(buffer.view(form))
+            self._backend.mean(wide)
+            np.copyto(buffer.view(form), narrowed(wide, form))
+            return
+        self._backend.mean(buffer)
 
     def _watched_mean(
         self, told: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
     ) -> None:
         """The mean; where it is not finite, on all ranks, they look who has passed what."""
-        self._backend.mean(buffer)
+        self._mean(buffer)
         if told == "ignore" or _finite(buffer):
             return
         every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))
@@ -487,13 +500,55 @@ def waited(name: str, timings: Timings) -> Waited:
     return Waited(name, timings.calls, timings.aggregates, timings.bytes, timings.wait_s)
 
 
-def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | None) -> list[Array]:
+def _unpack(
+    layout: _Layout,
+    buffers: dict[str, Array],
+    arrays: Sequence[Array],
+    out: Sequence[Array] | None,
+) -> list[Array]:
     views = [buffers[dtype][start:end].reshape(shape) for dtype, start, end, shape in layout.places]
     if out is None:
-        return views
+        return [view.view(array.dtype) for view, array in zip(views, arrays, strict=True)]
     for target, view in zip(out, views, strict=True):
-        np.copyto(target, view, casting="no")
+        np.copyto(_bits(target), view, casting="no")
     return list(out)
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """NumPy's name, and ``bfloat16`` for either kind of it."""
+    return "bfloat16" if dtype == BFLOAT16 else dtype.name
+
+
+def _key(dtype: np.dtype[Any]) -> str:
+    """What a dtype is called in an agreement."""
+    return "bfloat16" if name_of(dtype) == "bfloat16" else dtype.str
+
+
+def _held(key: str) -> np.dtype[Any]:
+    """What a fused buffer of it is made of: bfloat16 is bits there."""
+    return np.dtype(np.uint16 if key == "bfloat16" else key)
+
+
+def _bits(array: Array) -> Array:
+    return array.view(np.uint16) if name_of(array.dtype) == "bfloat16" else array
+
+
+def widened(array: Array) -> Array:
+    """Halves as float32; what is wider as it is."""
+    if name_of(array.dtype) == "bfloat16":
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def narrowed(array: Array, dtype: np.dtype[Any]) -> Array:
+    """float32 in the form of ``dtype``, halves rounded to nearest even; what is wider as it is."""
+    if name_of(dtype) == "bfloat16":
+        bits = rounded(array, "bf16").view(np.uint32) >> 16
+        return bits.astype(np.uint16).view(dtype)
+    if dtype == np.float16:
+        with np.errstate(over="ignore", under="ignore"):
+            return array.astype(np.float16)
+    return array
 
 
 def odd_values() -> str:
@@ -532,6 +587,7 @@ def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
     ('-infinity', 1, 1)
     """
     for index, array in enumerate(arrays):
+        array = widened(array)
         odd = ~np.isfinite(array).ravel()
         if odd.any():
             element = int(odd.argmax())
@@ -543,6 +599,8 @@ def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
 
 def _finite(buffer: Array) -> bool:
     """One pass over the memory where it is; a sum of squares that overflows is looked at again."""
+    if buffer.dtype == np.uint16:
+        buffer = widened(buffer.view(BFLOAT16))
     flat = buffer.view(buffer.real.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
@@ -573,7 +631,7 @@ def rounded(array: Array, compression: str) -> Array:
     if compression == "fp16":
         with np.errstate(over="ignore"):
             return array.astype(np.float16).astype(np.float32)
-    bits = np.ascontiguousarray(array).view(np.uint32)
+    bits = np.asarray(array, order="C").view(np.uint32)
     up = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return np.where(np.isnan(array), array, up.view(np.float32)).astype(np.float32)
 
@@ -629,10 +687,7 @@ def disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
         if index >= len(signature):
             return f"no array {index} ({len(signature)} in all)"
         dtype, shape = signature[index]
-        try:
-            return f"{np.dtype(dtype).name} {shape}"
-        except TypeError:  # of a framework: bfloat16
-            return f"{dtype} {shape}"
+        return f"{dtype if dtype == 'bfloat16' else np.dtype(dtype).name} {shape}"
 
     return fail(
         f"rank {rank} passed other arrays to {call} than rank 0",

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairlead import comm
-from fairlead.comm.core import Array, Comm
+from fairlead.comm.core import Array, Comm, Pending
 from fairlead.findings import FairleadError, fail
 
 EVEN = (
@@ -46,6 +46,22 @@ def aggregate(
 def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
     """What an error of the core means to who averages gradients, which have names."""
     return _uneven(exc) or named(exc, names)
+
+
+def started(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> Pending:
+    """:meth:`Comm.start`, into the arrays themselves, with names in errors."""
+    try:
+        return ranks.start(arrays, arrays, names=names)
+    except FairleadError as exc:
+        raise _uneven(exc) or named(exc, names) from None
+
+
+def waited(pending: Pending, names: Sequence[str]) -> list[Array]:
+    """:meth:`Pending.wait`, with names in errors."""
+    try:
+        return pending.wait()
+    except FairleadError as exc:
+        raise _uneven(exc) or named(exc, names) from None
 
 
 def step_made(ranks: Comm) -> None:

@@ -17,8 +17,10 @@ torch on the tensors themselves.
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,19 +29,21 @@ import numpy as np
 
 from fairlead import comm
 from fairlead.comm import fronts, rank, size
-from fairlead.comm.core import Array, Comm
-from fairlead.findings import fail
+from fairlead.comm.core import Array, Comm, Pending
+from fairlead.findings import FairleadError, fail
 
 __all__ = [
     "AverageMetrics",
     "Broadcast",
     "DistributedOptimizer",
+    "Started",
     "Warmup",
     "average_state",
     "broadcast",
     "on_rank_0",
     "rank",
     "size",
+    "start",
 ]
 
 _MARK = "_fairlead_averaging"
@@ -47,7 +51,7 @@ _WHERE = "fairlead.comm.keras.DistributedOptimizer"
 _REMEDY = "`compile(jit_compile=False)`, or `Broadcast()` among the callbacks of fit"
 
 
-def DistributedOptimizer(optimizer: Any) -> Any:
+def DistributedOptimizer(optimizer: Any, team: Comm | None = None) -> Any:
     """``optimizer``, which from now on applies the mean of the gradients over all ranks.
 
     It is the same object: only its method ``apply``, through which Keras 3 makes every update, is
@@ -61,6 +65,8 @@ def DistributedOptimizer(optimizer: Any) -> Any:
 
     Args:
         optimizer: a ``keras.optimizers.Optimizer``, a ``LossScaleOptimizer`` or inside of one.
+        team: of ``comm.init().team()``: its gradients may be under way at the same time as those of
+            other optimizers with teams of their own; see :func:`start`.
     Raises:
         FairleadError: Keras runs on another backend than TensorFlow and torch. Later, by ``apply``:
             nothing was broadcast before the first step, the step is compiled by XLA, or the ranks
@@ -69,8 +75,54 @@ def DistributedOptimizer(optimizer: Any) -> Any:
     _backend()
     fronts.end_together()
     if not hasattr(optimizer, _MARK):
-        _Averaging(optimizer).attach()
+        _Averaging(optimizer, team).attach()
     return optimizer
+
+
+def start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> Started:
+    """Sends gradients on their way; :meth:`Started.apply` waits for their mean and makes the update.
+
+    For two networks that are trained at once, each by an optimizer with a team of its own: one's
+    gradients travel while the other's are computed. All ranks start in the same order; within a
+    ``tf.function`` that is the order of its lines.
+
+        first = start(of_discriminator, tape.gradient(d_loss, d_variables), d_variables)
+        second = start(of_generator, tape.gradient(g_loss, g_variables), g_variables)
+        first.apply()
+        second.apply()
+
+    Args:
+        optimizer: a :func:`DistributedOptimizer`, after :func:`broadcast`.
+    Raises:
+        FairleadError: as :func:`DistributedOptimizer`; it is a LossScaleOptimizer, which would have
+            to see the gradients first.
+    """
+    started: Started = _as_written(_start)(optimizer, gradients, variables)
+    return started
+
+
+def _start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> Started:
+    averaging = _outermost(optimizer)
+    if hasattr(optimizer, "inner_optimizer"):
+        raise fail(
+            "gradients that are scaled cannot be started",
+            where=type(optimizer).__name__,
+            why="it decides on a step when it has seen the mean",
+            remedy="call its `apply`, or train in float32 or bfloat16",
+            check="comm-keras-start",
+        )
+    return averaging.start(list(gradients), list(variables))
+
+
+class Started:
+    """Gradients of one step on their way to the other ranks."""
+
+    def __init__(self, finish: Callable[[], None]):
+        self._finish = finish
+
+    def apply(self) -> None:
+        """Waits for the mean and applies it; once."""
+        self._finish()
 
 
 def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
@@ -320,25 +372,20 @@ def on_rank_0(*callbacks: Any) -> list[Any]:
 class _Averaging:
     """What ``apply`` of a wrapped optimizer is: average, then the optimizer's own."""
 
-    def __init__(self, optimizer: Any):
-        self.optimizer = optimizer
+    def __init__(self, optimizer: Any, team: Comm | None = None):
+        self.optimizer, self.team = optimizer, team
         self.ready = False
 
     def attach(self) -> None:
-        apply: Callable[..., None] = self.apply
-        if _backend() == "tensorflow":
-            import tensorflow as tf
-
-            apply = tf.autograph.experimental.do_not_convert(self.apply)
         setattr(self.optimizer, _MARK, self)
-        self.optimizer.apply = apply
+        self.optimizer.apply = _as_written(self.apply)
 
     def detach(self) -> None:
         delattr(self.optimizer, _MARK)
         del self.optimizer.apply
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-        ranks, optimizer = comm.init(), self.optimizer
+        ranks, optimizer = self.team or comm.init(), self.optimizer
         if ranks.size > 1:
             self._require_broadcast()
             known = optimizer._trainable_variables
@@ -347,6 +394,15 @@ class _Averaging:
             scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
             grads = _average(ranks, list(grads), _names(variables), variables, scaled)
         type(optimizer).apply(optimizer, grads, trainable_variables)
+
+    def start(self, gradients: list[Any], variables: list[Any]) -> Started:
+        ranks, optimizer = self.team or comm.init(), self.optimizer
+        wait: Callable[[], list[Any]] = lambda: gradients  # noqa: E731
+        if ranks.size > 1:
+            self._require_broadcast()
+            wait = _started(ranks, gradients, _names(variables), variables)
+        finish = lambda: type(optimizer).apply(optimizer, wait(), variables)  # noqa: E731
+        return Started(_as_written(finish))
 
     def _require_broadcast(self) -> None:
         if not self.ready:
@@ -358,6 +414,16 @@ class _Averaging:
                 " `fairlead.comm.keras.broadcast(model, optimizer)`",
                 check="comm-not-broadcast",
             )
+
+
+def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which TensorFlow does not rewrite where a ``tf.function`` calls it."""
+    if _backend() == "torch":
+        return function
+    import tensorflow as tf
+
+    kept: Callable[..., Any] = tf.autograph.experimental.do_not_convert(function)
+    return kept
 
 
 def _outermost(optimizer: Any) -> _Averaging:
@@ -379,8 +445,9 @@ def _outermost(optimizer: Any) -> _Averaging:
                 check="comm-not-distributed",
             )
     if inner is not optimizer:
+        team = getattr(inner, _MARK).team
         getattr(inner, _MARK).detach()
-        _Averaging(optimizer).attach()
+        _Averaging(optimizer, team).attach()
     found: _Averaging = getattr(optimizer, _MARK)
     return found
 
@@ -407,13 +474,73 @@ def _average(
                 check="comm-jit",
             )
         like = [v.value for v in variables]
-        means = average_tensors(gradients, like, names, any_values=scaled)
+        means = average_tensors(gradients, like, names, ranks, any_values=scaled)
         fronts.step_made(ranks)
         return means
     from fairlead.comm.tensorflow import averaged, refuse_xla
 
     refuse_xla(_WHERE, _REMEDY)
     return averaged(ranks, gradients, names, _WHERE, any_values=scaled, step=True)
+
+
+def _placed(averaged: Sequence[Any], places: Sequence[int], count: int) -> list[Any]:
+    result: list[Any] = [None] * count
+    for place, gradient in zip(places, averaged, strict=True):
+        result[place] = gradient
+    return result
+
+
+def _started(
+    ranks: Comm, gradients: list[Any], names: Sequence[str], variables: Sequence[Any]
+) -> Callable[[], list[Any]]:
+    """What waits for the means of gradients that are on their way from now on."""
+    if _backend() == "torch":
+        from fairlead.comm.torch import start_tensors
+
+        return start_tensors(gradients, [v.value for v in variables], names, ranks)
+    import tensorflow as tf
+
+    from fairlead.comm.tensorflow import refuse_xla
+
+    refuse_xla(_WHERE, _REMEDY)
+    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
+    dense = [tf.convert_to_tensor(gradients[i]) for i in places]
+    there = [names[i] for i in places]
+    under_way: dict[int, Pending] = {}
+    numbers = itertools.count()
+
+    def begin(*values: Any) -> Array:
+        # TensorFlow takes the inputs back when this returns.
+        kept = [np.array(value) for value in values]
+        with _in_words():
+            number = next(numbers)
+            under_way[number] = fronts.started(ranks, kept, there)
+        return np.array(number, np.int64)
+
+    def finish(number: Any) -> list[Array]:
+        with _in_words():
+            means = fronts.waited(under_way.pop(int(number)), there)
+        fronts.step_made(ranks)
+        return means
+
+    number = tf.numpy_function(begin, dense, tf.int64)
+
+    def wait() -> list[Any]:
+        averaged = tf.numpy_function(finish, [number], [g.dtype for g in dense])
+        for got, given in zip(averaged, dense, strict=True):
+            got.set_shape(given.shape)
+        return _placed(averaged, places, len(gradients))
+
+    return wait
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """TensorFlow keeps of an exception its text alone."""
+    try:
+        yield
+    except FairleadError as exc:
+        raise RuntimeError(fronts.words(exc)) from None
 
 
 def _refuse_strategy(model: Any) -> None:

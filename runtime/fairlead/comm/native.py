@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import os
 import pickle
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from fairlead.comm.core import (
     compare,
     digest_of,
     disagreement,
+    name_of,
     nonfinite,
     waited,
     wire,
@@ -49,7 +51,6 @@ _FORMS = {
     "float32": (0, 1), "float64": (1, 1), "float16": (2, 1), "bfloat16": (3, 1),
     "int32": (4, 1), "int64": (5, 1), "complex64": (0, 2), "complex128": (1, 2),
 }  # fmt: skip
-AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
 
 # fairlead_tensor
 _TENSOR = np.dtype(
@@ -311,7 +312,7 @@ class NativeComm(Comm):
         any_values: bool = False,
         background: bool = False,
     ) -> Pending:
-        self._check_averaged(arrays, AVERAGED)
+        self._check_averaged(arrays)
         operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
         call = _Tensors(arrays, out, names=names)
         if not background:
@@ -395,10 +396,10 @@ class _Tensors:
         )
         table = np.zeros(len(self._arrays), _TENSOR)
         for row, array, result in zip(table, self._arrays, self._results, strict=True):
-            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[array.dtype.name]
+            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[name_of(array.dtype)]
             row["in"], row["out"] = array.ctypes.data, result.ctypes.data
             row["count"], row["dtype"] = array.size * each, form
-            row["shape"] = _shape(array.dtype.str, array.shape)
+            row["shape"] = _shape(name_of(array.dtype), array.shape)
         if names:
             self._names, addresses = _c_strings(tuple(names))
             table["name"][: len(addresses)] = addresses[: len(table)]
@@ -433,10 +434,11 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
 
 def failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
-    if code == _DIFFER and " passed " in said:
+    odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", said)
+    if code == _DIFFER and odd:
         return fail(
             said,
-            where=where,
+            where=f"{odd[1]}, array {odd[2]}" if odd[2] else odd[1],
             why="a collective needs the same arrays of every rank",
             remedy="make every rank call the same function with the same arrays in the same order",
             check="comm-signature",

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.comm.core import Array, Comm
+from fairlead.comm.core import Array, Comm, narrowed, widened
 from fairlead.findings import fail
 
 
@@ -72,6 +72,9 @@ class PowerSGD:
         Raises:
             FairleadError: as :meth:`Comm.aggregate`; an array has another shape than before.
         """
+        given = list(arrays)
+        # What is left out of a half would be lost in it: factors and errors are float32.
+        arrays = [widened(a) if self._shrinks(a) else a for a in given]
         thin = [i for i, array in enumerate(arrays) if self._shrinks(array)]
         for i in thin:
             self._check_shape(i, arrays[i])
@@ -92,12 +95,12 @@ class PowerSGD:
                 result.append(next(plain))
                 continue
             kept, right = self._kept[i], rights[thin.index(i)]
-            given = lefts[i] @ right.T
+            whole = lefts[i] @ right.T
             # A column of zeros would stay one; the next gradient may have what it is to find.
             fresh = self._right(i, right.shape[0], right.dtype)
-            kept.error = matrices[i] - given
+            kept.error = matrices[i] - whole
             kept.right = np.where(right.any(axis=0), right, fresh)
-            result.append(given.reshape(array.shape))
+            result.append(narrowed(whole.reshape(array.shape), given[i].dtype))
         self.sent += sum(a.size for a in sent) + sum(right.size for right in rights)
         self.whole += sum(np.asarray(a).size for a in arrays)
         return result

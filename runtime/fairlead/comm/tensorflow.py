@@ -349,7 +349,6 @@ def _means(
         if step and eager:
             fronts.step_made(ranks)
         return means
-    wide = [tf.cast(g, tf.float32) if g.dtype in _SMALL else g for g in dense]
 
     def run(arrays: list[Array]) -> list[Array]:
         given = fronts.aggregate(
@@ -359,8 +358,7 @@ def _means(
             fronts.step_made(ranks)
         return given
 
-    means = _by_numpy(run, wide)
-    return [tf.cast(got, given.dtype) for got, given in zip(means, dense, strict=True)]
+    return _by_numpy(run, dense)
 
 
 def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any]) -> list[Any]:

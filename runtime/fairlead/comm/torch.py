@@ -20,14 +20,14 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fairlead import comm
 from fairlead.comm import devices, fronts, rank, size
-from fairlead.comm.core import Array
+from fairlead.comm.core import BFLOAT16, Array, Comm
 from fairlead.findings import fail
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "init_process_group",
     "rank",
     "size",
+    "start_tensors",
 ]
 
 _MARK = "_fairlead_averaging"
@@ -209,6 +210,7 @@ def average_tensors(
     gradients: Sequence[Any],
     like: Sequence[Any],
     names: Sequence[str],
+    ranks: Comm | None = None,
     *,
     any_values: bool = False,
 ) -> list[Any]:
@@ -216,15 +218,55 @@ def average_tensors(
 
     Args:
         gradients: dense tensors; None counts as zeros where another rank has one. float16 and bfloat16
-            are averaged in float32. Those on a GPU go by NCCL.
+            are added up in float32, and rounded once. Those on a GPU go by NCCL.
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
+        ranks: a team; without it, all ranks.
         any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
     Returns:
         The same tensors; new ones in place of None, unless no rank has a gradient there.
     Raises:
         FairleadError: see :func:`DistributedOptimizer`.
     """
+    fused = _fused(gradients, like, names)
+    arrays = [*fused.arrays, fused.present]
+    fronts.aggregate(ranks or comm.init(), arrays, fused.names, arrays, any_values=any_values)
+    return _unfused(fused, names)
+
+
+def start_tensors(
+    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str], ranks: Comm
+) -> Callable[[], list[Any]]:
+    """:func:`average_tensors` in the background: what is returned waits, and gives the tensors."""
+    fused = _fused(gradients, like, names)
+    pending = fronts.started(ranks, [*fused.arrays, fused.present], fused.names)
+
+    def wait() -> list[Any]:
+        fronts.waited(pending, fused.names)
+        return _unfused(fused, names)
+
+    return wait
+
+
+class _Fused(NamedTuple):
+    """What one aggregation is made of.
+
+    Attributes:
+        whole: all tensors, zeros for None.
+        host: which of them lie in the memory of the node.
+        arrays: that memory.
+        names: of ``arrays``.
+        present: 1 for each of ``whole`` that was not None.
+    """
+
+    whole: list[Any]
+    host: list[int]
+    arrays: list[Array]
+    names: list[str]
+    present: Array
+
+
+def _fused(gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]) -> _Fused:
     whole = [
         torch.zeros_like(model, requires_grad=False) if gradient is None else gradient
         for gradient, model in zip(gradients, like, strict=True)
@@ -232,19 +274,22 @@ def average_tensors(
     for tensor, name in zip(whole, names, strict=True):
         _require_dense(tensor, name)
     host = [i for i, tensor in enumerate(whole) if not devices.on_gpu(tensor)]
-    gpu = [i for i, tensor in enumerate(whole) if devices.on_gpu(tensor)]
-    arrays = [_array(_wide(whole[i]), names[i]) for i in host]
+    arrays = [_gradient(whole[i], names[i]) for i in host]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
-    fused = [*arrays, present]
-    called = [names[i] for i in host]
-    fronts.aggregate(comm.init(), fused, called, fused, any_values=any_values)
-    for i, array in zip(host, arrays, strict=True):
+    return _Fused(whole, host, arrays, [names[i] for i in host], present)
+
+
+def _unfused(fused: _Fused, names: Sequence[str]) -> list[Any]:
+    whole = fused.whole
+    for i, array in zip(fused.host, fused.arrays, strict=True):
         if whole[i].data_ptr() != array.ctypes.data:
-            whole[i].copy_(torch.from_numpy(array))
+            whole[i].copy_(_tensor(array))
+    gpu = [i for i, tensor in enumerate(whole) if devices.on_gpu(tensor)]
     if gpu:
         there, called = [whole[i] for i in gpu], [names[i] for i in gpu]
         _group(there, called).aggregate(there, called)
-    return [tensor if held else None for tensor, held in zip(whole, present > 0, strict=True)]
+    present = fused.present > 0
+    return [tensor if held else None for tensor, held in zip(whole, present, strict=True)]
 
 
 class _Averaging:
@@ -368,8 +413,15 @@ def _group(tensors: Sequence[Any], names: Sequence[str]) -> devices.Group:
     return devices.group_of(comm.init(), tensors, names)
 
 
-def _wide(tensor: Any) -> Any:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def _tensor(array: Array) -> Any:
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _gradient(tensor: Any, name: str) -> Array:
+    array = _array(tensor, name)
+    return array.view(BFLOAT16) if tensor.dtype == torch.bfloat16 else array
 
 
 def _held(tensor: Any, name: str) -> Array:

@@ -6,7 +6,7 @@ namespace fairlead {
 namespace {
 
 constexpr double AFTER_S = 1.5;  // of waiting; most waits are shorter
-constexpr double FLUSH_S = 2;    // for what is told to all, by a rank that goes on to fail
+constexpr double FLUSH_S = 3;    // at most, until what a rank has told is taken: it fails, and may end, thereafter
 
 bool same(const Standing &a, const Standing &b) { return a.size() == b.size() && !memcmp(&a, &b, a.size()); }
 
@@ -23,15 +23,10 @@ int Exchange::close(Error *error) {
     Lock lock(mutex_);
     int64_t mine[2] = {sent_to_first_, spread_}, all[2] = {};
     if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
-    Standing dropped;
-    Verdict unheard;
-    const bool first = world_->rank == 0;
-    while (first && taken_ < all[0]) {
-        if (arrived(STANDING)) receive(STANDING, &dropped, sizeof dropped), taken_++;
-        if (arrived(VERDICT)) receive(VERDICT, &unheard, sizeof unheard), taken_++;
+    while (world_->rank == 0 ? taken_ < all[0] : all[1] && !heard_) {
+        if (take_one() == VERDICT) heard_ = true;
         sched_yield();
     }
-    if (!first && all[1] && !heard_) receive(VERDICT, &unheard, sizeof unheard);
     while (under_way_ || told_under_way_) {
         if (under_way_) under_way_ = !gone(&on_way_);
         if (told_under_way_) told_under_way_ = !gone(&told_way_);
@@ -48,14 +43,22 @@ bool Exchange::arrived(int tag) {
     return !mpi_->Iprobe(mpi_->any_source, tag, comm_, &flag, mpi_->no_status) && flag;
 }
 
-int Exchange::receive(int tag, void *to, size_t size) {
-    const MpiTurn turn(*mpi_);
-    return mpi_->Recv(to, int(size), mpi_->byte, mpi_->any_source, tag, comm_, mpi_->no_status);
+// Takes one message, if one is there: its tag. It is never waited for, though its head has come.
+int Exchange::take_one() {
+    for (const int tag : {VERDICT, STANDING}) {
+        if (taking_ || (tag == STANDING && world_->rank) || !arrived(tag)) continue;
+        const MpiTurn turn(*mpi_);
+        if (!mpi_->Irecv(&inbox_, int(sizeof inbox_), mpi_->byte, mpi_->any_source, tag, comm_, &taking_way_)) taking_ = tag;
+    }
+    if (!taking_ || !gone(&taking_way_)) return 0;
+    const int taken = taking_;
+    taking_ = 0, taken_++;
+    return taken;
 }
 
-int Exchange::send(bool taken, const void *from, size_t size, int to, int tag, Mpi::Handle *request) {
+int Exchange::send(const void *from, size_t size, int to, int tag, Mpi::Handle *request) {
     const MpiTurn turn(*mpi_);
-    return (taken ? mpi_->Issend : mpi_->Isend)(from, int(size), mpi_->byte, to, tag, comm_, request);
+    return mpi_->Issend(from, int(size), mpi_->byte, to, tag, comm_, request);
 }
 
 bool Exchange::gone(Mpi::Handle *request) {
@@ -82,17 +85,17 @@ Standing Exchange::standing() const {
 }
 
 int Exchange::look(double waited, Error *error) {
-    if (!comm_ || waited < AFTER_S || pthread_mutex_trylock(&mutex_)) return 0;
+    if (!comm_ || pthread_mutex_trylock(&mutex_)) return 0;
     int bad = 0;
-    const bool first = world_->rank == 0;
+    const bool first = world_->rank == 0, late = waited >= AFTER_S;
     if (!judged_) bad = take(error);
-    if (!bad && !judged_ && first) bad = judge(error);
-    if (!bad && !judged_ && !first) {
+    if (!bad && !judged_ && first && late) bad = judge(error);
+    if (!bad && !judged_ && !first && late) {
         if (under_way_) under_way_ = !gone(&on_way_);
         const Standing mine = standing();
         if (!under_way_ && !same(mine, sent_)) {
             sent_ = mine;
-            under_way_ = !send(true, &sent_, sent_.size(), 0, STANDING, &on_way_);
+            under_way_ = !send(&sent_, sent_.size(), 0, STANDING, &on_way_);
             sent_to_first_ += under_way_;
         }
     }
@@ -102,22 +105,19 @@ int Exchange::look(double waited, Error *error) {
 }
 
 int Exchange::take(Error *error) {
-    while (arrived(VERDICT)) {
-        if (int bad = mpi_->check(receive(VERDICT, &found_, sizeof found_), "MPI_Recv", error)) return bad;
-        judged_ = heard_ = true;
-        taken_++;
-        if (world_->rank) return 0;
-        spread();
-    }
-    while (world_->rank == 0 && arrived(STANDING)) {
+    for (int tag; (tag = take_one());) {
+        if (tag == VERDICT) {
+            found_ = inbox_.verdict;
+            judged_ = heard_ = true;
+            if (world_->rank == 0) spread();
+            return 0;
+        }
         if (!each_.count()) {
             if (!each_.room(size_t(world_->size))) return error->set(FAIRLEAD_NO_MEMORY, "no memory for where %d ranks stand", world_->size);
             for (int i = 0; i < world_->size; i++) each_[size_t(i)].rank = -1;
         }
-        Standing told;
-        if (int bad = mpi_->check(receive(STANDING, &told, sizeof told), "MPI_Recv", error)) return bad;
-        each_[size_t(told.rank)] = told;
-        taken_++, fresh_ = true;
+        each_[size_t(inbox_.standing.rank)] = inbox_.standing;
+        fresh_ = true;
     }
     return 0;
 }
@@ -202,7 +202,7 @@ int Exchange::left(Error *error) {
 
 // --- telling ---------------------------------------------------------------------------------
 
-// `found_` to every other rank. This one will soon look no more: what is small enough is gone by then.
+// `found_` to every other rank; those that wait take it at once.
 void Exchange::spread() {
     if (spread_ || !ways_.room(size_t(world_->size))) return;
     spread_ = true;
@@ -211,10 +211,10 @@ void Exchange::spread() {
     if (!under_way.room(size_t(world_->size))) return;
     int left = 0;
     for (int r = 0; r < world_->size; r++) {
-        under_way[size_t(r)] = r != world_->rank && !send(false, &told_, sizeof told_, r, VERDICT, &ways_[size_t(r)]);
+        under_way[size_t(r)] = r != world_->rank && !send(&told_, sizeof told_, r, VERDICT, &ways_[size_t(r)]);
         left += under_way[size_t(r)];
     }
-    for (const double begun = now_s(); left && now_s() - begun < FLUSH_S; sched_yield())
+    for (const double begun = now_s(); left && now_s() - begun < FLUSH_S; sleep_us(200))
         for (int r = 0; r < world_->size; r++)
             if (under_way[size_t(r)] && gone(&ways_[size_t(r)])) under_way[size_t(r)] = false, left--;
 }
@@ -228,9 +228,13 @@ void Exchange::tell(const Error &error, bool first_is_gone) {
     memcpy(found_.text, error.text, sizeof found_.text);
     if (world_->rank == 0 || first_is_gone) return spread();
     told_ = found_;
-    told_under_way_ = !send(false, &told_, sizeof told_, 0, VERDICT, &told_way_);
+    told_under_way_ = !send(&told_, sizeof told_, 0, VERDICT, &told_way_);
     sent_to_first_ += told_under_way_;
-    for (const double begun = now_s(); told_under_way_ && now_s() - begun < FLUSH_S; sched_yield()) told_under_way_ = !gone(&told_way_);
+    // What rank 0 then tells all shows that it knows.
+    for (const double begun = now_s(); !heard_ && now_s() - begun < FLUSH_S; sleep_us(200)) {
+        if (told_under_way_) told_under_way_ = !gone(&told_way_);
+        if (take_one() == VERDICT) heard_ = true;
+    }
 }
 
 size_t Exchange::missing(uint32_t lane, uint64_t call, char *to, size_t size) {

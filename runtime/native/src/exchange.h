@@ -57,8 +57,8 @@ class Exchange {
     int left(Error *error);
     void spread();
     bool arrived(int tag);
-    int receive(int tag, void *to, size_t size);
-    int send(bool taken, const void *from, size_t size, int to, int tag, Mpi::Handle *request);
+    int take_one();
+    int send(const void *from, size_t size, int to, int tag, Mpi::Handle *request);
     bool gone(Mpi::Handle *request);
     const Standing *of(int rank);
 
@@ -69,7 +69,12 @@ class Exchange {
     // What was sent last, and whether it is still on its way: to rank 0, or of the verdict to all.
     Standing sent_ = {};
     Verdict found_ = {}, told_ = {};
-    Mpi::Handle on_way_ = 0, told_way_ = 0;
+    union {
+        Standing standing;
+        Verdict verdict;
+    } inbox_ = {};  // what is being taken, and its tag
+    int taking_ = 0;
+    Mpi::Handle taking_way_ = 0, on_way_ = 0, told_way_ = 0;
     bool under_way_ = false, told_under_way_ = false, judged_ = false, heard_ = false, spread_ = false;
     int64_t sent_to_first_ = 0, taken_ = 0;
     // On rank 0, of each rank what it told last; rank -1: nothing.

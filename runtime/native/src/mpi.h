@@ -32,10 +32,9 @@ struct Mpi {
     int (*Iallgather)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Ialltoall)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Test)(Handle *, int *, void *);
-    int (*Isend)(const void *, int, Handle, int, int, Handle, Handle *);
     int (*Issend)(const void *, int, Handle, int, int, Handle, Handle *);
     int (*Iprobe)(int, int, Handle, int *, void *);
-    int (*Recv)(void *, int, Handle, int, int, Handle, void *);
+    int (*Irecv)(void *, int, Handle, int, int, Handle, Handle *);
     int (*Error_string)(int, char *, int *);
     int (*Op_create)(void (*)(void *, void *, int *, void *), int, Handle *);
 

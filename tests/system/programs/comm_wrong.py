@@ -265,6 +265,10 @@ if sys.argv[1] == "settings":
         ctypes.CDLL(None).setenv(b"FAIRLEAD_COMM_CHUNK_KB", b"64", 1)
     told("init")
     os._exit(0)
+if "MPI4PY_RC_THREAD_LEVEL" in os.environ:  # else the core starts MPI, for many threads
+    from mpi4py import MPI
+
+    assert MPI.Query_thread() == MPI.THREAD_SERIALIZED
 call("init")
 if sys.argv[1] == "interrupted":
     MINE = team()

@@ -25,6 +25,7 @@ from fairlead.comm.keras import (
     Warmup,
     broadcast,
     on_rank_0,
+    start,
 )
 from fairlead.findings import FairleadError
 
@@ -470,6 +471,95 @@ def loop_of_ones_own():
     return distance(model, whole)
 
 
+class Watched:
+    """A team that tells when its aggregations begin, and which of others' are under way then."""
+
+    def __init__(self, others):
+        self.team, self.pending, self.beside = comm.init().team(), None, []
+        self.size, self.timeline, self.others = self.team.size, self.team.timeline, others
+
+    def start(self, arrays, out=None, **more):
+        others = [w.pending for w in self.others if w is not self and w.pending is not None]
+        self.pending = self.team.start(arrays, out, **more)
+        self.beside.append(any(not p.done() for p in others) and not self.pending.done())
+        return self.pending
+
+
+def gan(rank):
+    """Two networks, trained at once; the second's gradients follow while the first's are under way."""
+    mine = rank != "all"
+    begin = (lambda o, g, v: start(o, g, v)) if mine else None
+    seed = ME if mine else 0
+    keras.utils.set_random_seed(seed)
+    generator = keras.Sequential([layers.Input((3,)), layers.Dense(8, "tanh"), layers.Dense(4)])
+    discriminator = keras.Sequential([layers.Input((4,)), layers.Dense(8, "tanh"), layers.Dense(1)])
+    optimizers = [keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.05, momentum=0.5)]
+    teams = []
+    teams += [Watched(teams), Watched(teams)] if mine else []
+    if mine:
+        pairs = zip(optimizers, teams, strict=True)
+        optimizers = [DistributedOptimizer(optimizer, team=team) for optimizer, team in pairs]
+        broadcast(generator, optimizers[0])
+        broadcast(discriminator, optimizers[1])
+    g, d = generator.trainable_variables, discriminator.trainable_variables
+    softplus = keras.ops.softplus
+
+    def losses(noise, real):
+        made = discriminator(generator(noise))
+        ours = keras.ops.mean(softplus(-made))
+        return ours, keras.ops.mean(softplus(-discriminator(real)) + softplus(made))
+
+    def update(d_gradients, g_gradients):
+        if begin is None:
+            optimizers[1].apply(d_gradients(), d)
+            optimizers[0].apply(g_gradients(), g)
+            return
+        one = begin(optimizers[1], d_gradients(), d)
+        two = begin(optimizers[0], g_gradients(), g)
+        two.apply()
+        one.apply()
+
+    if TENSORFLOW:
+
+        @tf.function
+        def step(noise, real):
+            with tf.GradientTape(persistent=True) as tape:
+                ours, theirs = losses(noise, real)
+            # Both are of the weights before this step.
+            first, second = tape.gradient(theirs, d), tape.gradient(ours, g)
+            update(lambda: first, lambda: second)
+
+    else:
+        import torch
+
+        def step(noise, real):
+            ours, theirs = losses(noise, real)
+            first = torch.autograd.grad(theirs, [v.value for v in d], retain_graph=True)
+            second = torch.autograd.grad(ours, [v.value for v in g])
+            with torch.no_grad():
+                update(lambda: list(first), lambda: list(second))
+
+    rng = np.random.default_rng(5)
+    for number in range(6):
+        noise, real = (rng.normal(size=(8, n)).astype("float32") for n in (3, 4))
+        rows = slice(ME, None, RANKS) if mine else slice(None)
+        if mine and ME == 1 and number == 3:
+            time.sleep(0.5)  # meanwhile rank 0 has both under way
+        step(*(keras.ops.convert_to_tensor(a[rows]) for a in (noise, real)))
+    return generator, discriminator, teams
+
+
+@case
+def two_networks_with_a_team_each():
+    *networks, (one, two) = gan(ME)
+    *wholes, _ = gan("all")
+    same = comm.check_buffers_match([w for n in networks for w in n.get_weights()]).matches
+    far = max(distance(a, b) for a, b in zip(networks, wholes, strict=True))
+    moved = distance(networks[0], keras.models.clone_model(networks[0])) > 0
+    calls = [team.team.timings.calls for team in (one, two)]
+    return [same, far, moved, calls, one.beside[3] if ME == 0 else True]
+
+
 @case
 def fewer_steps_on_one_rank():
     def run():
@@ -492,8 +582,8 @@ def fewer_steps_that_nobody_knew_of():
 
     def batches():
         x, y = data()
-        for start in range(0, 16 - 4 * ME, 4):
-            yield x[start : start + 4], y[start : start + 4]
+        for row in range(0, 16 - 4 * ME, 4):
+            yield x[row : row + 4], y[row : row + 4]
 
     model = network(ME)
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.05)), loss="mse", jit_compile=False)

@@ -306,10 +306,9 @@ def reduction(
     if compression not in (Compression.none, Compression.fp16):
         raise not_offered(f"compression={compression}", "Compression.none or Compression.fp16")
     factor = prescale_factor * postscale_factor * (ranks.size if op == Sum else 1)
-    native = ranks.backend.startswith("native")
 
     def reduce(arrays: list[Array]) -> list[Array]:
-        sent = [_as_sent(array, compression, op == Sum, native) for array in arrays]
+        sent = [_as_sent(array, compression, op == Sum) for array in arrays]
         results = []
         for mean, array in zip(ranks.aggregate(sent), arrays, strict=True):
             value = mean if factor == 1 else mean.astype(_wider(mean.dtype)) * factor
@@ -324,15 +323,12 @@ def reduction(
     return reduce
 
 
-def _as_sent(array: Array, compression: str, exact: bool, native: bool) -> Array:
+def _as_sent(array: Array, compression: str, exact: bool) -> Array:
     kind, name = array.dtype.kind, array.dtype.name
     if kind in "iub":
         return array.astype(np.float64)
     if compression == Compression.fp16 and kind == "f":
-        array = array.astype(np.float16)
-        return array if native else array.astype(np.float32)
-    if name in _SMALL and not native:
-        return array.astype(np.float32)
+        return array.astype(np.float16)
     # A sum is the mean times the ranks, which rounds once more than the sum itself.
     return array.astype(np.float64) if exact and name == "float32" else array
 

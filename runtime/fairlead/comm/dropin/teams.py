@@ -116,9 +116,6 @@ class Team:
     def _wide(self, array: Array) -> Array:
         if self._double and array.dtype.name in ("float32", *_SMALL):
             return array.astype(np.float64)
-        # The reference adds up what MPI has a type for.
-        if array.dtype.name in _SMALL and not self._ranks.backend.startswith("native"):
-            return array.astype(np.float32)
         return array
 
     def _delayed(self, arrays: Sequence[Array]) -> list[Array]:
