@@ -232,8 +232,9 @@ def test_same_binary_under_every_mpi_with_other_ranks(
         (5, 1, {"FAIRLEAD_COMM_NODE_RANKS": "2"}, "5 ranks 3 nodes shm=1"),
         (5, 2, {"FAIRLEAD_COMM_CHUNK_KB": "4"}, "5 ranks 1 nodes shm=1"),
         (3, 1, {"FAIRLEAD_COMM_SHARED_MEMORY": "0"}, "3 ranks 3 nodes shm=0 (FAIRLEAD_COMM_SHARED_MEMORY=0)"),
+        (5, 2, {"FAIRLEAD_COMM_NODE_RANKS": "2", "FAIRLEAD_COMM_DETERMINISTIC": "1"}, "5 ranks 3 nodes shm=1"),
     ],
-    ids=["alone", "two", "even", "uneven", "small-chunks", "no-memory"],
+    ids=["alone", "two", "even", "uneven", "small-chunks", "no-memory", "uneven-ordered"],
 )  # fmt: skip
 def test_every_layout_sums_and_spreads_right(
     count: int, threads: int, variables: dict[str, str], layout: str, ranks: Ranks
@@ -290,6 +291,27 @@ def test_other_random_tensors_are_numpys_under_every_mpi(
 ) -> None:
     seed = int(time.time())  # printed when it fails: each run tries others
     fine(ranks(4, "comm_random.py", str(seed), "150", mpi=mpi, limit_s=250, **variables))
+
+
+@pytest.mark.parametrize(
+    ("count", "per_node", "mpi", "variables"),
+    [
+        (2, 2, "mpich", {}),
+        (5, 1, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_CHUNK_KB": "4"}),
+        (6, 2, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1"}),
+        (5, 2, "openmpi", {"FAIRLEAD_COMM_DETERMINISTIC": "1"}),
+        (6, 2, "intel", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_CHUNK_KB": "64"}),
+        (5, 1, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_BACKEND": "mpi4py"}),
+    ],
+    ids=["node", "small-chunks", "even", "uneven", "intel", "mpi4py"],
+)
+def test_order_of_a_sum_is_that_of_ranks_and_nodes_whatever_mpi_and_chunks(
+    count: int, per_node: int, mpi: str, variables: dict[str, str], ranks: Ranks
+) -> None:
+    nodes = {} if per_node == count else {"FAIRLEAD_COMM_NODE_RANKS": str(per_node)}
+    backend = {"FAIRLEAD_COMM_BACKEND": "native"}
+    words = ("comm_ordered.py", str(per_node), "1")
+    assert "ok" in fine(ranks(count, *words, mpi=mpi, **(backend | nodes | variables)))
 
 
 def test_ten_thousand_steps_leak_neither_memory_nor_files(ranks: Ranks) -> None:

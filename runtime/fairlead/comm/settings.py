@@ -50,8 +50,13 @@ SETTINGS = (
         "0",
         "so many ranks of a node share memory at most, for example those of a socket; 0: all",
     ),
+    Setting(
+        "FAIRLEAD_COMM_DETERMINISTIC",
+        "0",
+        "1: what nodes send is added in the order of the nodes, whatever the MPI and the chunks",
+    ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
-    Setting("FAIRLEAD_COMM_CHUNK_KB", "256", "what is reduced at a time; it should fit the cache"),
+    Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
     Setting(
         "FAIRLEAD_COMM_KERNELS", "", "`generic`, `avx2` or `avx512`; unset: the processor's best"
     ),

@@ -68,10 +68,10 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
 
 struct Told {
     uint64_t protocol, chunk;
-    int32_t node_ranks, shared_memory;
+    int32_t node_ranks, shared_memory, deterministic;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 1;  // of ranks among themselves; to be raised with whatever they must agree on
+constexpr uint64_t PROTOCOL = 2;  // of ranks among themselves; to be raised with whatever they must agree on
 
 // A call that every rank makes in the lane of the calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -97,7 +97,7 @@ int begin(State &s) {
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, beside its host's name.
-    const Told mine = {PROTOCOL, s.settings.chunk, s.settings.node_ranks, s.settings.shared_memory, {}};
+    const Told mine = {PROTOCOL, s.settings.chunk, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, {}};
     Room<Told> told;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !told.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(told.at(), &mine, sizeof mine);
@@ -108,7 +108,7 @@ int begin(State &s) {
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch;
     for (int i = 1; i < s.world.size; i++) {
         const Told &a = told[0], &b = told[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.process = getpid();
@@ -318,7 +318,7 @@ API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     const size_t ranks = size_t(s.world.size), own = size_t(s.world.rank), words = (bytes + 7) / 8;
     Room<int64_t> row;
     if (!row.room(ranks * words + 1)) return last.set(FAIRLEAD_NO_MEMORY, "%s: no memory for %llu bytes of %zu ranks", call, static_cast<unsigned long long>(bytes), ranks);
-    memset(row.at(), 0, ranks * words * sizeof(int64_t));
+    for (size_t i = 0; i < ranks * words; i++) row[i] = 0;
     if (bytes) memcpy(row.at() + own * words, mine, bytes);
     fairlead_tensor t = {row.at(), row.at(), ranks * words, FAIRLEAD_INT64, 0, nullptr};
     const Tensors list = {&t, 1};

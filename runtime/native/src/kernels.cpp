@@ -39,16 +39,16 @@ namespace {
 }
 
 #define NAMESPACE baseline
-#define HALVES 0
+#define VECTORS 0
 #include "kernels_for.inc"
 #undef NAMESPACE
-#undef HALVES
+#undef VECTORS
 
 #if defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC target("avx2,f16c,prefer-vector-width=256")
 #define NAMESPACE avx2
-#define HALVES 1
+#define VECTORS 1
 #include "kernels_for.inc"
 #undef NAMESPACE
 #pragma GCC pop_options
@@ -66,9 +66,9 @@ const Kernels BASELINE = {
 #else
     "generic",
 #endif
-    baseline::convert, baseline::sum};
+    baseline::convert, baseline::copy_past, baseline::sum};
 #if defined(__x86_64__)
-const Kernels AVX2 = {"avx2", avx2::convert, avx2::sum}, AVX512 = {"avx512", avx512::convert, avx512::sum};
+const Kernels AVX2 = {"avx2", avx2::convert, avx2::copy_past, avx2::sum}, AVX512 = {"avx512", avx512::convert, avx512::copy_past, avx512::sum};
 #endif
 
 const Kernels &choose() {

@@ -16,11 +16,14 @@ struct Kernels {
     const char *name;
     // to[i] = from[i], rounded to nearest even where `to_form` is narrower.
     void (*convert)(void *to, Form to_form, const void *from, Form from_form, size_t count);
+    // The same bits, written past the caches: to memory that is larger than they are. `written_past` has to
+    // come before another thread is told of it.
+    void (*copy_past)(void *to, const void *from, size_t bytes);
     // Adds sources[0][i] + sources[1][i] + … from the left in `summed_in(forms[0])`, multiplies by
     // `scale` (floating forms), writes to `one` and, unless null, to `two`, each in a form of its own. What
-    // `two` holds has the bits that `one` holds, converted.
+    // `two` holds has the bits that `one` holds, converted. `past`: `two` may be written past the caches.
     void (*sum)(void *one, Form one_form, void *two, Form two_form, const void *const *sources, const Form *forms,
-                int count_of_sources, size_t count, double scale);
+                int count_of_sources, size_t count, double scale, bool past);
 };
 
 const Kernels &kernels();

@@ -25,6 +25,7 @@ struct Settings {
     size_t chunk;   // bytes
     int node_ranks;  // that share memory at most; 0: all of a node
     bool shared_memory;
+    bool deterministic;  // nodes' sums are added in the order of the nodes, not in one of MPI's
     int read(Error *error);
 };
 
@@ -109,7 +110,17 @@ class Lane {
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
-    int post(char *at, size_t count, Form form, Mpi::Handle comm, Mpi::Handle *request, Error *error);
+    int post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error);
+    Mpi::Handle type_of(Form form) const;
+    // The same in the order of the nodes: each node gets its piece of all others', adds them up, and gives the
+    // sum to all. `slot` is the chunk's place among those in flight.
+    struct Pieces {
+        char *mine, *theirs;
+        size_t each;  // elements
+    };
+    Pieces pieces(size_t count, uint64_t slot);
+    int scatter(const char *at, size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
+    int collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
     int test(Mpi::Handle *request, bool *done, Error *error);
     bool all(uint64_t Seat::*counter, uint64_t least);
 
@@ -118,6 +129,12 @@ class Lane {
     const Settings *settings_ = nullptr;
     char name_[24] = "";
     Mpi::Handle comm_ = 0, node_ = 0, leaders_ = 0, peers_ = 0;
+    // Of the ranks that take this one's share across. Non-blocking collectives must be called in the same order
+    // everywhere: what is called when something else has ended has a communicator of its own.
+    Mpi::Handle across_ = 0, collected_ = 0;
+    Room<char> pieces_;
+    Room<const void *> sources_;
+    Room<Form> forms_;
     bool even_ = true;    // every node has the same number of ranks: each share has a network of its own
     int nodes_ = 1;
     int local_ = 0, locals_ = 1;

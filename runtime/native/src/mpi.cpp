@@ -55,7 +55,7 @@ void *loaded(const Found &found, const char **path) {
 template <Form form> void add(void *in, void *inout, int *count, void *) {
     const void *sources[] = {in, inout};
     const Form forms[] = {form, form};
-    kernels().sum(inout, form, nullptr, form, sources, forms, 2, size_t(*count), 1);
+    kernels().sum(inout, form, nullptr, form, sources, forms, 2, size_t(*count), 1, false);
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ int Mpi::find(Error *error) {
         WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Comm_dup),
         WANT(Comm_split), WANT(Comm_split_type), WANT(Comm_rank), WANT(Comm_size), WANT(Comm_free),
         WANT(Comm_set_errhandler), WANT(Allreduce), WANT(Iallreduce), WANT(Bcast), WANT(Ibcast), WANT(Allgather),
-        WANT(Test), WANT(Error_string), WANT(Op_create),
+        WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Error_string), WANT(Op_create),
 #undef WANT
     };
     for (auto &want : wanted)

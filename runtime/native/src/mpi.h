@@ -29,6 +29,8 @@ struct Mpi {
     int (*Bcast)(void *, int, Handle, int, Handle);
     int (*Ibcast)(void *, int, Handle, int, Handle, Handle *);
     int (*Allgather)(const void *, int, Handle, void *, int, Handle, Handle);
+    int (*Iallgather)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
+    int (*Ialltoall)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Test)(Handle *, int *, void *);
     int (*Error_string)(int, char *, int *);
     int (*Op_create)(void (*)(void *, void *, int *, void *), int, Handle *);

@@ -37,6 +37,13 @@ inline void relax() {
 #endif
 }
 
+// After stores past the caches: whoever sees a later store sees these.
+inline void written_past() {
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
+}
+
 inline void sleep_us(long us) {
     timespec t{us / 1000000, us % 1000000 * 1000};
     nanosleep(&t, nullptr);
