@@ -1,0 +1,2 @@
+"""Pictures of results."""
+def steps(rows, name): pass
