@@ -21,6 +21,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fairlead_build.build import build
+
 PROGRAMS = Path(__file__).with_name("programs")
 _CREDENTIALS = struct.Struct("3i")
 
@@ -39,6 +41,7 @@ class Side:
         env: Mapping[str, str] | None = None,
         run: Sequence[str] = (),
         before: Sequence[str] = (),
+        stops: bool = True,
     ):
         """Starts it; :meth:`ready` waits.
 
@@ -48,8 +51,9 @@ class Side:
             env: for the ranks.
             run: more options of ``fairlead run``.
             before: words in front of the whole line, as those that enter a namespace.
+            stops: it bears to be stopped; else it waits its turn in a read.
         """
-        self.name, self.ranks = name, ranks
+        self.name, self.ranks, self._stops = name, ranks, stops
         self._log = folder / f"{name}.log"
         path = folder / f"{name}.socket"
         self._door = socket.socket(socket.AF_UNIX)
@@ -118,12 +122,14 @@ class Side:
         return self._log.read_text(errors="replace")[-3000:]
 
     def pause(self) -> None:
-        for pid in self._pids:
-            os.kill(pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        for pid in self._pids:
-            os.kill(pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids if self._stops else ():
+            os.kill(pid, number)
 
     def __enter__(self) -> Side:
         return self
@@ -159,6 +165,13 @@ class Turn:
 
     def __exit__(self, *_: object) -> None:
         self._side.pause()
+
+
+def image(recipe: str) -> str:
+    """The file of a bundled recipe's image, built where it is not."""
+    entry = build(recipe).entry
+    assert entry is not None
+    return entry.path
 
 
 def free_ports(count: int) -> list[int]:

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from benchmarks import plots
 from benchmarks.measure import Compared, Result, compare
-from benchmarks.sides import Side, Turn, free_ports
-from fairlead_build.build import build
+from benchmarks.sides import Side, Turn, free_ports, image
 
 # Most that a step may take, over one without communication: an efficiency of 97, 97 and 92 %.
 BARS = {"hep": 1 / 0.97, "cosmo": 1 / 0.97, "resnet": 1 / 0.92}
@@ -115,9 +114,6 @@ def samples(effort: Effort) -> dict[tuple[str, str], list[float]]:
         for side in sides.values():
             side.pause()
         for model in effort.models:
-            for key in effort.modes:
-                with Turn(sides[MODES[key].side]) as side:
-                    side.ask("warm", model=model, mode=MODES[key].mode)
             turns(sides, model, effort, found)
     return found
 
@@ -125,13 +121,15 @@ def samples(effort: Effort) -> dict[tuple[str, str], list[float]]:
 def start(name: str, size: str, folder: Path) -> Side:
     """A side of that name, in its image."""
     if name == "torch":
-        return Side(name, _image("pytorch"), ["torch_steps.py", size], folder)
+        return Side(name, image("pytorch"), ["torch_steps.py", size], folder)
     env, ranks = dict(ENVIRONMENT.get(name, {})), 2
     if name in ("mwms", "ps"):
         ranks = 3 if name == "ps" else 2
         env["BENCH_PORTS"] = ",".join(map(str, free_ports(ranks)))
+    # TensorFlow's coordination service ends workers that give no sign of life for ten seconds.
     return Side(
-        name, _image("tensorflow-horovod"), ["tf_steps.py", size, name], folder, ranks=ranks, env=env
+        name, image("tensorflow-horovod"), ["tf_steps.py", size, name], folder, ranks=ranks, env=env,
+        stops=name != "mwms",
     )  # fmt: skip
 
 
@@ -140,29 +138,27 @@ def turns(
     model: str,
     effort: Effort,
     found: dict[tuple[str, str], list[float]],
+    modes: Mapping[str, Mode] = MODES,
 ) -> None:
-    """All rounds of a model, then whether ranks ended alike."""
+    """A warm-up and all rounds of a model, then whether ranks ended alike."""
     keys = list(effort.modes)
+    for key in keys:
+        with Turn(sides[modes[key].side]) as side:
+            side.ask("warm", model=model, mode=modes[key].mode)
     for number in range(effort.rounds):
         at = number % len(keys)
         for key in keys[at:] + keys[:at]:
-            mode = MODES[key]
+            mode = modes[key]
             with Turn(sides[mode.side]) as side:
                 ranks = side.ask("steps", model=model, mode=mode.mode, count=effort.steps)
             # A parameter server takes no steps of its own.
             seconds = [one for rank in ranks[:2] for one in rank]
             found.setdefault((model, key), []).append(statistics.median(seconds))
     for key in keys:
-        with Turn(sides[MODES[key].side]) as side:
-            digests = side.ask("digest", model=model, mode=MODES[key].mode)
-        if MODES[key].alike and len(set(digests)) != 1:
-            raise RuntimeError(f"{MODES[key].title}: ranks hold other weights after {model}")
+        with Turn(sides[modes[key].side]) as side:
+            digests = side.ask("digest", model=model, mode=modes[key].mode)
+        if modes[key].alike and len(set(digests)) != 1:
+            raise RuntimeError(f"{modes[key].title}: ranks hold other weights after {model}")
     for side in sides.values():
         with Turn(side):
             side.ask("drop", model=model)
-
-
-def _image(recipe: str) -> str:
-    entry = build(recipe).entry
-    assert entry is not None
-    return entry.path

@@ -1,6 +1,6 @@
 """A TensorFlow rank that trains: ``tf_steps.py SOCKET SIZE SIDE``; ``benchmarks/sides.py`` says when.
 
-SIDE is ``fairlead`` (modes ``none``, ``sync``, ``delayed``), ``horovod``, ``horovod-best``, ``mwms`` or ``ps``.
+SIDE is ``fairlead`` (modes ``none``, ``sync``, ``delayed``, ``only``: communication without a step), ``horovod``, ``horovod-best``, ``mwms`` or ``ps``.
 All modes have the same network, data, SGD with momentum, and cores; only what becomes of the gradients is
 another. SIZE is ``full`` or ``tiny``.
 """
@@ -150,6 +150,11 @@ def fairlead_step(net, mode):
     if mode == "none":
         return one_function(net, lambda gradients: gradients)
     ours.broadcast([*net.variables, *net.momenta])
+    if mode == "only":
+        from fairlead import comm
+
+        ranks, arrays = comm.init(), [np.ones(v.shape, np.float32) for v in net.variables]
+        return lambda: float(ranks.aggregate(arrays, out=arrays)[0].flat[0])
     if mode == "sync":
         return one_function(net, ours.aggregate)
     from fairlead.comm.delayed import Schedule
@@ -214,20 +219,22 @@ class Server:
         if RANK == 2:
             return lambda: 0.0
         v1 = tf.compat.v1
-        graph, source, count = tf.Graph(), np.random.default_rng(7), 0
+        graph, count = tf.Graph(), 0
+        start = {
+            "he": v1.variance_scaling_initializer(2.0, seed=7),
+            "ones": v1.ones_initializer(),
+            "zeros": v1.zeros_initializer(),
+        }
         setter = v1.train.replica_device_setter(
             cluster=self.cluster, worker_device=f"/job:worker/task:{RANK}"
         )
         images, labels = batch_of(task, RANK)
-        with graph.as_default(), tf.device(setter):
+        with graph.as_default(), v1.device(setter):
 
             def make(shape, kind):
                 nonlocal count
                 count += 1
-                value = initial(shape, kind, source)
-                return v1.get_variable(
-                    f"{key}{count}", shape, initializer=v1.constant_initializer(value)
-                )
+                return v1.get_variable(f"{key}{count}", shape, initializer=start[kind])
 
             images, labels = tf.constant(images), tf.constant(labels)
             loss = loss_of(nets.build(key, Ops, make, images, task.classes), labels)
