@@ -10,7 +10,7 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +19,14 @@ from tests.system.netns import CABLE, Host, launcher, two_hosts
 
 from benchmarks import plots, steps
 from benchmarks.measure import Compared, Result, compare
+from benchmarks.programs.nets import TASKS
 from benchmarks.sides import Side, image
 from benchmarks.steps import ENVIRONMENT, TITLES
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 
 # Bits a second of the cable, and samples a rank, for each model.
 RATES = {"hep": 200e6, "cosmo": 1e9, "resnet": 2e9}
+WEIGHTS = {key: task.weights for key, task in TASKS.items()}
 MODES = ("none", "only", "sync", "delayed", "horovod", "horovod-best")
 _DELAYED, _FASTER, _SYNC = 1.10, 1 / 1.5, 1.0
 
@@ -106,13 +108,13 @@ def samples(effort: Effort) -> dict[str, dict[str, list[float]]]:
     return result
 
 
-def start(name: str, size: str, folder: Path, first: Host) -> Side:
-    """A side with a rank on each host."""
+def start(name: str, size: str, folder: Path, first: Host, words: Sequence[str] = ()) -> Side:
+    """A side with a rank on each host; ``words`` for another program than the training one."""
     mpich = install_wheel_mpi("mpich", "5.0.2")
     env = {"UCX_TLS": "self,tcp", **ENVIRONMENT.get(name, {})}
     run = ("--mpi", str(mpich), "--launcher", str(launcher(first, mpich / "bin/mpiexec.hydra")))
     return Side(
-        name, image("tensorflow-horovod"), ["tf_steps.py", size, name], folder, env=env, run=run,
+        name, image("tensorflow-horovod"), words or ["tf_steps.py", size, name], folder, env=env, run=run,
         before=first.words(),
     )  # fmt: skip
 

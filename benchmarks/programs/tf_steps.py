@@ -283,7 +283,7 @@ def main(path, size, side):
         return [step() for _ in range(2)]
 
     def steps(model, mode, count):
-        net, step = made[model, mode]
+        _, step = made[model, mode]
         seconds = []
         for _ in range(count):
             begun = time.perf_counter()
