@@ -28,7 +28,7 @@ class Effort:
     """``samples`` and ``epochs`` by model."""
 
     seeds: int = 5
-    samples: tuple[tuple[str, int, int], ...] = (("hep", 3000, 2), ("cosmo", 1200, 3))
+    samples: tuple[tuple[str, int, int], ...] = (("hep", 3000, 2), ("cosmo", 1200, 4))
 
 
 def measure(effort: Effort = Effort()) -> Result:

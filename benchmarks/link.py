@@ -34,7 +34,7 @@ _DELAYED, _FASTER, _SYNC = 1.10, 1 / 1.5, 1.0
 @dataclass(frozen=True)
 class Effort:
     models: tuple[str, ...] = ("cosmo", "resnet")
-    rounds: int = 8
+    rounds: int = 6
     steps: int = 3
     size: str = "full"
 

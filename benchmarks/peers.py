@@ -35,7 +35,7 @@ _MOST_OFF = 1e-6  # of a sum of small integers; float32 holds them exactly
 class Effort:
     sizes: tuple[int, ...] = SIZES
     libraries: tuple[str, ...] = tuple(TITLES)
-    rounds: int = 7
+    rounds: int = 5
 
 
 def measure(effort: Effort = Effort()) -> Result:

@@ -65,7 +65,7 @@ class Effort:
 
     models: tuple[str, ...] = ("hep", "cosmo", "resnet")
     modes: tuple[str, ...] = tuple(MODES)
-    rounds: int = 8
+    rounds: int = 6
     steps: int = 3
     size: str = "full"
 
@@ -142,6 +142,7 @@ def turns(
 ) -> None:
     """A warm-up and all rounds of a model, then whether ranks ended alike."""
     keys = list(effort.modes)
+    print(f"  {TITLES[model]}: {len(keys)} modes, {effort.rounds} rounds", flush=True)
     for key in keys:
         with Turn(sides[modes[key].side]) as side:
             side.ask("warm", model=model, mode=modes[key].mode)
