@@ -61,11 +61,14 @@ def sweep(rows: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Path:
         ticks = [1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 27]
         panel.set_xticks(ticks, ["1 KiB", "64 KiB", "1 MiB", "16 MiB", "128 MiB"])
         panel.set_xlabel("size of the allreduce")
+    most = max(s / first[size] for points in rows.values() for size, s in points)
     left.set_yscale("log")
     left.set_ylabel("ms")
     left.set_title("time", loc="left", fontweight="bold")
     right.set_yscale("log", base=2)
-    right.set_yticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
+    ticks = [2.0**n for n in range(0 if most >= 64 else -1, 13, 2 if most >= 64 else 1)]
+    right.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    right.set_ylim(0.4, 1.5 * most)
     right.set_title("times as long as fairlead", loc="left", fontweight="bold")
     left.legend(frameon=False)
     return _kept(figure, name)
