@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import plots
+from benchmarks.measure import RESULTS
 
 DOC = Path(__file__).parents[1] / "docs" / "measured.md"
 _MARKED = re.compile(r"(<!-- figures ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -18,7 +19,11 @@ def written(text: str) -> str:
     """The document with the figures of what is kept now."""
 
     def fill(match: re.Match[str]) -> str:
-        return match[1] + TABLES[match[2]](plots.kept(match[2])) + match[3]
+        name = match[2]
+        if not (RESULTS / f"{name}.json").is_file():
+            return f"{match[1]}Nothing is kept yet: `python -m benchmarks {name}` measures it.\n{match[3]}"
+        picture = f"![{name}](../benchmarks/results/{name}.svg)\n\n"
+        return match[1] + picture + TABLES[name](plots.kept(name)) + match[3]
 
     return _MARKED.sub(fill, text)
 
