@@ -23,7 +23,7 @@ import torch.nn.functional as f
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-RATE, MOMENTUM = 1e-4, 0.9
+RATE, MOMENTUM = 1e-8, 0.9
 
 
 class Ops:
@@ -118,7 +118,7 @@ def made_step(key, task, mode):
         loss = f.mse_loss(model(x), y) if parameters else f.cross_entropy(model(x), y)
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     return net, step
 
