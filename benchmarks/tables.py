@@ -35,7 +35,7 @@ def steps(result: Mapping[str, Any]) -> str:
     found = {tuple(row["name"].split(": ")): row for row in result["rows"]}
     lines = ["| | " + " | ".join(models) + " |", "| --- |" + " --- |" * len(models)]
     for title in titles:
-        cells = [_efficiency(found[model, title]) for model in models]
+        cells = [_efficiency(found[m, title]) if (m, title) in found else "" for m in models]
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", _measured(result), ""])
 
