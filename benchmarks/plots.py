@@ -15,11 +15,14 @@ OURS, PEERS, MUTED, INK = "#0b6e99", "#b9bfc6", "#8a9199", "#22262a"
 def steps(rows: Sequence[Compared], name: str, base: str = "no communication") -> Path:
     """Efficiency of every mode, a panel a model: the step of ``base`` over its own."""
     models = list(dict.fromkeys(row.name.split(": ")[0] for row in rows))
+    titles = _titles(rows)[::-1]
     figure, panels = _figure(len(models), 10.5, 3.4)
     for panel, model in zip(panels, models, strict=True):
-        own = [row for row in rows if row.name.startswith(f"{model}: ")][::-1]
-        for at, row in enumerate(own):
-            title = row.name.split(": ")[1]
+        for row in rows:
+            of, title = row.name.split(": ")
+            if of != model:
+                continue
+            at = titles.index(title)
             mine = "fairlead" in title
             value = 100 / row.value
             panel.barh(at, value, color=OURS if mine else PEERS, height=0.72)
@@ -29,7 +32,7 @@ def steps(rows: Sequence[Compared], name: str, base: str = "no communication") -
                 panel.plot(
                     [100 / row.bar] * 2, [at - 0.45, at + 0.45], color="#c0392b", linewidth=2
                 )
-        panel.set_yticks(range(len(own)), [row.name.split(": ")[1] for row in own])
+        panel.set_yticks(range(len(titles)), titles)
         panel.set_title(model, loc="left", fontweight="bold")
         panel.set_xlim(0, 112)
         panel.set_xticks(range(0, 101, 25))
@@ -37,6 +40,19 @@ def steps(rows: Sequence[Compared], name: str, base: str = "no communication") -
     for panel in panels[1:]:
         panel.set_yticklabels([])
     return _kept(figure, name)
+
+
+def _titles(rows: Sequence[Compared]) -> list[str]:
+    """All titles, as the model that has most of them lists them; every panel has the same places."""
+    own: dict[str, list[str]] = {}
+    for row in rows:
+        model, title = row.name.split(": ")
+        own.setdefault(model, []).append(title)
+    longest = max(own.values(), key=len)
+    return [
+        *longest,
+        *dict.fromkeys(t for titles in own.values() for t in titles if t not in longest),
+    ]
 
 
 def sweep(rows: Mapping[str, Sequence[tuple[int, float]]], name: str) -> Path:

@@ -31,6 +31,7 @@ def written(text: str) -> str:
 def steps(result: Mapping[str, Any]) -> str:
     """Efficiencies in percent: the inverse of a row's ratio of times."""
     titles = list(dict.fromkeys(row["name"].split(": ")[1] for row in result["rows"]))
+    titles.sort(key=lambda title: not title.startswith("fairlead"))
     models = list(dict.fromkeys(row["name"].split(": ")[0] for row in result["rows"]))
     found = {tuple(row["name"].split(": ")): row for row in result["rows"]}
     lines = ["| | " + " | ".join(models) + " |", "| --- |" + " --- |" * len(models)]
