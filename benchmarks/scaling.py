@@ -95,17 +95,15 @@ def judged(costs: Costs, runs: Sequence[Run]) -> list[Compared]:
     """Each held-out run over its prediction; then how far off they are in the middle, as are the fitted."""
     rows = []
     for run in runs:
-        if run.held:
-            one = run.layout
-            where = (
-                f"{one.ranks} ranks"
-                if one.nodes == 1
-                else f"2 nodes, {one.link * 8 / 1e9:g} Gbit/s"
-            )
-            (error,) = relative_errors(costs, [run.median])
-            foretold = [(1 + error) * run.median.seconds] * len(run.samples)
-            name = f"held out: {where}, {run.size} B: measured over the model"
-            rows.append(compare(name, run.samples, foretold, None))
+        one = run.layout
+        where = (
+            f"{one.ranks} ranks" if one.nodes == 1 else f"2 nodes, {one.link * 8 / 1e9:g} Gbit/s"
+        )
+        (error,) = relative_errors(costs, [run.median])
+        foretold = [(1 + error) * run.median.seconds] * len(run.samples)
+        label = "held out" if run.held else "fitted"
+        name = f"{label}: {where}, {run.size} B: measured over the model"
+        rows.append(compare(name, run.samples, foretold, None))
     for label, held in (("held-out", True), ("fitted", False)):
         own = [run.median for run in runs if run.held is held]
         errors = [abs(error) for error in relative_errors(costs, own)]

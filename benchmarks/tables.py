@@ -65,7 +65,7 @@ def peers(result: Mapping[str, Any]) -> str:
 
 def scaling(result: Mapping[str, Any]) -> str:
     """What is right and the model's errors; each held-out run is in the JSON."""
-    rows = [row for row in result["rows"] if not row["name"].startswith("held out: ") or "step of" in row["name"]]  # fmt: skip
+    rows = [row for row in result["rows"] if not row["name"].startswith(("held out: ", "fitted: ")) or "step of" in row["name"]]  # fmt: skip
     fitted = ", ".join(f"{k[7:]} {v}" for k, v in result["versions"].items() if "fitted" in k)
     table = plain({**result, "rows": rows})
     return f"{table}\nFitted, in seconds, and as a multiple of the link's rate: {fitted}.\n"

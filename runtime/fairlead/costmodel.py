@@ -20,6 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_ROUNDS = 50
 
 
 @dataclass(frozen=True)
@@ -109,26 +114,39 @@ def step_s(
 
 
 def fit(seen: Sequence[Allreduce]) -> Costs:
-    """Costs by least squares of relative errors; none is below zero.
+    """Costs by least squares of logarithms, so that half and twice count alike; none is below zero.
 
     Raises:
         ValueError: nothing was measured.
     """
     if not seen:
         raise ValueError("there are no runs to fit costs to")
-    # Divided by what was measured, so that microseconds count as much as milliseconds.
-    rows = np.array([[f / one.seconds for f in features(one.layout, one.size)] for one in seen])
+    rows = np.array([features(one.layout, one.size) for one in seen])
+    measured = np.array([one.seconds for one in seen])
+    weights = 1 / measured
+    for _ in range(_ROUNDS):
+        found = _nonnegative(rows * weights[:, None], measured * weights)
+        ratio = measured / np.maximum(rows @ found, 1e-3 * measured)
+        # What makes the difference weighted the difference of the logarithms.
+        near = np.abs(ratio - 1) < 1e-6
+        other = np.where(near, 1.0, ratio * np.log(ratio) / np.where(near, 1.0, ratio - 1))
+        weights = other / measured
+    return Costs(*map(float, found))
+
+
+def _nonnegative(rows: Floats, right: Floats) -> Floats:
+    """Least squares; whatever would be below zero is left out, the worst first."""
     # What no run shows, such as links on a single node, stays 0.
-    active = [i for i in range(4) if rows[:, i].any()]
-    found = np.zeros(4)
+    active = [i for i in range(rows.shape[1]) if rows[:, i].any()]
+    found = np.zeros(rows.shape[1])
     while active:
         scale = rows[:, active].max(axis=0)
-        part = np.linalg.lstsq(rows[:, active] / scale, np.ones(len(seen)), rcond=None)[0] / scale
+        part = np.linalg.lstsq(rows[:, active] / scale, right, rcond=None)[0]
         if (part >= 0).all():
-            found[active] = part
+            found[active] = part / scale
             break
-        active.pop(int(np.argmin(part * scale)))
-    return Costs(*map(float, found))
+        active.pop(int(np.argmin(part)))
+    return found
 
 
 def fit_overlap(compute: Sequence[float], moving: Sequence[float], step: Sequence[float]) -> float:
