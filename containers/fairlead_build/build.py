@@ -270,10 +270,14 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
     stored = [
         cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)
     ]
-    stored += [cache.source(key) for key in sources.keys(job.loaded, lock)]
+    for part in (job.loaded.sources, job.loaded.bundled):
+        stored += [cache.source(key) for key in sources.keys(job.loaded, lock, part)]
     used(tree, cache.tree_record(job.tree), *stored)
     record = read_record(cache, job.tree)
-    if record is None:
+    # Over an image of a registry nothing is built from source.
+    own = job.loaded.bundled if lock.base is None else ()
+    built = all(cache.source(key).is_dir() for key in sources.keys(job.loaded, lock, own))
+    if record is None or not built:
         absent = sum(package.size for package in missing(lock.packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
@@ -281,6 +285,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
             cache.root, absent + 3 * lock.download_bytes, f"building `{job.name}`", "XDG_CACHE_HOME"
         )
         fetch.fetch(job.loaded, lock, cache, progress)
+    if record is None:
         make = enginetree.build_tree if lock.base else build_tree
         record = make(job.loaded, lock, job.tree, cache, progress)
     size = tree.stat().st_size
@@ -305,6 +310,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
             below=enginetree.base_environment(job.loaded, lock, cache, progress),
         )
         members = payload.layer(job.loaded, description, job.wheel, bytecode, materials)
+        members += payload.of_sources(sources.build_sources(job.loaded, lock, own, cache, progress))
         squashfs = scratch / "image.squashfs"
         made = payload.overlay(tree, record, members, squashfs, lock, cache, progress, job.again)
         return _wrap(job, squashfs, made, description, work, progress)

@@ -231,7 +231,8 @@ def inputs_of(recipe: Recipe, runtime: tuple[str, ...]) -> Inputs:
 def _source_phrase(source: Source) -> str:
     if source.url is not None:
         return f"{source.name} {source.version} with sha256 {source.sha256}"  # no host in a lock
-    return f"{source.name} {source.version} from {source.index or 'the recipe'}"
+    origin = source.index or ("fairlead" if source.bundled else "the recipe")
+    return f"{source.name} {source.version} from {origin}"
 
 
 def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str]:

@@ -12,7 +12,7 @@ import json
 import shlex
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from fairlead.treedigest import Entry, tree_sha256
 from fairlead_build.lock import Lock
 from fairlead_build.recipe import LoadedRecipe
 from fairlead_build.recipemodel import Recipe
+from fairlead_build.sources import Built
 from fairlead_build.squash import squashing
 from fairlead_build.squashlay import NotLaid, lay
 from fairlead_build.staging import path_of
@@ -238,6 +239,18 @@ def layer(
         )
         members.append(Member(f"{python.prefix}/bin/fairlead".lstrip("/"), script.encode(), 0o755))
     return members
+
+
+def of_sources(built: Iterable[Built]) -> list[Member]:
+    """The files of sources that are laid over the tree, not into it."""
+    found = []
+    for one in built:
+        with tarfile.open(one.folder / "overlay.tar") as archive:
+            for info in archive:
+                if info.isreg() and (stream := archive.extractfile(info)):
+                    path = str(PurePosixPath(info.name))
+                    found.append(Member(path, stream.read(), 0o755 if info.mode & 0o111 else 0o644))
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead import native
 from fairlead.findings import ExitCode, FairleadError, Finding, fail
 from fairlead.paths import bundled
 from fairlead.suggest import suggest
@@ -43,7 +44,7 @@ class RecipeSource:
     """One ``[[source]]`` with what it takes from the recipe's folder.
 
     Attributes:
-        tree: with ``path``, its files, named relative to it; a single file has its own name.
+        tree: with ``path`` or ``bundled``, its files, named relative to it; a single file has its own name.
     """
 
     source: Source
@@ -69,6 +70,7 @@ class LoadedRecipe:
         paths: every recipe.toml that it is made of, what it extends first.
         given: what the user called it, quoted for a shell; it stands in commands to be typed.
         variant: its name; empty for none.
+        bundled: the sources that are fairlead's own; their results are laid over the tree.
     """
 
     folder: Path
@@ -79,6 +81,7 @@ class LoadedRecipe:
     architecture: Architecture = "amd64"
     sources: tuple[RecipeSource, ...] = ()
     paths: tuple[Path, ...] = ()
+    bundled: tuple[RecipeSource, ...] = ()
 
     @property
     def name(self) -> str:
@@ -102,7 +105,7 @@ class LoadedRecipe:
         told = {
             "recipe": self.recipe.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
-            "sources": [s.digest for s in self.sources],
+            "sources": [s.digest for s in (*self.sources, *self.bundled)],
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -206,26 +209,37 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     if wrong:
         raise FairleadError(list(dict.fromkeys(wrong)), ExitCode.USAGE)
     recipe = Recipe.model_validate(merged.data)
-    files, sources = _Files(merged), []
+    files = _Files(merged)
     laid = tuple(
         found
         for target, source in sorted(recipe.files.items())
         if (found := files.one(("files", target), target, source)) is not None
     )
-    for number, source in enumerate(recipe.source):
-        sources.append(_source(files, number, source))
+    every = [_source(files, number, source) for number, source in enumerate(recipe.source)]
+    sources = tuple(s for s in every if s.source.bundled is None)
+    own = tuple(s for s in every if s.source.bundled is not None)
     if files.wrong:
         raise FairleadError(files.wrong, ExitCode.USAGE)
     paths = tuple(dict.fromkeys(layer.document.path for layer in merged.layers))
-    return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, tuple(sources), paths)
+    return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, sources, paths, own)
 
 
 def _source(files: _Files, number: int, source: Source) -> RecipeSource:
     patches = [
         files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
     ]
+    if source.bundled is not None:
+        return RecipeSource(source, (), tuple(_native()))
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
     return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
+
+
+def _native() -> Iterator[RecipeFile]:
+    """The source of fairlead's collective core, and the script that compiles it."""
+    folder = native.core_folder()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, digest)
 
 
 class _Files:

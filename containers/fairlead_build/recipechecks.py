@@ -175,11 +175,11 @@ def _source_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         if not isinstance(source, dict):
             continue
         at, name = ("source", number), f"source {source.get('name', number + 1)!r}"
-        places = [key for key in ("index", "url", "path") if key in source]
+        places = [key for key in ("index", "url", "path", "bundled") if key in source]
         if len(places) != 1:
             yield Mistake(
                 (*at, places[1]) if places else at,
-                f"{name} needs exactly one of `index`, `url`, `path`",
+                f"{name} needs exactly one of `index`, `url`, `path`, `bundled`",
                 f"it has {' and '.join(places) or 'none of them'}",
             )
         if ("url" in source) != ("sha256" in source):
@@ -193,6 +193,12 @@ def _source_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
                 (*at, "run") if "run" in source else at,
                 f"{name} needs exactly one of `build`, `run`",
                 "it has both" if "run" in source else "nothing says how it is built",
+            )
+        if "bundled" in source and "build" in source:
+            yield Mistake(
+                (*at, "build"),
+                f"{name} is `bundled`, and cannot be a wheel",
+                "its files are laid over the tree, into which wheels are installed",
             )
         if not python and (source.get("build") == "wheel" or source.get("pip")):
             key = "build" if source.get("build") == "wheel" else "pip"

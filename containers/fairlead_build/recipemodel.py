@@ -173,7 +173,7 @@ class Source(_Table):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "allOf": [_one_of("index", "url", "path"), _one_of("build", "run")],
+            "allOf": [_one_of("index", "url", "path", "bundled"), _one_of("build", "run")],
             "dependencies": {"url": ["sha256"], "sha256": ["url"]},
         }
     )
@@ -190,6 +190,8 @@ class Source(_Table):
     """The archive's checksum."""
     path: str | None = None
     """Take this file or folder of the recipe's own folder."""
+    bundled: Literal["native"] | None = None
+    """`native`: take fairlead's own collective core; what is built is laid beside fairlead, over the tree."""
     patches: tuple[str, ...] = ()
     """Files of the recipe's folder, applied in this order with `patch -p1`."""
     apt: tuple[AptName, ...] = ()

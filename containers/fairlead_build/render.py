@@ -33,6 +33,9 @@ def render(loaded: LoadedRecipe, lock: Lock | None, form: Form) -> str:
         lock: None only for a recipe on an image of a registry: then versions are not pinned, and
             the text says so.
     """
+    if lock is not None and not loaded.sources:
+        # What is for fairlead's own parts, which no text has: it is for people without fairlead.
+        lock = lock.model_copy(update={"build_deb": ()})
     return _containerfile(loaded, lock) if form == "Containerfile" else _definition(loaded, lock)
 
 
@@ -166,6 +169,8 @@ def _head(loaded: LoadedRecipe, lock: Lock | None, command: str) -> list[str]:
     text.append(f"{MARK} {loaded.name}`; edit recipe.toml instead.")
     if lock is None:
         text.append("Versions are NOT pinned: this recipe has no lock yet.")
+    if loaded.bundled:
+        text.append("fairlead and its native core are not in it; `fairlead build` lays them in.")
     text += [
         "",
         "Build it in this folder:",

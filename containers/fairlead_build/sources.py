@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.findings import FairleadError, fail
+from fairlead.frameworks import frameworks
 from fairlead.progress import Progress
 from fairlead_build.chamber import chamber
 from fairlead_build.debian import INSIDE, debian_key, debian_tree, digest
-from fairlead_build.lock import Lock, SourceArchive
+from fairlead_build.lock import Lock, SourceArchive, Wheel
 from fairlead_build.ownwheel import pack
 from fairlead_build.phases import Phases, stdout_of
 from fairlead_build.proc import no_space, tool_failed
@@ -57,19 +58,23 @@ class Built:
         return BuiltWheel(self.wheel, self.inside)
 
 
-def keys(loaded: LoadedRecipe, lock: Lock) -> list[str]:
-    """A key for each source, in their order: a later one may use an earlier one's result."""
-    if not loaded.sources:
+def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> list[str]:
+    """A key for each source, in their order: a later one may use an earlier one's result.
+
+    Args:
+        wanted: ``loaded.sources``, or ``loaded.bundled``.
+    """
+    if not wanted:
         return []
     here = Path(__file__).parent
     told: dict[str, Any] = {
         "debian": debian_key((*lock.deb, *lock.build_deb), lock),
-        "wheels": sorted([w.role, w.sha256] for w in lock.wheel),
+        "wheels": sorted([w.role, w.sha256] for w in _wheels(lock, wanted)),
         "prefixes": plan_of(loaded),
         "how": [digest(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / n for n in _HOW))],
     }
     found: list[str] = []
-    for source in loaded.sources:
+    for source in wanted:
         archive = _archive(source, lock)
         told |= {
             "source": source.digest,
@@ -80,55 +85,70 @@ def keys(loaded: LoadedRecipe, lock: Lock) -> list[str]:
     return found
 
 
+def _wheels(lock: Lock, wanted: Sequence[RecipeSource]) -> tuple[Wheel, ...]:
+    """The wheels that are there while ``wanted`` are built: fairlead's own need none but TensorFlow."""
+    ours = all(source.source.bundled is not None for source in wanted)
+    if ours and "tensorflow" not in frameworks({w.name: w.version for w in lock.wheel}):
+        return ()
+    return lock.wheel
+
+
 def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:
-    if source.source.path is not None:
+    if source.source.path is not None or source.source.bundled is not None:
         return None
     return next(a for a in lock.source if a.name == source.source.name)
 
 
 def build_sources(
-    loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress
+    loaded: LoadedRecipe,
+    lock: Lock,
+    wanted: Sequence[RecipeSource],
+    cache: Cache,
+    progress: Progress,
 ) -> tuple[Built, ...]:
-    """The results of all sources, from the cache or built now, from the store alone.
+    """The results of sources, from the cache or built now, from the store alone.
 
+    Args:
+        wanted: as for :func:`keys`.
     Raises:
         FairleadError: a source is hostile, a patch does not apply, a build fails; with the last
             lines of its log and where the whole log is.
     """
-    wanted = [cache.source(key) for key in keys(loaded, lock)]
-    if not all(map(Path.is_dir, wanted)):
-        _build(loaded, lock, wanted, cache, progress)
+    folders = [cache.source(key) for key in keys(loaded, lock, wanted)]
+    if not all(map(Path.is_dir, folders)):
+        _build(loaded, lock, list(zip(wanted, folders, strict=True)), cache, progress)
     return tuple(
         Built(source.source.name, folder, next(folder.glob("*.whl"), None))
-        for source, folder in zip(loaded.sources, wanted, strict=True)
+        for source, folder in zip(wanted, folders, strict=True)
     )
 
 
 def _build(
     loaded: LoadedRecipe,
     lock: Lock,
-    wanted: Sequence[Path],
+    wanted: Sequence[tuple[RecipeSource, Path]],
     cache: Cache,
     progress: Progress,
 ) -> None:
     debs = (*lock.deb, *lock.build_deb)
     below = debian_tree(debs, lock, cache, progress, loaded.given)
-    size = 5 * sum(p.size for p in (*debs, *lock.wheel)) + 20 * sum(s.size for s in lock.source)
+    wheels = _wheels(lock, [source for source, _ in wanted])
+    size = 5 * sum(p.size for p in (*debs, *wheels)) + 20 * sum(s.size for s in lock.source)
     with (
         workspace(scratch_parent(size + (1 << 30)), "fairlead-") as scratch,
         workspace(cache.root / "work", "sources-") as work,
     ):
         with progress.stage("check wheels", None) as stage:
-            stage_wheels(lock.wheel, (), loaded, cache, scratch, stage)
+            stage_wheels(wheels, (), loaded, cache, scratch, stage)
         results = scratch / "results"
         results.mkdir()
         asked = {
             "untar": [str(word) for word in unsquash_argv(below, cache)],
             "epoch": lock.source_date_epoch,
-            "python": loaded.recipe.python is not None,
+            "python": bool(wheels),
             "sources": [
                 _request(number, source, lock, folder, loaded, cache, scratch)
-                for number, (source, folder) in enumerate(zip(loaded.sources, wanted, strict=True))
+                for number, (source, folder) in enumerate(wanted)
             ],
             "results": str(results),
             "binds": {
@@ -143,11 +163,11 @@ def _build(
             for _ in stdout_of(process, phases.hear):
                 pass
             code = process.wait()
-            for number, folder in enumerate(wanted):
+            for number, (_, folder) in enumerate(wanted):
                 if (results / str(number) / "done").is_file():
                     _keep(results / str(number), work / str(number), folder)
             if code:
-                raise _failed(loaded, results, phases, code, cache)
+                raise _failed(loaded, [s for s, _ in wanted], results, phases, code, cache)
 
 
 class _Builds(Phases):
@@ -208,7 +228,12 @@ def _request(
 
 
 def _failed(
-    loaded: LoadedRecipe, results: Path, phases: _Builds, code: int, cache: Cache
+    loaded: LoadedRecipe,
+    wanted: Sequence[RecipeSource],
+    results: Path,
+    phases: _Builds,
+    code: int,
+    cache: Cache,
 ) -> FairleadError:
     """The error of a build; its log is kept."""
     tail = "\n".join(phases.tail)
@@ -217,7 +242,7 @@ def _failed(
     if len(phases.failed) != 3:
         return tool_failed(["sourcework"], code, tail, "build from source", loaded.given)
     number, step, detail = phases.failed
-    source = loaded.sources[int(number)].source
+    source = wanted[int(number)].source
     log = results / number / "build.log"
     kept = cache.root / "sources" / f"{file_name(loaded.name)}-{source.name}.log"
     where = f"[[source]] {source.name} of {loaded.folder / 'recipe.toml'}"

@@ -47,7 +47,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
     told = {
         "debian": debian_key(lock.deb, lock),
         "wheels": sorted([w.role, w.sha256] for w in lock.wheel if w.role in ROLES),
-        "sources": sources.keys(loaded, lock),
+        "sources": sources.keys(loaded, lock, loaded.sources),
         "epoch": lock.source_date_epoch,
         "compression": [lock.inputs.compressor, lock.inputs.level],
         "prefixes": plan_of(loaded),
@@ -72,7 +72,7 @@ def build_tree(
     """
     remedy = f"fairlead build {loaded.given}"
     below = debian_tree(lock.deb, lock, cache, progress, loaded.given)
-    built = sources.build_sources(loaded, lock, cache, progress)
+    built = sources.build_sources(loaded, lock, loaded.sources, cache, progress)
     with (
         workspace(scratch_parent(unpacked_bytes(lock)), "fairlead-") as scratch,
         workspace(cache.root / "work", "tree-") as work,

@@ -71,6 +71,7 @@ class Request:
         shell: names of variables that the user's shell sets, of those that a profile may set.
         shell_python: variables of the user's shell that steer a Python, e.g. ``PYTHONPATH``.
         shape: where the ranks go.
+        comm, comm_by: the backend of gradients that is asked for, and by what; "".
     """
 
     mpi: str = "host"
@@ -88,6 +89,8 @@ class Request:
     shell: tuple[str, ...] = ()
     shell_python: tuple[str, ...] = ()
     shape: Shape = field(default_factory=Shape)
+    comm: str = ""
+    comm_by: str = ""
 
 
 @dataclass(frozen=True)

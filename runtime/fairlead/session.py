@@ -20,6 +20,7 @@ from fairlead import (
     capture,
     checks,
     expected,
+    gradients,
     keys,
     launch,
     native,
@@ -35,6 +36,7 @@ from fairlead.detect.match import why_not
 from fairlead.engine import registry as engines
 from fairlead.facts import AbiFamily
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.gradients import CommChoice
 from fairlead.hostmpi import HostMpi, discover, from_prefix
 from fairlead.image import Image, open_image
 from fairlead.launch import CommandLine, LaunchResult
@@ -62,6 +64,7 @@ class Prepared:
     plan: Plan
     findings: tuple[Finding, ...]
     site_reason: str
+    comm: CommChoice
     verified: signature.Verified | None = None
 
     @property
@@ -76,6 +79,7 @@ class Choices:
     Attributes:
         mpi: ``host``, ``container``, or the prefix of an MPI.
         site, launcher, engine: None to detect.
+        comm: the backend of gradients; None to leave it to variable, site and fairlead.
         require_signature: refuse an image that no trusted key has signed.
     """
 
@@ -84,6 +88,7 @@ class Choices:
     launcher: str | None = None
     engine: str | None = None
     require_signature: bool = False
+    comm: str | None = None
 
 
 def prepare(
@@ -120,7 +125,13 @@ def prepare(
         if there
         else engines.choose(choices.engine, site.engine.kinds, environ)
     )
-    engine = with_options(engine, site, gpu=request.gpu, own=request.engine_args)
+    seen = there.here if there else look(site, environ)
+    found = gradients.facts_of(
+        image, site, seen, engine, request, environ, elsewhere=there is not None, unseen=by_profile
+    )
+    carried = gradients.choose(found)
+    shows_gpus = request.gpu or carried.backend == "nccl"
+    engine = with_options(engine, site, gpu=shows_gpus, own=request.engine_args)
     request = _with_images_own(request, image)
     mine = {*site.environment.set, *site.gpu.set}.intersection(environ)
     request = replace(request, shell=tuple(sorted(mine)))
@@ -135,13 +146,15 @@ def prepare(
     able = there is not None or witness.is_file() or native.compiler(environ)
     result = planning.plan(
         image.path, image.facts, host, launcher, site, engine, request, cache, notes,
-        str(witness) if able else "", bool(find_patchelf()), there.here if there else look(site, environ),
+        str(witness) if able else "", bool(find_patchelf()), seen,
         unpacked.opened(image, engine, cache),
     )  # fmt: skip
+    result = gradients.onto(result, carried)
     findings = (
         *_versions(image),
         *(() if there or choices.launcher else _other_launcher(site, launcher)),
         *checks.check(result),
+        *carried.findings,
         *_in_the_engines_words(result, there is not None),
         *(expected.policy(site, choices.mpi) if choices.mpi in ("host", "container") else ()),
         *(expected.assumptions(site) if by_profile else _no_witness(result)),
@@ -152,7 +165,7 @@ def prepare(
             raise signature.changed(verified, f"`{image_name}` is now {image.path}")
         signature.unchanged(verified)
         findings = (*findings, *filter(None, [signature.exposed(verified)]))
-    return Prepared(image, result, findings, reason, verified)
+    return Prepared(image, result, findings, reason, carried, verified)
 
 
 def _in_the_engines_words(plan: Plan, elsewhere: bool) -> tuple[Finding, ...]:

@@ -101,6 +101,21 @@ def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
         assert f"rank {rank}: [0.5] [3, 2]" in said
 
 
+# Of ranks 0 and 1 step s has the gradients s and s + 2.
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("warmup", "moves"),
+    [("1.0", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), ("0.34", [1.0, 2.0, 0.0, 3.0, 4.0, 11.0])],
+)
+def test_first_torch_front_delays_what_its_warm_up_leaves(
+    warmup: str, moves: list[float], tmp_path: Path
+) -> None:
+    said, told = _ran(OLD / "ml_comm_torch_delayed.py", tmp_path, warmup, recipe="pytorch")
+    for rank in (0, 1):
+        assert f"rank {rank}: different: 0, moves {moves}" in said
+        assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 6 calls", told)
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     said, _ = _ran(hosts.PROGRAMS / "dropin_cases.py", tmp_path_factory.mktemp("cases"))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 from tests.system import hosts
 
 from fairlead.findings import FairleadError
@@ -35,7 +37,7 @@ def inside(image: Path, *command: str) -> str:
 def results(cache: Cache) -> dict[str, bytes]:
     """What came of each source, logs apart."""
     found = [p for p in (cache.root / "sources").glob("*/*") if p.name != "build.log"]
-    return {p.name: p.read_bytes() for p in found}
+    return {f"{p.parent.name}/{p.name}": p.read_bytes() for p in found}
 
 
 def test_source_program_runs_over_the_images_own_mpi(from_source: BuildResult) -> None:
@@ -48,6 +50,29 @@ def test_source_sdist_becomes_a_wheel_with_its_compiled_part(from_source: BuildR
     code = "import markupsafe._speedups as s; print(s.__file__)"
     said = inside(from_source.outputs[0], "python3", "-c", code)
     assert said.startswith("/opt/python/lib/python3.11/site-packages/markupsafe/_speedups.cpython")
+
+
+def test_source_of_fairlead_itself_is_laid_in(from_source: BuildResult) -> None:
+    library = "/usr/local/lib/fairlead/libfairlead_comm.so"
+    said = inside(
+        from_source.outputs[0], "python3", "-c", f"import ctypes; ctypes.CDLL({library!r})"
+    )
+    assert said == ""
+    # Without TensorFlow there is no operation for it, and nothing that says that it failed.
+    assert (
+        inside(from_source.outputs[0], "ls", "/usr/local/lib/fairlead") == "libfairlead_comm.so\n"
+    )
+    raw = subprocess.run(
+        [hosts.apptainer(), "exec", "--userns", from_source.outputs[0], "cat", library],
+        capture_output=True,
+        check=True,
+    ).stdout
+    elf = ELFFile(io.BytesIO(raw))
+    dynamic = elf.get_section_by_name(".dynamic")
+    # Any C library, and any MPI: it names none, and no version of a symbol.
+    assert [t.needed for t in dynamic.iter_tags("DT_NEEDED")] == []
+    assert elf.get_section_by_name(".gnu.version_r") is None
+    assert b"/usr/src/fairlead" not in raw
 
 
 def test_source_build_leaves_neither_compiler_nor_source(from_source: BuildResult) -> None:

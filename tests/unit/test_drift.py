@@ -68,6 +68,10 @@ source = "docs"
 vendor = "amd"
 per_node = 8
 
+[comm]
+source = "docs"
+plugin = ["/opt/cray/pals/1.2.12/lib", "/opt/cray/pe/pmi/*/lib"]
+
 [storage]
 source = "docs"
 shared = "/pfs/lustrep1"
@@ -108,6 +112,9 @@ def test_library_that_an_update_moved_is_named_with_its_new_place(tmp_path: Path
     assert found["dependencies.folders", "/opt/cray/pals/1.2.12/lib"].moved_to == (
         "/opt/cray/pals/1.3.2/lib",
     )
+    plugin = found["comm.plugin", "/opt/cray/pals/1.2.12/lib"]
+    assert plugin.state is State.DIFFERS and plugin.moved_to == ("/opt/cray/pals/1.3.2/lib",)
+    assert found["comm.plugin", "/opt/cray/pe/pmi/*/lib"].state is State.OK
     assert found["dependencies.expected", "libnowhere.so.7"].moved_to == ()
     assert found["dependencies.expected", "libxpmem.so.0"].state is State.OK
     assert found["dependencies.files", "/usr/lib64/libcxi.so.1"].state is State.OK

@@ -11,6 +11,7 @@ from fairlead import launch as launching
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.cli.staging import Staging, stage_options
+from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
 from fairlead.findings import FairleadError
 from fairlead.launcher.allocation import find as find_allocation
@@ -89,7 +90,8 @@ def explain(
     except FairleadError as exc:  # the engine cannot be told; a finding says so too
         shown = f"(none: {exc.findings[0].what})"
     if as_json:
-        tuned = {s.name: value for s, value in in_effect()}
+        tuned = {s.name: v for s, v in in_effect({**os.environ, **prepared.comm.env})}
+        tuned |= {s.name: value for s, value, counts in account(os.environ) if counts}
         print_json(
             "explain",
             {**show.prepared_json(prepared), "command_line": shown, "collectives": tuned},
@@ -97,9 +99,14 @@ def explain(
         return
     click.echo(show.plan_text(prepared))
     click.echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))
-    for setting, value in in_effect():
+    click.echo(show.comm_text(prepared.comm))
+    for setting, value in in_effect({**os.environ, **prepared.comm.env}):
         shown_as = f"{setting.name}={value}"
         click.echo(f"  {shown_as:<36} {setting.meaning}")
+    click.echo("\n" + click.style("Gradients of old scripts, by fairlead.comm.dropin", bold=True))
+    for setting, value, counts in account(os.environ):
+        shown_as = f"{setting.name}={value}"
+        click.echo(f"  {shown_as:<36} {'' if counts else 'no effect here: '}{setting.meaning}")
     click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
     if prepared.refused:
         click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))

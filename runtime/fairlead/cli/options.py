@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from fairlead.gradients import NAMES, asked_for
 from fairlead.launcher.model import BINDINGS, Shape
 from fairlead.launcher.request import Asked
 from fairlead.plan import Bind, Request
@@ -46,6 +47,8 @@ class Planning:
             shape: where the ranks go.
         """
 
+        comm, comm_by = asked_for(self.choices.comm, variables or {}, environ)
+
         def kept(name: str) -> str:
             if variables and name in variables:
                 return variables[name]
@@ -65,10 +68,17 @@ class Planning:
                 sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
             ),
             shape=shape,
+            comm=comm,
+            comm_by=comm_by,
         )
 
 
 _OPTIONS = (
+    click.option(
+        "--comm",
+        metavar="BACKEND",
+        help=f"What carries gradients: {', '.join(NAMES)}, or auto.  [default: the site's, or what is best]",
+    ),
     click.option(
         "--require-signature",
         is_flag=True,
@@ -188,7 +198,7 @@ def placement_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--mpi --site --launcher --engine --app --bind --engine-arg --require-signature``, which reach
+    """``--mpi --site --launcher --engine --app --bind --engine-arg --comm --require-signature``, which reach
     ``function`` as one :class:`Planning` called ``planning``."""
 
     @functools.wraps(function)
@@ -199,12 +209,14 @@ def choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
         launcher: str | None,
         engine: str | None,
         require_signature: bool,
+        comm: str | None,
         apps: tuple[str, ...],
         binds: tuple[str, ...],
         engine_args: tuple[str, ...],
         **others: Any,
     ) -> Any:
-        choices = Choices(mpi, site, launcher, engine, require_signature)
+        asked_for(comm, {}, {})  # a wrong name is told before anything is looked at
+        choices = Choices(mpi, site, launcher, engine, require_signature, comm)
         return function(planning=Planning(choices, apps, binds, engine_args), **others)
 
     for option in _OPTIONS:

@@ -16,6 +16,7 @@ from fairlead import site as sites
 from fairlead import stage as staging
 from fairlead.capture import is_capture
 from fairlead.cli import options, show
+from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
 from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
 from fairlead.findings import ExitCode, Finding, Severity
@@ -24,6 +25,7 @@ from fairlead.launcher.allocation import find as find_allocation
 from fairlead.launcher.request import Asked
 from fairlead.launcher.request import shape as make_shape
 from fairlead.paths import cache_dir
+from fairlead.plan import Bind
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Launched, Prepared, launch_proved, prepare, refuse
@@ -38,6 +40,7 @@ Examples:
   fairlead run -n 2 --stage-in data/train --stage-out results tensorflow -- python3 train.py
   fairlead run -n 2 --require-signature tensorflow -- python3 train.py
   fairlead run -N 4 --ranks-per-node 8 --time 2h tensorflow -- python3 train.py
+  fairlead run -n 2 --timeline run.json tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
@@ -68,6 +71,13 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 @click.option(
     "--dry-run", is_flag=True, help="Print the line that launches it, and launch nothing."
 )
+@click.option(
+    "--timeline",
+    "timeline_file",
+    default="",
+    metavar="FILE",
+    help="Write what every rank's collectives did, and when, for Perfetto.",
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show what every rank proved, as a table.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @json_option
@@ -83,6 +93,7 @@ def run(
     probe: bool,
     force: bool,
     dry_run: bool,
+    timeline_file: str,
     verbose: bool,
     quiet: bool,
     as_json: bool,
@@ -101,6 +112,7 @@ def run(
         asked = replace(asked, time="", account="", partition="")
     shape = make_shape(asked, allocation)
     data.check()
+    timeline = timelines.wanted(timeline_file)
     elsewhere = is_capture(planning.choices.site or "")  # which is refused below
     if allocation is None and not dry_run and not elsewhere:
         site, _ = sites.resolve(planning.choices.site)
@@ -123,6 +135,8 @@ def run(
     if prepared.refused and not force:
         raise refuse(prepared)
     wish = data.wish(prepared.plan.site)
+    binds = (*((wish.bind,) if wish else ()), *(timeline.binds if timeline else ()))
+    variables |= {**(wish.env if wish else {}), **(timeline.env if timeline else {})}
     if dry_run:
         step = step_words(prepared.plan, planning, ranks)
         # Staging and launch are several steps, which have to be of one job.
@@ -131,7 +145,7 @@ def run(
             shape, asked, prepared.plan.site, planning.choices.launcher, wanted
         )
         return _dry_run(
-            prepared, command, ranks, workdir, variables, as_json, wish, step, job or ()
+            prepared, command, ranks, workdir, variables, as_json, wish, binds, step, job or ()
         )
     if not quiet:
         if prepared.verified:
@@ -156,12 +170,13 @@ def run(
         if not quiet:
             print_findings([finding])
 
+    if timeline:
+        timeline.clear()
     with staged_here(wish, prepared.plan, planning, ranks, quiet=quiet, as_json=as_json) as stage:
         done = launch_proved(
             prepared, command, ranks, told=told, noted=noted, allocation=allocation,
             probe_first=probe, limit_s=watchdog,
-            workdir=workdir, binds=(wish.bind,) if wish else (),
-            env={**variables, **(wish.env if wish else {})}, progress=progress(as_json),
+            workdir=workdir, binds=binds, env=variables, progress=progress(as_json),
             stdout=sys.stderr.fileno() if as_json else None,
         )  # fmt: skip
     finding = launching.explain_exit(done.result)
@@ -169,6 +184,8 @@ def run(
         finding = unproved(command)
     ends = [finding] if finding else []
     ends += stage.findings if stage else []
+    if timeline and (left := timeline.finish()):
+        ends.append(left)
     if as_json:
         print_json("run", {**_json(prepared, done, finding), "stage": stage_json(stage)})
     elif shown := [f for f in ends if f.severity is Severity.ERROR or not quiet]:
@@ -203,12 +220,13 @@ def _dry_run(
     variables: dict[str, str],
     as_json: bool,
     wish: Wish | None,
+    binds: tuple[Bind, ...],
     step: tuple[str, ...],
     job: tuple[str, ...],
 ) -> int:
     # The line must work when it is pasted, so what it binds is made now.
     plan, cache = prepared.plan, cache_dir()
-    unpacked.ensure(plan, cache, progress(as_json), (wish.bind,) if wish else ())
+    unpacked.ensure(plan, cache, progress(as_json), binds)
     if plan.witness:
         native.ensure_witness(cache)
     staging.ensure(plan, cache)
@@ -217,9 +235,9 @@ def _dry_run(
         plan,
         command,
         ranks,
-        (wish.bind,) if wish else (),
+        binds,
         workdir=workdir,
-        env={**variables, **witness, **(wish.env if wish else {})},
+        env={**variables, **witness},
     )
     line.write_files()
     text = shell(wish, line.shell(), step) if wish else line.shell()

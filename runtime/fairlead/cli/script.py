@@ -225,6 +225,7 @@ def _fairlead(
         ("--site", choices.site or ""),
         ("--launcher", choices.launcher or ""),
         ("--engine", choices.engine or ""),
+        ("--comm", choices.comm or ""),
         ("--workdir", workdir),
     ):
         if value:

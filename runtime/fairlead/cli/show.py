@@ -10,6 +10,7 @@ import click
 
 from fairlead.cli.screen import finding_lines, table
 from fairlead.findings import Finding, Severity
+from fairlead.gradients import CommChoice
 from fairlead.layout import Line
 from fairlead.plan import Plan
 from fairlead.proof import Proof, RankProof
@@ -141,7 +142,27 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
         "lines": to_json(plan.lines),
         "findings": [f.to_json() for f in prepared.findings],
         "refused": prepared.refused,
+        "comm": comm_json(prepared.comm),
         "signature": signature_json(prepared.verified) if prepared.verified else None,
+    }
+
+
+def comm_text(choice: CommChoice) -> str:
+    """What carries gradients, and what else might."""
+    rows = [f"  {choice.backend}\n      {choice.why}"]
+    word = {True: "possible", False: "not possible", None: "perhaps"}
+    rows += [f"  ({o.backend}: {word[o.possible]}; {o.why})" for o in choice.others]
+    return "\n".join(rows)
+
+
+def comm_json(choice: CommChoice) -> dict[str, Any]:
+    """What carries gradients; ``possible`` is null where only the ranks will know."""
+    return {
+        "backend": choice.backend,
+        "why": choice.why,
+        "forced": choice.forced,
+        "env": choice.env,
+        "others": to_json(choice.others),
     }
 
 

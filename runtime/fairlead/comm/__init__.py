@@ -11,9 +11,10 @@
     comm.finalize()
 
 The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds
-what they do, :mod:`fairlead.comm.native` the core that carries the bytes, and
-:mod:`fairlead.comm.backend` the reference by mpi4py. Only the standard library, NumPy and
-mpi4py are imported, mpi4py not before :func:`init`.
+what they do, :mod:`fairlead.comm.native` the core that carries the bytes,
+:mod:`fairlead.comm.backend` the reference by mpi4py, and :mod:`fairlead.comm.choose` which of
+these or of others' libraries is taken. Only the standard library, NumPy and mpi4py are imported,
+mpi4py not before :func:`init`; what another backend needs, where it is chosen.
 
 The names and their meaning follow the Cray PE DL plugin (``init``, ``broadcast``, ``gradients``,
 ``average``, ``check_buffers_match``, ``barrier``, ``finalize``), so that scripts carry over.

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from fairlead.commnames import is_ordered
 from fairlead.findings import ExitCode, FairleadError, fail
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # two modules that no rank needs
 
 # What launchers tell each process of the number of ranks. The first that is set counts: hydra may
 # itself have been started by srun, and then only PMI_SIZE speaks of this launch.
@@ -39,6 +42,9 @@ class Backend(Protocol):
     def sum(self, buffer: npt.NDArray[Any]) -> None:
         """Replaces ``buffer`` (1-D, contiguous, float) by its sum over ranks."""
 
+    def mean(self, buffer: npt.NDArray[Any]) -> None:
+        """Replaces ``buffer`` (1-D, contiguous, float or complex) by its mean over ranks."""
+
     def largest(self, buffer: npt.NDArray[np.int64]) -> None:
         """Replaces ``buffer`` by its maximum over ranks, element by element."""
 
@@ -60,6 +66,10 @@ class Backend(Protocol):
     def another(self) -> Backend:
         """The same ranks, with messages of their own."""
 
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
+        """On the ranks in ``ask``: a time of CLOCK_MONOTONIC, what to add for rank 0's, and the ns
+        that the quickest of ``rounds`` exchanges took, of which half may be wrong. None elsewhere."""
+
     def close(self) -> None:
         """Ends MPI."""
 
@@ -70,6 +80,7 @@ class Alone:
     name, rank, size, local_rank = "none (one process)", 0, 1, 0
 
     def sum(self, buffer: npt.NDArray[Any]) -> None: ...
+    def mean(self, buffer: npt.NDArray[Any]) -> None: ...
     def largest(self, buffer: npt.NDArray[np.int64]) -> None: ...
     def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None: ...
     def barrier(self) -> None: ...
@@ -77,6 +88,9 @@ class Alone:
 
     def another(self) -> Alone:
         return self
+
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> None:
+        return None
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]
@@ -99,7 +113,7 @@ class Mpi4py:
         node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
         self.name = f"mpi4py {__version__}"
         self.rank, self.size, self.local_rank = self._world.rank, self._world.size, node.rank
-        self._ordered = os.environ.get("FAIRLEAD_COMM_DETERMINISTIC") not in (None, "", "0")
+        self._ordered = is_ordered(os.environ)
         node.Free()
 
     def sum(self, buffer: npt.NDArray[Any]) -> None:
@@ -122,6 +136,10 @@ class Mpi4py:
             total += piece
         self._world.Allgather(total, pieces)
         part[:] = pieces.reshape(-1)[: part.size]
+
+    def mean(self, buffer: npt.NDArray[Any]) -> None:
+        self.sum(buffer)
+        np.divide(buffer, self.size, out=buffer)
 
     def largest(self, buffer: npt.NDArray[np.int64]) -> None:
         self._world.Allreduce(self._mpi.IN_PLACE, buffer, op=self._mpi.MAX)
@@ -147,9 +165,30 @@ class Mpi4py:
     def another(self) -> Mpi4py:
         return Mpi4py(self._mpi)
 
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
+        theirs = np.zeros(1, np.int64)
+        if self.rank == 0:
+            for other in ask:
+                for _ in range(rounds):
+                    self._world.Recv(theirs, other)
+                    theirs[0] = time.monotonic_ns()
+                    self._world.Send(theirs, other)
+        if self.rank not in ask:
+            return None
+        found = []
+        for _ in range(rounds):
+            begun = time.monotonic_ns()
+            self._world.Send(theirs, 0)
+            self._world.Recv(theirs, 0)
+            ended = time.monotonic_ns()
+            middle = (begun + ended) // 2
+            found.append((ended - begun, middle, int(theirs[0]) - middle))
+        took, at, add = min(found)
+        return at, add, took
+
     def close(self) -> None:
-        self._world.Free()
         if not self._mpi.Is_finalized():
+            self._world.Free()
             self._mpi.Finalize()
 
 
@@ -210,6 +249,9 @@ def _abort_on_exception(backend: Backend) -> None:
     report = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        # Who called this may hold back what is written here until it returns, which it does not: so does
+        # torch's own hook.
+        sys.stderr = sys.__stderr__ or sys.stderr
         report(kind, value, trace)
         if isinstance(value, FairleadError):
             for finding in value.findings:

@@ -12,23 +12,29 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from fairlead.comm.backend import Backend
 from fairlead.findings import FairleadError, fail
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt  # two modules that no rank needs
+
+    from fairlead.comm.timeline import Timeline
+
+Array: TypeAlias = "npt.NDArray[Any]"
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 
 COMPRESSIONS = ("none", "fp16", "bf16")
+_NO_TEAM = "without a team"
 _AVERAGED = ("float32", "float64", "complex64", "complex128")
 
 
@@ -42,6 +48,7 @@ class Timings:
         wait_s: seconds until every rank had arrived, the agreement itself included.
         move_s: seconds of moving and reducing.
         pack_s: seconds of packing and unpacking.
+        aggregates: of the calls, those that made means of arrays.
     """
 
     calls: int = 0
@@ -49,6 +56,33 @@ class Timings:
     wait_s: float = 0.0
     move_s: float = 0.0
     pack_s: float = 0.0
+    aggregates: int = 0
+
+    def __add__(self, other: Timings) -> Timings:
+        return Timings(
+            self.calls + other.calls,
+            self.bytes + other.bytes,
+            self.wait_s + other.wait_s,
+            self.move_s + other.move_s,
+            self.pack_s + other.pack_s,
+            self.aggregates + other.aggregates,
+        )
+
+
+class Waited(NamedTuple):
+    """What a rank has done in a team.
+
+    Attributes:
+        aggregates: of ``calls``, those that made means of arrays.
+        bytes: of arrays that it handed over.
+        wait_s: seconds until every rank had come, over all calls.
+    """
+
+    team: str
+    calls: int
+    aggregates: int
+    bytes: int
+    wait_s: float
 
 
 @dataclass(frozen=True)
@@ -128,14 +162,28 @@ class Comm:
     Attributes:
         rank, size, local_rank: see the functions of these names in :mod:`fairlead.comm`.
         backend: what moves the bytes, e.g. ``mpi4py 4.1.2``.
+        forced: the backend that was asked for by name; "" where it was left to be chosen.
     """
+
+    forced = ""
 
     def __init__(self, backend: Backend):
         self._backend = backend
         self._kept: dict[tuple[str, int], Array] = {}
         self.rank, self.size, self.local_rank = backend.rank, backend.size, backend.local_rank
         self.backend = backend.name
-        self.timings = Timings()
+        self._spent = Timings()
+        self.timeline: Timeline | None = None
+        self._name = _NO_TEAM
+        self._teams: list[Comm] = []
+        self._begun = self._agreed = 0.0
+        self._concluded = False
+        self._odd: set[int] = set()  # ranks that have passed NaN or infinity, and were named
+
+    @property
+    def timings(self) -> Timings:
+        """What this rank spent in these ranks' collectives so far."""
+        return self._spent
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -164,6 +212,8 @@ class Comm:
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> list[Array]:
         """The mean of each array over all ranks, through one fused buffer a dtype.
 
@@ -175,19 +225,28 @@ class Comm:
                 ``FAIRLEAD_COMM_COMPRESSION`` says. Sums are float32 within a node. Each rank's values
                 and the mean are rounded once, each by at most a part 2^-11 (fp16) or 2^-8 (bf16) of
                 itself; fp16 overflows above 65504 and loses bits below 6e-5.
+            names: of the arrays, for messages.
+            any_values: NaN and infinities are values like others, as under loss scaling. Otherwise
+                ``FAIRLEAD_COMM_NONFINITE`` says what is done: the rank that passes one is named on
+                stderr, once (`tell`), or the call fails on every rank (`stop`), or nothing (`ignore`).
         Returns:
             ``out``, or new arrays; same order, shapes and dtypes. All ranks get the same bits
             wherever MPI_Allreduce gives them, as MPI asks of implementations (MPI-4.1, 6.9.1).
         Raises:
             FairleadError: an array has another dtype, or the ranks disagree on number, shape or
-                dtype of arrays, or on ``compression``; there is no such compression.
+                dtype of arrays, or on ``compression``; there is no such compression; a rank passed NaN or
+                infinity, and ``FAIRLEAD_COMM_NONFINITE=stop``. What ``out`` then holds is of no use.
         """
         self._check_averaged(arrays, _AVERAGED)
         how = wire(compression)
+        told = odd_values() if not any_values and self.size > 1 else "ignore"
         if how == "none":
-            return self._fused("aggregate", arrays, out, self._mean)
+            return self._fused(
+                "aggregate", arrays, out, partial(self._watched_mean, told, arrays, names)
+            )
         narrow = [rounded(array, how) for array in arrays]
-        means = self._fused(f"aggregate({how})", narrow, out, self._mean)
+        move = partial(self._watched_mean, told, arrays, names)
+        means = self._fused(f"aggregate({how})", narrow, out, move)
         for mean in means:
             np.copyto(mean, rounded(mean, how))
         return means
@@ -197,15 +256,17 @@ class Comm:
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> Pending:
         """:meth:`aggregate` in the background, where the backend can; else it is done on return.
 
         ``arrays`` must not change, and ``out`` not be read, before :meth:`Pending.wait`.
         """
-        result = self.aggregate(arrays, out, compression)
+        result = self.aggregate(arrays, out, compression, names, any_values)
         return Pending(lambda: result)
 
-    def team(self, threads: int = 1) -> Comm:
+    def team(self, threads: int = 1, name: str = "") -> Comm:
         """Another communicator over the same ranks, whose aggregations go on beside this one's.
 
         For two networks that are trained at once, say. Collective: every rank makes its teams in the
@@ -213,10 +274,19 @@ class Comm:
 
         Args:
             threads: helper threads that share its aggregations, 1 to 16.
+            name: what the account at the end calls it.
         Raises:
             FairleadError: the ranks ask for different numbers of threads.
         """
         self._agree(f"team(threads={threads})")
+        made = self._another()
+        self._ended("team")
+        made.timeline, made._teams, made._odd = self.timeline, self._teams, self._odd
+        self._teams.append(made)
+        made._name = name or f"team {len(self._teams)}"
+        return made
+
+    def _another(self) -> Comm:
         return Comm(self._backend.another())
 
     def average(self, value: float) -> float:
@@ -224,6 +294,7 @@ class Comm:
         self._agree("average")
         buffer = np.array([value], np.float64)
         self._backend.sum(buffer)
+        self._ended("average")
         return float(buffer[0]) / self.size
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
@@ -234,12 +305,15 @@ class Comm:
         """
         self._check_root(root, "comm.gather")
         self._agree(f"gather(root={root})")
-        return self._backend.gather(value, root)
+        every = self._backend.gather(value, root)
+        self._ended("gather")
+        return every
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
         self._agree("barrier")
         self._backend.barrier()
+        self._ended("barrier")
 
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
         """Compares arrays over ranks by sha256 of dtype, shape and bytes.
@@ -251,7 +325,9 @@ class Comm:
         """
         self._agree("check_buffers_match")
         each = [digest_of(array) for array in arrays]
-        return compare(each, self._backend.allgather, self._backend.allgather)
+        found = compare(each, self._backend.allgather, self._backend.allgather)
+        self._ended("match")
+        return found
 
     def abort(self, code: int) -> None:
         """Ends every rank now. Not collective."""
@@ -259,7 +335,30 @@ class Comm:
 
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
+        if self.size > 1:
+            self._agree("finalize")
+        self.conclude()
         self._backend.close()
+
+    def conclude(self) -> None:
+        """Says on rank 0 how long each team waited, and puts a timeline together. Collective, and the last
+        collective but :meth:`close`; again, it does nothing."""
+        if not self._concluded:
+            self._conclude(self._waited())
+
+    def _waited(self) -> list[Waited]:
+        return [waited(each._name, each.timings) for each in (self, *self._teams)]
+
+    def _conclude(self, rows: list[Waited]) -> None:
+        self._concluded = True
+        if self.size > 1:
+            from fairlead.comm.account import (
+                account,  # at the start, each file is read by every rank
+            )
+
+            account(rows, self._backend)
+        if self.timeline is not None:
+            self.timeline.end()
 
     def _check_root(self, root: int, where: str) -> None:
         if not 0 <= root < self.size:
@@ -282,17 +381,44 @@ class Comm:
                     check="comm-dtype",
                 )
 
+    def agree(self, call: str, signature: Signature = ()) -> None:
+        """Returns when every rank has called it with the same words. Moves nothing.
+
+        For what carries tensors by itself, and hangs or mixes them up where ranks differ.
+
+        Args:
+            call: what the ranks are about to do.
+            signature: dtype and shape of each tensor.
+        Raises:
+            FairleadError: they differ; rank and tensor are named.
+        """
+        self._agree_on(call, signature)
+
     def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
-        signature = tuple((array.dtype.str, array.shape) for array in arrays)
+        return self._agree_on(call, tuple((array.dtype.str, array.shape) for array in arrays))
+
+    def _agree_on(self, call: str, signature: Signature) -> _Layout:
         layout = _layout(call, signature)
         begun = time.perf_counter()
         # largest(mark) == -largest(-mark), the smallest, only if all marks are equal
         marks = np.array([layout.mark, -layout.mark], np.int64)
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
-            raise _disagreement(self._backend.allgather((call, signature)))
-        self._add(Timings(calls=1, wait_s=time.perf_counter() - begun))
+            raise disagreement(self._backend.allgather((call, signature)))
+        self._begun, self._agreed = begun, time.perf_counter()
+        self._spent += Timings(calls=1, wait_s=self._agreed - begun)
         return layout
+
+    def _ended(self, call: str, arrays: Sequence[Array] = (), **parts_s: float) -> None:
+        """The call that was agreed on last has ended."""
+        if self.timeline is not None:
+            size = sum(array.nbytes for array in arrays)
+            times = [round(1e9 * s) for s in (self._begun, time.perf_counter(), self._agreed)]
+            self.timeline.span(
+                "all" if self._name == _NO_TEAM else self._name, call, "call", times[0], times[1],
+                {"call": self.timings.calls, "bytes": size, "tensors": len(arrays)}, agreed=times[2],
+                call=self.timings.calls, move={f"{n}_ms": 1e3 * s for n, s in parts_s.items()},
+            )  # fmt: skip
 
     def _fused(
         self,
@@ -315,13 +441,14 @@ class Comm:
             move(buffer)
         moved = time.perf_counter()
         result = _unpack(layout, buffers, out)
-        self._add(
-            Timings(
-                bytes=sum(buffer.nbytes for buffer in buffers.values()),
-                move_s=moved - packed,
-                pack_s=packed - begun + time.perf_counter() - moved,
-            )
+        taken = time.perf_counter()
+        self._spent += Timings(
+            bytes=sum(buffer.nbytes for buffer in buffers.values()),
+            move_s=moved - packed,
+            pack_s=packed - begun + taken - moved,
+            aggregates=call.startswith("aggregate"),
         )
+        self._ended(call, arrays, pack=packed - begun, network=moved - packed, take=taken - moved)
         return result
 
     def _keep(self, dtype: str, length: int) -> Array:
@@ -330,19 +457,34 @@ class Comm:
             self._kept[dtype, length] = np.empty(length, dtype)
         return self._kept[dtype, length]
 
-    def _mean(self, buffer: Array) -> None:
-        self._backend.sum(buffer)
-        np.divide(buffer, self.size, out=buffer)
+    def _watched_mean(
+        self, told: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
+    ) -> None:
+        """The mean; where it is not finite, on all ranks, they look who has passed what."""
+        self._backend.mean(buffer)
+        if told == "ignore" or _finite(buffer):
+            return
+        every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))
+        for rank, (host, found) in enumerate(every):
+            if found is None or (told == "tell" and rank in self._odd):
+                continue
+            what, index, element = found
+            name = f" ({names[index]})" if index < len(names) else ""
+            said = (
+                f"rank {rank} ({host}) passed {what} as element {element} of tensor {index}{name} to aggregate"
+                f" (mean), call {self.timings.calls} of {'all' if self._name == _NO_TEAM else self._name}"
+            )
+            if told == "stop":
+                raise nonfinite(said, "comm.aggregate")
+            self._odd.add(rank)
+            if rank == self.rank:
+                once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
+                sys.stderr.write(f"fairlead.comm: {said}; {once}\n")
 
-    def _add(self, more: Timings) -> None:
-        old = self.timings
-        self.timings = Timings(
-            old.calls + more.calls,
-            old.bytes + more.bytes,
-            old.wait_s + more.wait_s,
-            old.move_s + more.move_s,
-            old.pack_s + more.pack_s,
-        )
+
+def waited(name: str, timings: Timings) -> Waited:
+    """What the account at the end says of this rank."""
+    return Waited(name, timings.calls, timings.aggregates, timings.bytes, timings.wait_s)
 
 
 def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | None) -> list[Array]:
@@ -352,6 +494,58 @@ def _unpack(layout: _Layout, buffers: dict[str, Array], out: Sequence[Array] | N
     for target, view in zip(out, views, strict=True):
         np.copyto(target, view, casting="no")
     return list(out)
+
+
+def odd_values() -> str:
+    """What is done about NaN and infinities: ``FAIRLEAD_COMM_NONFINITE``.
+
+    Raises:
+        FairleadError: it has another value.
+    """
+    asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "tell"
+    if asked not in ("tell", "stop", "ignore"):
+        raise fail(
+            f"nothing can be done about NaN by `{asked}`",
+            where=f"FAIRLEAD_COMM_NONFINITE={asked}",
+            why="known: tell, stop, ignore",
+            remedy="unset it, or set it to one of them",
+            check="comm-nonfinite",
+        )
+    return asked
+
+
+def nonfinite(said: str, where: str) -> FairleadError:
+    """A call that failed since a rank passed NaN or infinity."""
+    return fail(
+        said,
+        where=where,
+        why="FAIRLEAD_COMM_NONFINITE=stop; the mean is no number on any rank",
+        remedy="look at that rank's batch, and at the learning rate; under loss scaling pass any_values=True",
+        check="comm-nonfinite",
+    )
+
+
+def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
+    """The first that is NaN or infinite: what, in which array, where. None: all are finite.
+
+    >>> first_odd([np.ones(3), np.array([1.0, -np.inf, np.nan])])
+    ('-infinity', 1, 1)
+    """
+    for index, array in enumerate(arrays):
+        odd = ~np.isfinite(array).ravel()
+        if odd.any():
+            element = int(odd.argmax())
+            value = complex(array.ravel()[element])
+            what = "NaN" if value != value else "-infinity" if value.real < 0 else "infinity"
+            return what, index, element
+    return None
+
+
+def _finite(buffer: Array) -> bool:
+    """One pass over the memory where it is; a sum of squares that overflows is looked at again."""
+    flat = buffer.view(buffer.real.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat))) or bool(np.isfinite(flat).all())
 
 
 def wire(compression: str | None) -> str:
@@ -413,7 +607,7 @@ def compare(
     return BufferMatch(digests, first, tuple(r for r, d in enumerate(held) if d != usual))
 
 
-def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
+def disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
     """Says which rank differs from rank 0, and in what."""
     rank = next(r for r, call in enumerate(calls) if call != calls[0])
     (call, ours), (other, theirs) = calls[0], calls[rank]
@@ -435,7 +629,10 @@ def _disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
         if index >= len(signature):
             return f"no array {index} ({len(signature)} in all)"
         dtype, shape = signature[index]
-        return f"{np.dtype(dtype).name} {shape}"
+        try:
+            return f"{np.dtype(dtype).name} {shape}"
+        except TypeError:  # of a framework: bfloat16
+            return f"{dtype} {shape}"
 
     return fail(
         f"rank {rank} passed other arrays to {call} than rank 0",

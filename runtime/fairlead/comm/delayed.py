@@ -177,7 +177,8 @@ class Delayed:
         ready = self.flush()
         if ready and self.diverged_at is not None:
             delayed = False  # it was seen just now
-        kept = self._keep([*arrays, np.array([loss], np.float64)])
+        told = [0.0, 0.0] if math.isnan(loss) else [loss, 1.0]
+        kept = self._keep([*arrays, np.array(told)])
         if delayed:
             self._pending = self._ranks.start(kept, out=kept)
             given = ready
@@ -196,7 +197,8 @@ class Delayed:
 
     def _took(self, means: list[Array]) -> list[Array]:
         *gradients, shared = means
-        loss = float(shared[0])
+        # NaN compares as nothing: where a rank has not told its loss, nobody looks.
+        loss = float(shared[0]) if shared[1] == 1.0 else math.nan
         if self._was_delayed and self.diverged_at is None and loss > _DIVERGED * self._least:
             self.diverged_at = self._step
             self._say(

@@ -33,10 +33,12 @@ def aggregate(
     names: Sequence[str],
     out: Sequence[Array] | None = None,
     compression: str | None = None,
+    *,
+    any_values: bool = False,
 ) -> list[Array]:
     """:meth:`Comm.aggregate`, whose errors tell the name of the array as well as its number."""
     try:
-        return ranks.aggregate(arrays, out, compression)
+        return ranks.aggregate(arrays, out, compression, names, any_values)
     except FairleadError as exc:
         raise of_a_step(exc, names) from None
 
@@ -44,6 +46,12 @@ def aggregate(
 def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
     """What an error of the core means to who averages gradients, which have names."""
     return _uneven(exc) or named(exc, names)
+
+
+def step_made(ranks: Comm) -> None:
+    """The gradients of a step have their means; for a timeline."""
+    if ranks.timeline is not None:
+        ranks.timeline.step()
 
 
 def meet(ranks: Comm) -> None:
@@ -76,7 +84,11 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
 def broadcast(ranks: Comm, arrays: Sequence[Array], names: Sequence[str], root: int) -> list[Array]:
     """:meth:`Comm.broadcast` of arrays of any dtype, bfloat16 included, with names in errors."""
     try:
-        values = ranks.broadcast([plain(array) for array in arrays], root)
+        if ranks.timeline is None:
+            values = ranks.broadcast([plain(array) for array in arrays], root)
+        else:
+            with ranks.timeline.doing("broadcast", {"arrays": len(arrays)}):
+                values = ranks.broadcast([plain(array) for array in arrays], root)
     except FairleadError as exc:
         raise named(exc, names) from None
     return [value.view(array.dtype) for array, value in zip(arrays, values, strict=True)]
@@ -160,7 +172,8 @@ def named(exc: FairleadError, names: Sequence[str]) -> FairleadError:
 
     def name(match: re.Match[str]) -> str:
         index = int(match[1])
-        return f"{match[0]} ({names[index]})" if index < len(names) else match[0]
+        known = match.string[match.end() :].startswith(" (") or index >= len(names)
+        return match[0] if known else f"{match[0]} ({names[index]})"
 
     def with_names(text: str) -> str:
         return re.sub(r"(?:array|tensor) (\d+)", name, text)
@@ -194,5 +207,6 @@ def end_together() -> None:
         try:
             if comm._comm is not None:
                 meet(comm._comm)
+                comm._comm.conclude()
         except FairleadError as exc:
             sys.excepthook(type(exc), exc, exc.__traceback__)

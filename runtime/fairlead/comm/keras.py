@@ -343,7 +343,9 @@ class _Averaging:
             self._require_broadcast()
             known = optimizer._trainable_variables
             variables = list(known if trainable_variables is None else trainable_variables)
-            grads = _average(ranks, list(grads), _names(variables), variables)
+            # Infinities are to be expected where the loss is scaled, and lower the scale.
+            scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+            grads = _average(ranks, list(grads), _names(variables), variables, scaled)
         type(optimizer).apply(optimizer, grads, trainable_variables)
 
     def _require_broadcast(self) -> None:
@@ -384,7 +386,11 @@ def _outermost(optimizer: Any) -> _Averaging:
 
 
 def _average(
-    ranks: Comm, gradients: list[Any], names: Sequence[str], variables: Sequence[Any]
+    ranks: Comm,
+    gradients: list[Any],
+    names: Sequence[str],
+    variables: Sequence[Any],
+    scaled: bool,
 ) -> list[Any]:
     """The mean of gradients over ranks, in the framework's own tensors; None stays None."""
     if _backend() == "torch":
@@ -400,11 +406,14 @@ def _average(
                 remedy=_REMEDY,
                 check="comm-jit",
             )
-        return average_tensors(gradients, [v.value for v in variables], names)
+        like = [v.value for v in variables]
+        means = average_tensors(gradients, like, names, any_values=scaled)
+        fronts.step_made(ranks)
+        return means
     from fairlead.comm.tensorflow import averaged, refuse_xla
 
     refuse_xla(_WHERE, _REMEDY)
-    return averaged(ranks, gradients, names, _WHERE)
+    return averaged(ranks, gradients, names, _WHERE, any_values=scaled, step=True)
 
 
 def _refuse_strategy(model: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import hashlib
 import os
 import pickle
 import zlib
@@ -21,12 +22,28 @@ from typing import Any
 import numpy as np
 
 from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings, compare, digest_of, wire
+from fairlead.comm.core import (
+    Array,
+    BufferMatch,
+    Comm,
+    Pending,
+    Signature,
+    Timings,
+    Waited,
+    compare,
+    digest_of,
+    disagreement,
+    nonfinite,
+    waited,
+    wire,
+)
 from fairlead.findings import ExitCode, FairleadError, fail
 
-_MEAN = 1
-_WIRES = {"none": 0, "fp16": 2, "bf16": 3}
+MEAN = 1
+WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
+# What `fairlead build` compiles for an image: for who starts it without `fairlead run`.
+IN_IMAGE = "/usr/local/lib/fairlead"
 # Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
 _FORMS = {
     "float32": (0, 1), "float64": (1, 1), "float16": (2, 1), "bfloat16": (3, 1),
@@ -38,7 +55,9 @@ AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex12
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
+ANY = 2
 _BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
+_NONFINITE = 9
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
@@ -46,6 +65,7 @@ class _Stats(ctypes.Structure):
     _fields_ = [
         ("calls", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("wait_s", ctypes.c_double),
         ("move_s", ctypes.c_double), ("blocked_s", ctypes.c_double), ("stalls", ctypes.c_uint64),
+        ("aggregates", ctypes.c_uint64),
     ]  # fmt: skip
 
 
@@ -88,13 +108,17 @@ class Layout:
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
     """Where the core is, or None and why there is none.
 
-    ``FAIRLEAD_COMM_LIBRARY`` names it; without that, the one that this machine's cache holds.
+    ``FAIRLEAD_COMM_LIBRARY`` names it; without that it is the image's own, or the one that this machine's
+    cache holds.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
         if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
             return named, ""
         return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
+    own = f"{IN_IMAGE}/libfairlead_comm.so"
+    if os.path.isfile(own):  # noqa: PTH113
+        return own, ""
     why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
     if why:
         return None, why
@@ -156,10 +180,10 @@ class NativeComm(Comm):
             FairleadError: the core cannot be loaded, or cannot use this MPI.
         """
         super().__init__(backend)
-        self._core = load(path)
-        self._check("comm.init", self._core.fairlead_comm_init())
+        self.core = load(path)
+        self._check("comm.init", self.core.fairlead_comm_init())
         found = _Layout()
-        self._check("comm.init", self._core.fairlead_comm_layout(ctypes.byref(found)))
+        self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(found)))
         values: dict[str, Any] = {name: getattr(found, name) for name, *_ in _Layout._fields_}
         for name in ("mpi", "library", "kernels", "why_not", "host"):
             values[name] = values[name].decode(errors="replace")
@@ -168,7 +192,7 @@ class NativeComm(Comm):
         self.backend = f"native ({self.layout.mpi})"
         self._raised: list[BaseException] = []
         self._go_on = _GO_ON(self._signals().__next__)
-        self._core.fairlead_comm_while_waiting(self._go_on)
+        self.core.fairlead_comm_while_waiting(self._go_on)
         # Blocking calls are all in one order: a rank that skips one meets the others in another call.
         # What goes on in the background has a team.
         self._team: ctypes.c_void_p | None = None
@@ -177,75 +201,105 @@ class NativeComm(Comm):
 
     @property
     def timings(self) -> Timings:
-        stats, behind = _Stats(), _Stats()
-        self._core.fairlead_comm_stats(self._team, ctypes.byref(stats))
-        if self._team is None:
-            self._core.fairlead_comm_stats(self._behind, ctypes.byref(behind))
+        own = self._timings(self._team)
+        behind = self._timings(self._behind) if self._team is None else Timings()
         return Timings(
-            stats.calls + behind.calls,
-            stats.bytes + behind.bytes,
-            stats.wait_s + behind.wait_s,
-            stats.move_s + behind.move_s,
+            own.calls + behind.calls,
+            own.bytes + behind.bytes,
+            own.wait_s + behind.wait_s,
+            own.move_s + behind.move_s,
+            aggregates=own.aggregates + behind.aggregates,
         )
 
-    @timings.setter
-    def timings(self, value: Timings) -> None:
-        """The core counts."""
+    def _timings(self, team: ctypes.c_void_p | None) -> Timings:
+        stats = _Stats()
+        self.core.fairlead_comm_stats(team, ctypes.byref(stats))
+        counted = stats.calls, stats.bytes, stats.wait_s, stats.move_s
+        return Timings(*counted, aggregates=stats.aggregates)
 
-    def team(self, threads: int = 1) -> Comm:
+    @property
+    def team_address(self) -> int:
+        """The core's ``fairlead_team *`` of blocking calls; 0 for none."""
+        return (self._team.value or 0) if self._team else 0
+
+    def raise_interrupt(self) -> None:
+        """What a signal's handler has raised while the core waited, if anything."""
+        if self._raised:
+            raise self._raised.pop()
+
+    def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
         made._started = []
+        self._teams.append(made)
+        made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
+
+    def _waited(self) -> list[Waited]:
+        own, started = self._timings(None), self._timings(self._behind)
+        first = [waited(self._name, own), waited(f"started {self._name}", started)]
+        return [*first, *(waited(team._name, team.timings) for team in self._teams)]
 
     def aggregate(
         self,
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> list[Array]:
-        return self._aggregate(arrays, out, compression).wait()
+        return self._aggregate(arrays, out, compression, names, any_values).wait()
 
     def start(
         self,
         arrays: Sequence[Array],
         out: Sequence[Array] | None = None,
         compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
     ) -> Pending:
-        return self._aggregate(arrays, out, compression, background=True)
+        return self._aggregate(arrays, out, compression, names, any_values, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
     ) -> list[Array]:
         self._check_root(root, "comm.broadcast")
         call = _Tensors(arrays, out, as_bytes=True)
-        code = self._core.fairlead_comm_broadcast(call.at, call.count, root)
+        code = self.core.fairlead_comm_broadcast(call.at, call.count, root)
         self._check("comm.broadcast", code)
         return call.result()
 
     def average(self, value: float) -> float:
         values = (ctypes.c_double * 1)(value)
-        self._check("comm.average", self._core.fairlead_comm_average(values, 1))
+        self._check("comm.average", self.core.fairlead_comm_average(values, 1))
         return float(values[0])
 
     def barrier(self) -> None:
-        self._check("comm.barrier", self._core.fairlead_comm_barrier())
+        self._check("comm.barrier", self.core.fairlead_comm_barrier())
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         self._check_root(root, "comm.gather")
         every = self._allgather(value)
         return every if self.rank == root else None
 
+    def agree(self, call: str, signature: Signature = ()) -> None:
+        mine = hashlib.sha256(repr((call, signature)).encode()).digest()
+        if len(set(self._gather_bytes(mine))) > 1:
+            raise disagreement(self._allgather((call, signature)))
+
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
         return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
 
     def close(self) -> None:
-        self._check("comm.finalize", self._core.fairlead_comm_finalize())
-        super().close()
+        rows = self._waited()  # which the core tells until it ends
+        self._check("comm.finalize", self.core.fairlead_comm_finalize())
+        if not self._concluded:
+            self._conclude(rows)
+        self._backend.close()
 
     def _new_team(self, threads: int) -> ctypes.c_void_p:
         team = ctypes.c_void_p()
-        self._check("comm.team", self._core.fairlead_comm_team(threads, ctypes.byref(team)))
+        self._check("comm.team", self.core.fairlead_comm_team(threads, ctypes.byref(team)))
         return team
 
     def _aggregate(
@@ -253,26 +307,28 @@ class NativeComm(Comm):
         arrays: Sequence[Array],
         out: Sequence[Array] | None,
         compression: str | None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
         background: bool = False,
     ) -> Pending:
         self._check_averaged(arrays, AVERAGED)
-        operation = _MEAN | _WIRES[wire(compression)] << 8
-        call = _Tensors(arrays, out)
+        operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
+        call = _Tensors(arrays, out, names=names)
         if not background:
-            code = self._core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
+            code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
             self._check("comm.aggregate", code)
             return Pending(call.result)
         ticket = ctypes.c_uint64()
-        code = self._core.fairlead_comm_start(
+        code = self.core.fairlead_comm_start(
             self._behind, call.at, call.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
         def wait() -> list[Array]:
-            self._check("comm.wait", self._core.fairlead_comm_wait(self._behind, ticket))
+            self._check("comm.wait", self.core.fairlead_comm_wait(self._behind, ticket))
             return call.result()
 
-        pending = Pending(wait, lambda: bool(self._core.fairlead_comm_done(self._behind, ticket)))
+        pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
         # The core reads and writes the arrays until then, also where nobody keeps what is returned.
         self._started = [one for one in self._started if not one[0].done()]
         self._started.append((pending, call))
@@ -281,7 +337,7 @@ class NativeComm(Comm):
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         """``mine`` of each rank; as long on all."""
         every = ctypes.create_string_buffer(max(len(mine) * self.size, 1))
-        self._check("comm.gather", self._core.fairlead_comm_gather(mine, len(mine), every))
+        self._check("comm.gather", self.core.fairlead_comm_gather(mine, len(mine), every))
         whole = every.raw
         return [whole[i * len(mine) : (i + 1) * len(mine)] for i in range(self.size)]
 
@@ -303,22 +359,29 @@ class NativeComm(Comm):
             try:
                 while True:
                     yield 1
+            except GeneratorExit:  # nobody will ask again
+                return
             except BaseException as exc:
                 self._raised.append(exc)
             yield 0
 
     def _check(self, where: str, code: int) -> None:
-        if code == _INTERRUPTED and self._raised:
-            raise self._raised.pop()
+        if code == _INTERRUPTED:
+            self.raise_interrupt()
         if code:
-            raise _failed(where, code, self._core.fairlead_comm_error().decode(errors="replace"))
+            raise failed(where, code, self.core.fairlead_comm_error().decode(errors="replace"))
 
 
 class _Tensors:
     """Arrays as the core takes them: where each is read, where its result goes."""
 
     def __init__(
-        self, arrays: Sequence[Array], out: Sequence[Array] | None, *, as_bytes: bool = False
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        *,
+        as_bytes: bool = False,
+        names: Sequence[str] = (),
     ):
         # What is not contiguous is copied: once in, and once out where the result must go there.
         self._arrays = [np.asarray(array, order="C") for array in arrays]
@@ -336,6 +399,9 @@ class _Tensors:
             row["in"], row["out"] = array.ctypes.data, result.ctypes.data
             row["count"], row["dtype"] = array.size * each, form
             row["shape"] = _shape(array.dtype.str, array.shape)
+        if names:
+            self._names, addresses = _c_strings(tuple(names))
+            table["name"][: len(addresses)] = addresses[: len(table)]
         self._table = table
         self.at, self.count = table.ctypes.data, len(table)
 
@@ -352,13 +418,20 @@ def _whole(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.writeable)
 
 
+@lru_cache(maxsize=64)
+def _c_strings(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
+    """What has to live as long as the addresses that come with it."""
+    kept = [ctypes.create_string_buffer(name.encode()) for name in names]
+    return kept, tuple(ctypes.addressof(one) for one in kept)
+
+
 @lru_cache(maxsize=4096)
 def _shape(dtype: str, shape: tuple[int, ...]) -> int:
     """A number that two ranks share only if their arrays are of one dtype and shape."""
     return zlib.crc32(repr((dtype, shape)).encode()) - (1 << 31)
 
 
-def _failed(where: str, code: int, said: str) -> FairleadError:
+def failed(where: str, code: int, said: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
     if code == _DIFFER and " passed " in said:
         return fail(
@@ -384,6 +457,8 @@ def _failed(where: str, code: int, said: str) -> FairleadError:
             remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
             check="comm-peer-lost",
         )
+    if code == _NONFINITE:
+        return nonfinite(said, where)
     if code == _TIMEOUT:
         return fail(
             said,
@@ -408,6 +483,14 @@ def _failed(where: str, code: int, said: str) -> FairleadError:
             remedy="start the program with `fairlead run`",
             check="comm-no-mpi",
             code=ExitCode.PROOF_FAILED,
+        )
+    if code == _INTERRUPTED:
+        return fail(
+            said,
+            where=where,
+            why="a signal came while this rank waited for the others",
+            remedy="start the program again; the other ranks end with this one",
+            check="comm-interrupted",
         )
     return fail(
         said,

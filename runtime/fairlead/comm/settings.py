@@ -24,9 +24,15 @@ SETTINGS = (
     Setting(
         "FAIRLEAD_COMM_BACKEND",
         "auto",
-        "`native`, the core; `mpi4py`, the reference; `auto`: the core where it is found",
+        "`native`, `mpi4py`, `horovod`, `dl_comm`, `nccl`; `auto`: the core where it is found",
     ),
+    Setting("FAIRLEAD_COMM_DL_COMM", "", "folder of the site's own module dl_comm"),
     Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
+    Setting(
+        "FAIRLEAD_COMM_TENSORFLOW_OP",
+        "",
+        "file of the operation for TensorFlow; `none`: numpy_function; unset: the image's own",
+    ),
     Setting(
         "FAIRLEAD_COMM_COMPRESSION",
         "none",
@@ -55,6 +61,11 @@ SETTINGS = (
         "0",
         "1: what nodes send is added in the order of the nodes, whatever the MPI and the chunks",
     ),
+    Setting(
+        "FAIRLEAD_COMM_NONFINITE",
+        "tell",
+        "NaN or infinity in what a rank passes: it is named once, `tell`; the call fails, `stop`; `ignore`",
+    ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
     Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
     Setting(
@@ -70,6 +81,18 @@ SETTINGS = (
         "100",
         "how long a helper thread sleeps between looks at the network",
     ),
+    Setting(
+        "FAIRLEAD_COMM_REPORT", "1", "0: nothing is said at the end of how long the ranks waited"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE",
+        "",
+        "a file for what every rank's collectives did, and when; `fairlead run --timeline` sets it",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE_MB", "8", "room of each rank for it; older events give way to newer"
+    ),
+    Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
     Setting(
         "FAIRLEAD_COMM_DELAY_MOMENTUM",
         "",

@@ -33,6 +33,7 @@ from fairlead import comm
 from fairlead.comm import delayed as late
 from fairlead.comm import fronts, rank, size
 from fairlead.comm.core import Array, Comm
+from fairlead.comm.tensorflow_op import Carrier, chosen
 from fairlead.findings import FairleadError, fail
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "aggregate",
     "average",
     "broadcast",
+    "carrier",
     "check_state",
     "rank",
     "size",
@@ -51,7 +53,7 @@ _SMALL = (tf.float16, tf.bfloat16)
 _AVERAGED = (*_SMALL, tf.float32, tf.float64, tf.complex64, tf.complex128)
 
 
-def _untouched(function: Callable[..., Any]) -> Callable[..., Any]:
+def _untouched(function: Callable[..., Any]) -> Any:
     """``function``, which AutoGraph neither rewrites, nor its errors."""
 
     @wraps(function)
@@ -72,6 +74,7 @@ def aggregate(
     team: Comm | None = None,
     names: Sequence[Any] = (),
     compression: str | None = None,
+    any_values: bool = False,
 ) -> Any:
     """The mean of each tensor over all ranks. Collective.
 
@@ -81,7 +84,7 @@ def aggregate(
             None on every rank. IndexedSlices, as of an embedding, are made dense.
         team: of :meth:`fairlead.comm.Comm.team`, for what goes on beside other collectives.
         names: for errors: the variables that these are gradients of, or texts, one a tensor.
-        compression: how float32 travels: as :meth:`fairlead.comm.Comm.aggregate`.
+        compression, any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
     Returns:
         The same structure. On one rank: ``tensors``.
     Raises:
@@ -93,7 +96,8 @@ def aggregate(
     if ranks.size == 1:
         return tensors
     given = tf.nest.flatten(tensors)
-    means = averaged(ranks, given, _names(names), "comm.tensorflow.aggregate", compression)
+    where = "comm.tensorflow.aggregate"
+    means = averaged(ranks, given, _names(names), where, compression, any_values=any_values)
     return tf.nest.pack_sequence_as(tensors, means)
 
 
@@ -118,7 +122,12 @@ def DistributedGradientTape(tape: Any = None, team: Comm | None = None) -> Any:
         variables = tf.nest.flatten(sources)
         if (comm.init() if team is None else team).size > 1:
             _require_broadcast(variables)
-        return aggregate(found, team, variables)
+        ranks = comm.init() if team is None else team
+        if ranks.size == 1:
+            return found
+        where = "comm.tensorflow.DistributedGradientTape"
+        means = averaged(ranks, tf.nest.flatten(found), _names(variables), where, step=True)
+        return tf.nest.pack_sequence_as(found, means)
 
     made.gradient = gradient
     return made
@@ -178,7 +187,7 @@ def average(values: Any) -> Any:
     """
     given = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
     wide = [tf.cast(value, tf.float64) for value in given]
-    means = averaged(comm.init(), wide, (), "comm.tensorflow.average")
+    means = averaged(comm.init(), wide, (), "comm.tensorflow.average", any_values=True)
     return tf.nest.pack_sequence_as(
         values,
         [
@@ -223,7 +232,9 @@ class Delayed:
         """
         ranks = comm.init() if team is None else team
         self._inner = late.Delayed(ranks, schedule, momentum=momentum, tested=tested)
-        self._names, self._like, self._given = _names(names), None, []
+        self._names = _names(names)
+        self._like: Any = None
+        self._given: list[Any] = []
         fronts.end_together()
 
     @property
@@ -274,14 +285,31 @@ class Delayed:
         return tf.nest.pack_sequence_as(self._like, made)
 
 
+def carrier() -> Carrier:
+    """What carries tensors to the core: an operation of TensorFlow, or ``numpy_function`` and why.
+
+    Collective when it is called first, and before any :func:`aggregate`.
+    """
+    return chosen(comm.init())[0]
+
+
 def averaged(
     ranks: Comm,
     tensors: Sequence[Any],
     names: Sequence[str],
     where: str,
     compression: str | None = None,
+    *,
+    any_values: bool = False,
+    step: bool = False,
 ) -> list[Any]:
-    """:func:`aggregate` of a flat list; ``where`` is for errors."""
+    """:func:`aggregate` of a flat list.
+
+    Args:
+        where: for errors.
+        any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
+        step: these are all gradients of a step; for a timeline.
+    """
     refuse_xla(where)
     fronts.end_together()
     places = [i for i, tensor in enumerate(tensors) if tensor is not None]
@@ -291,18 +319,45 @@ def averaged(
     dense = [tf.convert_to_tensor(tensors[i]) for i in places]  # embeddings' are slices
     _refuse_dtypes(dense, present, where)
     result = list(tensors)
-    for place, mean in zip(places, _means(ranks, dense, present, compression), strict=True):
+    means = _means(ranks, dense, present, compression, any_values, step)
+    for place, mean in zip(places, means, strict=True):
         result[place] = mean
     return result
 
 
 def _means(
-    ranks: Comm, dense: Sequence[Any], names: Sequence[str], compression: str | None
+    ranks: Comm,
+    dense: Sequence[Any],
+    names: Sequence[str],
+    compression: str | None,
+    any_values: bool,
+    step: bool,
 ) -> list[Any]:
+    _, op = chosen(ranks)
+    eager = tf.executing_eagerly()
+    if op is not None:
+
+        def make() -> list[Any]:
+            means = op.means(ranks, dense, names, compression, any_values)
+            if step and ranks.timeline is not None and not eager:
+                with tf.control_dependencies(means):
+                    tf.numpy_function(lambda: fronts.step_made(ranks), [], [])
+            return means
+
+        with tf.device("CPU:0"):
+            means = make() if eager else _in_turn(make)
+        if step and eager:
+            fronts.step_made(ranks)
+        return means
     wide = [tf.cast(g, tf.float32) if g.dtype in _SMALL else g for g in dense]
 
     def run(arrays: list[Array]) -> list[Array]:
-        return fronts.aggregate(ranks, arrays, names, compression=compression)
+        given = fronts.aggregate(
+            ranks, arrays, names, compression=compression, any_values=any_values
+        )
+        if step:
+            fronts.step_made(ranks)
+        return given
 
     means = _by_numpy(run, wide)
     return [tf.cast(got, given.dtype) for got, given in zip(means, dense, strict=True)]
@@ -324,10 +379,10 @@ def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any])
     def traced() -> list[Any]:
         return list(tf.numpy_function(called, tensors, [tensor.dtype for tensor in tensors]))
 
-    results = _in_turn(traced)
-    for result, tensor in zip(results, tensors, strict=True):
+    made = _in_turn(traced)
+    for result, tensor in zip(made, tensors, strict=True):
         result.set_shape(tensor.shape)
-    return results
+    return made
 
 
 _turn: Any = None

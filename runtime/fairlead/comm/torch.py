@@ -1,4 +1,4 @@
-"""Data-parallel torch on CPUs, by MPI: a wrapped optimizer, or a hook for torch's own DDP.
+"""Data-parallel torch: a wrapped optimizer, or a hook for torch's own DDP.
 
     from fairlead.comm.torch import DistributedOptimizer, broadcast_parameters, rank, size
 
@@ -11,17 +11,14 @@ one step on N ranks is one step on a batch N times as large. With :func:`ddp_hoo
 DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.Comm.aggregate`
 while the backward pass still runs.
 
-Tensors on GPUs are refused: NCCL moves them better, through DistributedDataParallel.
-docs/training.md tells what is averaged when.
+Tensors of the host go by :meth:`fairlead.comm.Comm.aggregate`, those on GPUs by NCCL
+(:mod:`fairlead.comm.devices`). docs/training.md tells what is averaged when.
 """
 
 from __future__ import annotations
 
 import functools
 import io
-import os
-import socket
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +26,7 @@ import numpy as np
 import torch
 
 from fairlead import comm
-from fairlead.comm import fronts, rank, size
+from fairlead.comm import devices, fronts, rank, size
 from fairlead.comm.core import Array
 from fairlead.findings import fail
 
@@ -69,8 +66,8 @@ def DistributedOptimizer(
         named_parameters: ``model.named_parameters()``, so that errors tell names.
     Raises:
         FairleadError: later, by ``step``: the ranks began with different parameters, or disagree on
-            number, shape or dtype of the gradients, or on their number of steps; a tensor is on a
-            GPU or sparse.
+            number, shape or dtype of the gradients, or on their number of steps; a tensor is sparse, or
+            on a GPU from which NCCL cannot move it.
     """
     if hasattr(optimizer, _MARK):
         return optimizer
@@ -102,14 +99,19 @@ def broadcast_parameters(parameters: Any, root: int = 0) -> None:
         parameters: a module (its parameters and buffers, the statistics of BatchNorm among them),
             or a state_dict, or any mapping of names to tensors.
     Raises:
-        FairleadError: the ranks disagree on number, shape or dtype of tensors; one is on a GPU.
+        FairleadError: the ranks disagree on number, shape or dtype of tensors, or hold others afterwards.
     """
     named = _tensors(parameters)
-    ranks, names = comm.init(), list(named)
-    arrays = [_array(tensor, name) for name, tensor in named.items()]
-    for array, value in zip(arrays, fronts.broadcast(ranks, arrays, names, root), strict=True):
+    ranks = comm.init()
+    host, gpu = _by_place(named)
+    arrays = [_array(tensor, name) for name, tensor in host.items()]
+    for array, value in zip(arrays, fronts.broadcast(ranks, arrays, list(host), root), strict=True):
         np.copyto(array, value)
-    fronts.require_equal(ranks, arrays, names, "after the broadcast")
+    if gpu:
+        _group(*_listed(gpu)).broadcast(*_listed(gpu), root)
+    fronts.require_equal(
+        ranks, [_held(t, n) for n, t in named.items()], list(named), "after the broadcast"
+    )
 
 
 def broadcast_optimizer_state(optimizer: Any, root: int = 0) -> None:
@@ -131,12 +133,25 @@ def average_buffers(module: Any) -> None:
     BatchNorm counts mean and variance of this rank's batches; all ranks then get the mean of these
     over ranks. What is no float becomes rank 0's.
     """
-    named = dict(module.named_buffers())
-    arrays = [_array(tensor, name) for name, tensor in named.items()]
+    host, gpu = _by_place(dict(module.named_buffers()))
+    arrays = [_array(tensor, name) for name, tensor in host.items()]
     for array, value in zip(
-        arrays, fronts.mean_state(comm.init(), arrays, list(named)), strict=True
+        arrays, fronts.mean_state(comm.init(), arrays, list(host)), strict=True
     ):
         np.copyto(array, value)
+    if gpu:
+        floats = {name: t for name, t in gpu.items() if t.is_floating_point() or t.is_complex()}
+        others = {name: t for name, t in gpu.items() if name not in floats}
+        # In double precision what all ranks hold alike keeps its bits.
+        wide = [
+            t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+            for t in floats.values()
+        ]
+        group = _group(*_listed(gpu))
+        group.aggregate(wide, list(floats))
+        for tensor, mean in zip(floats.values(), wide, strict=True):
+            tensor.detach().copy_(mean)
+        group.broadcast(*_listed(others), 0)
 
 
 def check_state(module: Any, optimizer: Any = None) -> None:
@@ -150,8 +165,7 @@ def check_state(module: Any, optimizer: Any = None) -> None:
         named |= {f"optimizer state {index} {k}": v for k, v in state.items() if torch.is_tensor(v)}
     for index, group in enumerate(optimizer.param_groups if optimizer else ()):
         named[f"learning rate of group {index}"] = torch.as_tensor(group["lr"])
-    arrays = [_array(tensor, name) for name, tensor in named.items()]
-    fronts.require_equal(comm.init(), arrays, list(named), "now")
+    fronts.require_equal(comm.init(), [_held(t, n) for n, t in named.items()], list(named), "now")
 
 
 def ddp_hook(state: Any, bucket: Any) -> Any:
@@ -170,6 +184,8 @@ def ddp_hook(state: Any, bucket: Any) -> Any:
     """
     buffer = bucket.buffer()
     name = f"bucket {bucket.index()}"
+    if devices.on_gpu(buffer):
+        return _group([buffer], [name]).start([buffer], [name])
     (mean,) = average_tensors([buffer], [buffer], [name])
     future: Any = torch.futures.Future()
     future.set_result(mean)
@@ -181,48 +197,29 @@ ddp_hook.__annotations__.clear()
 
 
 def init_process_group() -> None:
-    """torch.distributed's default group, over Gloo, of exactly the ranks of MPI. Collective.
+    """torch.distributed's default group, of exactly the ranks of MPI. Collective.
 
-    Rank 0 opens a store on a free port and broadcasts host and port, which ``MASTER_ADDR`` and
-    ``MASTER_PORT`` then say; ``RANK`` and ``WORLD_SIZE`` are set as well. Nothing has to be given to
-    the launcher.
+    Over Gloo, and over NCCL for tensors on GPUs where torch sees some. ``MASTER_ADDR``, ``MASTER_PORT``,
+    ``RANK`` and ``WORLD_SIZE`` are set; nothing has to be given to the launcher.
     """
-    from torch import distributed
-
-    ranks = comm.init()
-    hosts = fronts.broadcast_object(ranks, ranks.gather(socket.gethostname()), 0)
-    alone = len(set(hosts)) == 1
-    host = "127.0.0.1" if alone else hosts[0]
-    if alone:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = None
-    if ranks.rank == 0:
-        store = distributed.TCPStore(host, 0, ranks.size, True, wait_for_workers=False)
-    port = fronts.broadcast_object(ranks, store.port if store else None, 0)
-    if store is None:
-        store = distributed.TCPStore(host, port, ranks.size, False)
-    os.environ |= {
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
-        "RANK": str(ranks.rank),
-        "WORLD_SIZE": str(ranks.size),
-    }
-    report = sys.excepthook
-    distributed.init_process_group("gloo", store=store, rank=ranks.rank, world_size=ranks.size)
-    # torch's own hook keeps an exception's words back until ours has ended all ranks, and loses them
-    sys.excepthook = report
+    devices.init_process_group(comm.init(), devices.usual_library())
 
 
 def average_tensors(
-    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+    gradients: Sequence[Any],
+    like: Sequence[Any],
+    names: Sequence[str],
+    *,
+    any_values: bool = False,
 ) -> list[Any]:
     """The mean of each tensor over all ranks, in place, through one fused buffer. Collective.
 
     Args:
-        gradients: dense tensors on the CPU; None counts as zeros where another rank has one. float16
-            and bfloat16 are averaged in float32.
+        gradients: dense tensors; None counts as zeros where another rank has one. float16 and bfloat16
+            are averaged in float32. Those on a GPU go by NCCL.
         like: for each, a tensor of the same shape and dtype.
         names: for each, what errors call it.
+        any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
     Returns:
         The same tensors; new ones in place of None, unless no rank has a gradient there.
     Raises:
@@ -232,13 +229,21 @@ def average_tensors(
         torch.zeros_like(model, requires_grad=False) if gradient is None else gradient
         for gradient, model in zip(gradients, like, strict=True)
     ]
-    arrays = [_array(_wide(g), name) for g, name in zip(whole, names, strict=True)]
+    for tensor, name in zip(whole, names, strict=True):
+        _require_dense(tensor, name)
+    host = [i for i, tensor in enumerate(whole) if not devices.on_gpu(tensor)]
+    gpu = [i for i, tensor in enumerate(whole) if devices.on_gpu(tensor)]
+    arrays = [_array(_wide(whole[i]), names[i]) for i in host]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
     fused = [*arrays, present]
-    fronts.aggregate(comm.init(), fused, names, fused)
-    for tensor, array in zip(whole, arrays, strict=True):
-        if tensor.data_ptr() != array.ctypes.data:
-            tensor.copy_(torch.from_numpy(array))
+    called = [names[i] for i in host]
+    fronts.aggregate(comm.init(), fused, called, fused, any_values=any_values)
+    for i, array in zip(host, arrays, strict=True):
+        if whole[i].data_ptr() != array.ctypes.data:
+            whole[i].copy_(torch.from_numpy(array))
+    if gpu:
+        there, called = [whole[i] for i in gpu], [names[i] for i in gpu]
+        _group(there, called).aggregate(there, called)
     return [tensor if held else None for tensor, held in zip(whole, present > 0, strict=True)]
 
 
@@ -265,8 +270,12 @@ class _Averaging:
         self.averaged = False
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def average(self, *more: Any) -> None:
-        """Averages the gradients, and ``more`` tensors in place."""
+    def average(self, *more: Any, scaled: bool = False) -> None:
+        """Averages the gradients, and ``more`` tensors in place.
+
+        Args:
+            scaled: the loss was scaled: infinities are to be expected, and lower the scale.
+        """
         parameters = [
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -276,10 +285,12 @@ class _Averaging:
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
             names + ["loss"] * len(more),
+            any_values=scaled,
         )
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
         self.averaged = True
+        fronts.step_made(comm.init())
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -295,10 +306,9 @@ class _Averaging:
     def _compare(self, parameters: Sequence[Any], names: Sequence[str]) -> None:
         if not self.compared:
             self.compared = True
-            arrays = [_array(p, name) for p, name in zip(parameters, names, strict=True)]
             fronts.require_equal(
                 comm.init(),
-                arrays,
+                [_held(p, name) for p, name in zip(parameters, names, strict=True)],
                 names,
                 "before the first step",
                 "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
@@ -331,7 +341,7 @@ def _average_before_unscaling() -> None:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> None:
         if self.is_enabled() and hasattr(optimizer, _MARK):
-            average_gradients(optimizer)
+            _of(optimizer).average(scaled=True)
         original(self, optimizer)
 
     setattr(unscale_, _MARK, True)
@@ -344,22 +354,30 @@ def _tensors(parameters: Any) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if torch.is_tensor(value)}
 
 
+def _by_place(named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors of the host, and those on a GPU."""
+    gpu = {name: tensor for name, tensor in named.items() if devices.on_gpu(tensor)}
+    return {name: tensor for name, tensor in named.items() if name not in gpu}, gpu
+
+
+def _listed(named: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    return list(named.values()), list(named)
+
+
+def _group(tensors: Sequence[Any], names: Sequence[str]) -> devices.Group:
+    return devices.group_of(comm.init(), tensors, names)
+
+
 def _wide(tensor: Any) -> Any:
-    if tensor.dtype in (torch.float16, torch.bfloat16) and tensor.layout == torch.strided:
-        tensor = tensor.float()
-    return tensor
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _array(tensor: Any, name: str) -> Array:
-    """The tensor's own memory as a NumPy array; bfloat16, which NumPy lacks, as integers."""
-    if tensor.device.type != "cpu":
-        raise fail(
-            f"{name} is on a GPU",
-            where=f"{name}, device {tensor.device}",
-            why="fairlead.comm moves the memory of the node; NCCL moves that of GPUs, and faster",
-            remedy='`torch.distributed.init_process_group("nccl")` and DistributedDataParallel',
-            check="comm-device",
-        )
+def _held(tensor: Any, name: str) -> Array:
+    """What a tensor holds, to be compared; from a GPU it is copied."""
+    return _array(tensor.detach().cpu(), name)
+
+
+def _require_dense(tensor: Any, name: str) -> None:
     if tensor.layout != torch.strided:
         raise fail(
             f"the gradient of {name} is sparse",
@@ -368,6 +386,11 @@ def _array(tensor: Any, name: str) -> Array:
             remedy="make the embedding with `sparse=False`",
             check="comm-sparse",
         )
+
+
+def _array(tensor: Any, name: str) -> Array:
+    """The tensor's own memory, of the host, as an array; bfloat16, which NumPy lacks, as integers."""
+    _require_dense(tensor, name)
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.int16)

@@ -347,7 +347,15 @@ def _mpi_variable(site: Site, here: Here) -> Iterator[_Verdict]:
 
 
 def _folders(site: Site, here: Here) -> Iterator[_Verdict]:
-    for pattern in site.dependencies.folders:
+    yield from _versioned(here, site.dependencies.folders)
+
+
+def _plugin(site: Site, here: Here) -> Iterator[_Verdict]:
+    yield from _versioned(here, site.comm.plugin)
+
+
+def _versioned(here: Here, patterns: Iterable[str]) -> Iterator[_Verdict]:
+    for pattern in patterns:
         found = here.glob(pattern)
         if found:
             yield _holds(pattern, found[0])
@@ -595,6 +603,7 @@ _CHECKS: tuple[tuple[str, Callable[[Site, Here], Iterator[_Verdict]]], ...] = (
     ("gpu.vendor", _gpu_vendor),
     ("gpu.per_node", _gpus),
     ("gpu.transport", _transport),
+    ("comm.plugin", _plugin),
     ("storage.shared", _storage("shared")),
     ("storage.node_local", _storage("node_local")),
     ("storage.memory", _storage("memory")),

@@ -1,7 +1,8 @@
 """Compiled parts of fairlead, made from their source by this machine's compilers when first needed.
 
-They enter no image: an image's bytes must not depend on a compiler. Neither links a library, so what is
-compiled once runs in every image, whatever its C library and its MPI.
+Neither links a library, so what is compiled once runs in every image, whatever its C library and its MPI.
+An image's bytes must not depend on this machine's compiler: where an image has a core of its own, the compiler
+of its lock has made it (``runtime/native/compile.sh``).
 """
 
 from __future__ import annotations
@@ -24,14 +25,6 @@ _FLAGS = (
     "-std=c11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fno-builtin", "-fno-stack-protector",
     "-fvisibility=hidden", "-Wl,--hash-style=both",
 )  # fmt: skip
-# No contraction: every instruction set gives the same bits. No guards of statics, exceptions or type
-# information: they would need libstdc++. libgcc is the static one, which tells the processor's kind.
-_CORE_FLAGS = (
-    "-std=c++17", "-O3", "-fPIC", "-shared", "-nostdlib", "-fno-exceptions", "-fno-rtti",
-    "-fno-threadsafe-statics", "-fno-stack-protector", "-ffp-contract=off", "-fvisibility=hidden",
-    "-Wl,--hash-style=both",
-)  # fmt: skip
-_MODULES = ("api", "kernels", "lane", "mpi", "segment", "team")
 
 
 def witness_path(cache: Path) -> Path:
@@ -49,7 +42,14 @@ def core_path(cache: Path) -> Path:
     """Where the collective core is kept, or will be: a name for each source and processor."""
     folder = core_folder()
     files = [*sorted((folder / "src").iterdir()), folder / "include" / "fairlead_comm.h"]
-    return _kept(cache, "libfairlead_comm", files, _CORE_FLAGS)
+    return _kept(cache, "libfairlead_comm", files, _core_flags())
+
+
+def _core_flags() -> tuple[str, ...]:
+    """No contraction: every instruction set gives the same bits. No guards of statics, exceptions or type
+    information: they would need libstdc++. libgcc is the static one, which tells the processor's kind.
+    """
+    return tuple((core_folder() / "flags").read_text("utf-8").split())
 
 
 def _kept(cache: Path, stem: str, files: Sequence[Path], flags: Sequence[str]) -> Path:
@@ -101,10 +101,10 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """
     made = core_path(cache)
     folder = core_folder()
-    sources = [str(folder / "src" / f"{module}.cpp") for module in _MODULES]
+    sources = map(str, sorted((folder / "src").glob("*.cpp")))
     return _ensure(
         made,
-        [*cxx_compiler(environ), *_CORE_FLAGS, "-I", str(folder / "include"), *sources, "-lgcc"],
+        [*cxx_compiler(environ), *_core_flags(), "-I", str(folder / "include"), *sources, "-lgcc"],
         "the collective core cannot be compiled",
         "install a C++ compiler (g++), name a working one in CXX, or let mpi4py carry the gradients:"
         " FAIRLEAD_COMM_BACKEND=mpi4py",

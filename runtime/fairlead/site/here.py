@@ -50,11 +50,13 @@ class Here:
     Attributes:
         binds, devices: that are there.
         absent: patterns of binds that fit nothing.
+        plugin: folders of the site's dl_comm, the newest of a pattern first.
     """
 
     binds: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    plugin: tuple[str, ...] = ()
 
 
 NOTHING = Here()
@@ -70,4 +72,5 @@ def look(site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path(
         binds=seen(site.binds),
         devices=seen(site.devices),
         absent=tuple(p for p in site.binds if not matches((p,), environ, root)),
+        plugin=seen(site.comm.plugin),
     )

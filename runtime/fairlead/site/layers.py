@@ -189,6 +189,15 @@ def _merged(documents: tuple[Document, ...]) -> Site:
             check="missing-key",
             code=ExitCode.USAGE,
         )
+    if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
+        raise fail(
+            "the profile prefers dl_comm, and does not say where it is",
+            where=str(documents[-1].path),
+            why="neither it nor what it extends sets `comm.plugin`",
+            remedy='add plugin = ["FOLDER"] to [comm]; then ' + documents[-1].remedy,
+            check="missing-key",
+            code=ExitCode.USAGE,
+        )
     return _site(profile, documents, origins, references)
 
 
@@ -241,6 +250,7 @@ def _site(
         devices=profile.devices.paths,
         environment=part("environment", model.Environment),
         gpu=part("gpu", model.Gpu),
+        comm=part("comm", model.Gradients),
         storage=part("storage", model.Storage),
         node=part("node", model.Node),
         images=part("images", model.Images),

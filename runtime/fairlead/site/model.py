@@ -206,6 +206,19 @@ class Gpu:
 
 
 @dataclass(frozen=True)
+class Gradients:
+    """What carries the gradients of :mod:`fairlead.comm` here.
+
+    Attributes:
+        backend: the one that the site prefers; empty to leave it to fairlead.
+        plugin: folders that hold the site's own ``dl_comm``, patterns; of several the newest.
+    """
+
+    backend: str = ""
+    plugin: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Storage:
     """Where data can lie near a node. Paths may hold variables of the job, as ``$SCRATCH``.
 
@@ -310,6 +323,7 @@ class Site:
     devices: tuple[str, ...] = ()
     environment: Environment = field(default_factory=Environment)
     gpu: Gpu = field(default_factory=Gpu)
+    comm: Gradients = field(default_factory=Gradients)
     storage: Storage = field(default_factory=Storage)
     node: Node = field(default_factory=Node)
     images: Images = field(default_factory=Images)

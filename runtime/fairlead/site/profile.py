@@ -167,6 +167,13 @@ class GpuSection(Section):
     )
 
 
+class CommSection(Section):
+    backend: Literal["", "native", "mpi4py", "horovod", "dl_comm", "nccl"] = Field(
+        "", description="what carries gradients here by preference; empty to leave it to fairlead"
+    )
+    plugin: Globs = Field((), description="folders of the site's own module dl_comm; patterns")
+
+
 class StorageSection(Section):
     shared: str = Field("", description="the file system for a job's data")
     node_local: str = Field("", description="a disk of each node")
@@ -226,6 +233,7 @@ class SiteProfile(Strict):
     devices: PathsSection = Field(default_factory=PathsSection)
     environment: EnvironmentSection = Field(default_factory=EnvironmentSection)
     gpu: GpuSection = Field(default_factory=GpuSection)
+    comm: CommSection = Field(default_factory=CommSection)
     storage: StorageSection = Field(default_factory=StorageSection)
     node: NodeSection = Field(default_factory=NodeSection)
     watchdog: WatchdogSection = Field(default_factory=WatchdogSection)

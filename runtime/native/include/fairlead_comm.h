@@ -38,7 +38,8 @@ typedef enum {
     FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize, or after a failure */
     FAIRLEAD_TIMEOUT = 6,    /* FAIRLEAD_COMM_TIMEOUT_S passed in one call */
     FAIRLEAD_NO_MEMORY = 7,
-    FAIRLEAD_INTERRUPTED = 8 /* what fairlead_comm_while_waiting was given said so */
+    FAIRLEAD_INTERRUPTED = 8, /* what fairlead_comm_while_waiting was given said so */
+    FAIRLEAD_NONFINITE = 9    /* FAIRLEAD_COMM_NONFINITE=stop, and a rank passed NaN or infinity: on every rank */
 } fairlead_status;
 
 typedef enum {
@@ -51,7 +52,11 @@ typedef enum {
     FAIRLEAD_BYTES = 6     /* broadcast and match only */
 } fairlead_dtype;
 
-typedef enum { FAIRLEAD_SUM = 0, FAIRLEAD_MEAN = 1 } fairlead_operation;
+typedef enum {
+    FAIRLEAD_SUM = 0,
+    FAIRLEAD_MEAN = 1,
+    FAIRLEAD_ANY = 2 /* with | : NaN and infinity are values like others; else the rank that passes one is named */
+} fairlead_operation;
 
 /* Contiguous elements, at any address. `in` and `out` are the same place or do not overlap. */
 typedef struct {
@@ -73,6 +78,7 @@ typedef struct {
     double move_s;        /* the rest of the call */
     double blocked_s;     /* that the caller spent in the call, or in fairlead_comm_wait */
     uint64_t stalls;      /* waits longer than FAIRLEAD_COMM_STALL_S */
+    uint64_t aggregates;  /* of `calls`, those of fairlead_comm_aggregate and fairlead_comm_start */
 } fairlead_stats;
 
 /* How the ranks are laid out and what carries the bytes. */

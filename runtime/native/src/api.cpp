@@ -14,6 +14,7 @@ __thread Error last;
 struct State {
     Mpi mpi;
     Watch watch;
+    Timeline timeline;
     World world;
     Settings settings;
     Room<char> hosts;
@@ -21,6 +22,7 @@ struct State {
     fairlead_team *teams = nullptr;
     int count = 0;
     pid_t process = 0;
+    Here here;
     bool ready = false, finalized = false;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 };
@@ -30,18 +32,19 @@ State &state() {
     alignas(State) static char place[sizeof(State)];
     static State *made;
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    if (State *known = load(&made)) return *known;
     Lock lock(mutex);
-    if (!made) made = new (place) State;
+    if (!made) store(&made, new (place) State);
     return *made;
 }
 
 // Whether a call may be made now.
 int usable(const char *call) {
-    last = Error();
+    last.clear();
     State &s = state();
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
     if (!s.ready) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
-    if (getpid() != s.process)
+    if (s.here.forked())
         return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.process));
     return 0;
 }
@@ -67,11 +70,11 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
 }
 
 struct Told {
-    uint64_t protocol, chunk;
-    int32_t node_ranks, shared_memory, deterministic;
+    uint64_t protocol, chunk, run;
+    int32_t node_ranks, shared_memory, deterministic, nonfinite;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 2;  // of ranks among themselves; to be raised with whatever they must agree on
+constexpr uint64_t PROTOCOL = 3;  // of ranks among themselves; to be raised with whatever they must agree on
 
 // A call that every rank makes in the lane of the calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -97,7 +100,8 @@ int begin(State &s) {
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, beside its host's name.
-    const Told mine = {PROTOCOL, s.settings.chunk, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, {}};
+    const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
+    const Told mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, {}};
     Room<Told> told;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !told.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(told.at(), &mine, sizeof mine);
@@ -105,14 +109,18 @@ int begin(State &s) {
     const Told sent = told[0];
     if (int bad = mpi.check(mpi.Allgather(&sent, int(sizeof sent), mpi.byte, told.at(), int(sizeof sent), mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
     for (int i = 0; i < s.world.size; i++) memcpy(s.hosts.at() + size_t(i) * 64, told[size_t(i)].host, 64);
-    s.world.hosts = s.hosts.at(), s.world.watch = &s.watch;
+    s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline;
     for (int i = 1; i < s.world.size; i++) {
         const Told &a = told[0], &b = told[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.process = getpid();
-    if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, &last)) return bad;
+    s.here.mark();
+    s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), told[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
+    if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;
+    if (s.all.nodes() > 1)
+        if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     s.ready = true;
     return 0;
 }
@@ -143,7 +151,7 @@ Digest digest(const void *bytes, size_t size) {
 API const char *fairlead_comm_error(void) { return last.text; }
 
 API int fairlead_comm_init(void) {
-    last = Error();
+    last.clear();
     State &s = state();
     Lock lock(s.mutex);
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_init was called after fairlead_comm_finalize; MPI can be started once in a process");
@@ -153,22 +161,26 @@ API int fairlead_comm_init(void) {
 
 API int fairlead_comm_finalize(void) {
     State &s = state();
-    last = Error();
+    last.clear();
     if (!s.ready && !s.finalized) return 0;
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_finalize was called twice by rank %d (%s)", s.world.rank, s.world.host(s.world.rank));
     if (int bad = usable("fairlead_comm_finalize")) return bad;
     int first = 0;
     Error error;
+    error.clear();
     for (fairlead_team *team = s.teams; team; team = team->next)
         if (int bad = team->drain(&error))
             if (!first) first = bad, last = error;
     const Tensors none = {nullptr, 0};
     // Who waits for this rank in a team waits in vain.
     for (fairlead_team *team = s.teams; team; team = team->next) team->leave();
+    store(&s.watch.ended, uint32_t(1));
     if (!first) first = together(s, FINALIZE, none, none, 0, 0);
     if (first) s.all.leave();
     s.finalized = true;
+    s.timeline.flush();
     if (first) return first;  // other ranks will not come to what follows
+    if (int bad = s.watch.exchange.close(&last)) return bad;
     for (fairlead_team *team = s.teams; team; team = team->next) team->close();
     s.all.close();
     s.ready = false;
@@ -223,7 +235,7 @@ API int fairlead_comm_team(int threads, fairlead_team **team) {
 namespace {
 int check_operation(int operation, const char *call) {
     const int wire = operation >> 8;
-    if ((operation & 0xff) > 1 || (wire && wire != F16 && wire != BF16)) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no operation %d", call, operation);
+    if ((operation & 0xff) > (FAIRLEAD_MEAN | FAIRLEAD_ANY) || (wire && wire != F16 && wire != BF16)) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no operation %d", call, operation);
     return 0;
 }
 }  // namespace
@@ -348,7 +360,7 @@ API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fair
         if (ours[i].a != firsts[i].a || ours[i].b != firsts[i].b) found[mine] = int64_t(i) + 1;
     fairlead_tensor row = {found.at(), found.at(), ranks, FAIRLEAD_INT64, 0, nullptr};
     const Tensors rows = {&row, 1};
-    if (int bad = together(s, AGGREGATE, rows, rows, FAIRLEAD_SUM, 0)) return bad;
+    if (int bad = together(s, GATHER, rows, rows, FAIRLEAD_SUM, 0)) return bad;
     *match = {1, -1, -1};
     for (size_t i = 0; i < ranks; i++)
         if (found[i] && (match->matches || found[i] - 1 < match->tensor)) *match = {0, int32_t(i), found[i] - 1};

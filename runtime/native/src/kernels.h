@@ -22,7 +22,8 @@ struct Kernels {
     // Adds sources[0][i] + sources[1][i] + … from the left in `summed_in(forms[0])`, multiplies by
     // `scale` (floating forms), writes to `one` and, unless null, to `two`, each in a form of its own. What
     // `two` holds has the bits that `one` holds, converted. `past`: `two` may be written past the caches.
-    void (*sum)(void *one, Form one_form, void *two, Form two_form, const void *const *sources, const Form *forms,
+    // Whether a sum, before it was rounded to a half, is NaN or infinite; of floating forms.
+    bool (*sum)(void *one, Form one_form, void *two, Form two_form, const void *const *sources, const Form *forms,
                 int count_of_sources, size_t count, double scale, bool past);
 };
 

@@ -1,11 +1,12 @@
 #include "lane.h"
 
 namespace fairlead {
-namespace {
 
 const char *kind_name(uint64_t kind) {
     switch (kind & 0xff) {
-        case AGGREGATE: return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
+        case AGGREGATE:
+            if (kind >> 8 & FAIRLEAD_ANY) return kind >> 8 & 1 ? "aggregate (mean, any values)" : "aggregate (sum, any values)";
+            return kind >> 8 & 1 ? "aggregate (mean)" : "aggregate (sum)";
         case BROADCAST: return "broadcast";
         case FINALIZE: return "finalize";
         case BARRIER: return "barrier";
@@ -16,6 +17,8 @@ const char *kind_name(uint64_t kind) {
     }
     return "?";
 }
+
+namespace {
 
 const char *form_name(uint64_t form) {
     static const char *const names[] = {"float32", "float64", "float16", "bfloat16", "int32", "int64", "bytes"};
@@ -77,6 +80,11 @@ int Settings::read(Error *error) {
     chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 384, &bad) * 1024);
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
+    const char *asked = getenv("FAIRLEAD_COMM_NONFINITE");
+    nonfinite = !asked || !*asked || !strcmp(asked, "tell") ? TELL : !strcmp(asked, "stop") ? STOP : IGNORE;
+    if (nonfinite == IGNORE && strcmp(asked, "ignore")) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_NONFINITE=%.100s is none of tell, stop and ignore", asked);
+    timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
+    timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
     deterministic = number_of("FAIRLEAD_COMM_DETERMINISTIC", 0, &bad) != 0;
     if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number from 0 to 1000000000", bad, getenv(bad));
     if (chunk < 4096 || chunk > (size_t(1) << 28))
@@ -131,12 +139,17 @@ class Lane::Wait {
         if (armed_) store(&lane_.segment_.mine().waiting, uint32_t(0));
         armed_ = false;
         turns_ = 0;
+        if (shown_) store(&lane_.awaited_, uint64_t(0)), shown_ = false;
     }
     int idle(Error *error) {
-        if (++turns_ == 1) begun_ = now_s();
+        if (++turns_ == 1) {
+            begun_ = now_s();
+            lane_.segment_.ring(true);
+        }
         const long spin_us = helper_ || lane_.crowded_ ? 0 : lane_.settings_->spin_us;
-        if (turns_ < 64 && spin_us) {
-            for (int i = 0; i < 4; i++) relax();
+        if (turns_ < 128 && spin_us) {
+            // What comes soon is seen at once: a pause may be 140 cycles, as long as a line of cache travels.
+            if (turns_ > 32) relax();
             return 0;
         }
         const double now = now_s();
@@ -173,12 +186,27 @@ class Lane::Wait {
     int look(double now, Error *error) {
         if (now - looked_ < 0.1) return 0;
         looked_ = now;
+        Exchange &others = lane_.world_->watch->exchange;
+        if (int bad = look_here(now, error)) {
+            if (bad == FAIRLEAD_DIFFER || bad == FAIRLEAD_PEER_LOST) others.tell(*error, gone_ == 0);
+            return bad;
+        }
+        if (counter == &Seat::arrived && !shown_) {
+            store(&lane_.kind_, kind_), store(&lane_.awaited_, wanted);
+            shown_ = true;
+        }
+        return others.look(now - begun_, error);
+    }
+
+    // What the seats of this node tell.
+    int look_here(double now, Error *error) {
         Segment &segment = lane_.segment_;
         const World &world = *lane_.world_;
         if (int bad = crossed(error)) return bad;
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
+            if (load(&segment.seat(i).ended)) gone_ = rank;
             if (load(&segment.seat(i).ended) && lane_.id_ == 0)
                 return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
                                   static_cast<unsigned long long>(lane_.calls_), lane_.name_);
@@ -187,6 +215,7 @@ class Lane::Wait {
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
             if (segment.alive(i)) continue;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, and ended meanwhile
+            gone_ = rank;
             return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
@@ -207,7 +236,7 @@ class Lane::Wait {
     }
 
     // Whether another rank's only thread waits for this rank in another lane, while this rank's only thread
-    // waits for it here: neither can come. Seen in one node.
+    // waits for it here: neither can come. Seen in one node; of several `Exchange` knows.
     int crossed(Error *error) {
         Segment &segment = lane_.segment_;
         Watch &watch = *lane_.world_->watch;
@@ -247,7 +276,8 @@ class Lane::Wait {
             else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", rank, lane_.world_->host(rank)));
         }
         if (left_out) snprintf(to + used, size - used, " and %d more", left_out);
-        else if (!used) snprintf(to, size, "ranks on other hosts");
+        else if (!used && !(counter == &Seat::arrived && lane_.id_ >= 0 && lane_.world_->watch->exchange.missing(uint32_t(lane_.id_), wanted, to, size)))
+            snprintf(to, size, "ranks on other hosts");
     }
 
     void tell(double waited) {
@@ -271,7 +301,8 @@ class Lane::Wait {
     long turns_ = 0, yields_ = 0;
     double begun_ = 0, looked_ = 0;
     int told_ = 0;
-    bool armed_ = false;
+    bool armed_ = false, shown_ = false;
+    int gone_ = -1;  // the rank that is found to come no more
     uint32_t bell_ = 0;
     static constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
     int crossed_with_ = -1;
@@ -299,14 +330,10 @@ bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
 
 // --- opening ---------------------------------------------------------------------------------
 
-int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error) {
-    Watch &watch = *world.watch;
-    if (watch.count < Watch::MOST) {
-        watch.lanes[id_ = watch.count] = this;
-        store(&watch.count, id_ + 1);
-    }
+int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error) {
     mpi_ = &mpi, world_ = &world, settings_ = &settings;
     snprintf(name_, sizeof name_, team < 0 ? "all" : "team %d", team);
+    laps_.on(world.timeline);
     auto bad = [&](int code, const char *call) { return mpi.check(code, call, error); };
     if (int code = bad(mpi.Comm_dup(from, &comm_), "MPI_Comm_dup")) return code;
     if (int code = bad(mpi.Comm_set_errhandler(comm_, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
@@ -366,6 +393,12 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
             return error->set(FAIRLEAD_NO_MEMORY, "no memory for the pieces of %d nodes", nodes_);
     }
     crowded_ = locals_ > cpus();
+    Watch &watch = *world.watch;
+    if (watch.count < Watch::MOST) {
+        watch.lanes[id_ = watch.count] = this;
+        store(&watch.count, id_ + 1);
+    }
+    world.timeline->name(id_, name_, part);
     return 0;
 }
 
@@ -402,35 +435,41 @@ void Lane::close() {
 
 int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
     Seat &mine = segment_.mine();
-    // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
-    const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
-    mark_[0] = mark, mark_[1] = ~mark;
     Mpi::Handle request = mpi_->request_null;
-    mine.call[calls_ & 1] = call;
+    Arrival &arrival = mine.arrivals[calls_ & 1];
+    arrival.call = call;
     store(&mine.arrived, calls_ + 1);
+    store(&arrival.number, calls_ + 1);
     segment_.ring();
     if (nodes_ > 1) {
-        if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-        int code = mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request);
-        if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
-        if (int bad = mpi_->check(code, "MPI_Iallreduce", error)) return bad;
+        // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
+        const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
+        mark_[0] = mark, mark_[1] = ~mark;
+        const MpiTurn turn(*mpi_);
+        if (int bad = mpi_->check(mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
     }
     calls_++;
     wait.counter = &Seat::arrived, wait.wanted = calls_;
     wait.network = nodes_ > 1;
+    const uint64_t parity = (calls_ - 1) & 1;
+    auto here = [&](int i) { return load(&segment_.seat(i).arrivals[parity].number) >= calls_; };
     bool same = true, done = nodes_ == 1, arrived = false;
     int failed = 0;
     int bad = until(
         [&] {
             if (!done) failed = test(&request, &done, error);
-            if (!arrived) arrived = all(&Seat::arrived, calls_);
+            if (!arrived) {
+                arrived = here(slowest_);
+                for (int i = 0; arrived && i < locals_; i++)
+                    if (!here(i)) slowest_ = i, arrived = false;
+            }
             return failed || (done && arrived);
         },
         wait, error);
     if (bad || failed) return bad ? bad : failed;
     if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
-        for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).call[(calls_ - 1) & 1] == segment_.seat(0).call[(calls_ - 1) & 1];
+        for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
     return same ? 0 : differ(call, tensors, error);
 }
 
@@ -495,10 +534,8 @@ Mpi::Handle Lane::type_of(Form form) const {
 int Lane::post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error) {
     const Mpi &m = *mpi_;
     const Mpi::Handle operation = form == F16 ? m.sum_f16 : form == BF16 ? m.sum_bf16 : m.sum;
-    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = m.Iallreduce(m.in_place, at, int(count), type_of(form), operation, across_, request);
-    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
-    return m.check(code, "MPI_Iallreduce", error);
+    const MpiTurn turn(*mpi_);
+    return m.check(m.Iallreduce(m.in_place, at, int(count), type_of(form), operation, across_, request), "MPI_Iallreduce", error);
 }
 
 Lane::Pieces Lane::pieces(size_t count, uint64_t slot) {
@@ -513,10 +550,8 @@ int Lane::scatter(const char *at, size_t count, Form form, uint64_t slot, Mpi::H
     const size_t bytes = count * width(form);
     memcpy(p.mine, at, bytes);
     memset(p.mine + bytes, 0, p.each * size_t(nodes_) * width(form) - bytes);
-    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = m.Ialltoall(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), across_, request);
-    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
-    return m.check(code, "MPI_Ialltoall", error);
+    const MpiTurn turn(*mpi_);
+    return m.check(m.Ialltoall(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), across_, request), "MPI_Ialltoall", error);
 }
 
 int Lane::collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error) {
@@ -524,19 +559,16 @@ int Lane::collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, 
     const Pieces p = pieces(count, slot);
     for (size_t i = 0; i < size_t(nodes_); i++) sources_[i] = p.theirs + i * p.each * width(form), forms_[i] = form;
     kernels().sum(p.mine, form, nullptr, form, sources_.at(), forms_.at(), nodes_, p.each, 1, false);
-    if (!m.multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = m.Iallgather(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), collected_, request);
-    if (!m.multiple) pthread_mutex_unlock(&mpi_->alone);
-    return m.check(code, "MPI_Iallgather", error);
+    const MpiTurn turn(*mpi_);
+    return m.check(m.Iallgather(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), collected_, request), "MPI_Iallgather", error);
 }
 
 int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
     int flag = 0;
-    if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-    int code = mpi_->Test(request, &flag, mpi_->no_status);
-    if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
+    const MpiTurn turn(*mpi_);
+    const int bad = mpi_->check(mpi_->Test(request, &flag, mpi_->no_status), "MPI_Test", error);
     *done = flag != 0;
-    return mpi_->check(code, "MPI_Test", error);
+    return bad;
 }
 
 // --- the pipelines ---------------------------------------------------------------------------
@@ -567,6 +599,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     auto sums_of = [&](uint64_t k, int place) { return in_place ? segment_.given((place + 1) % locals_, base + k) : segment_.result(base + k); };
 
     auto pack = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, PACK, k);
         const Chunk c = chunk(k);
         char *to = segment_.given(local_, base + k);
         auto give = [&](const char *in, char *, uint64_t n) {
@@ -580,6 +613,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         }
     };
     auto sum = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, SUM, k);
         const Chunk c = chunk(k);
         uint64_t at = c.begin(local_) - c.from;
         char *result = sums_of(k, local_);
@@ -596,12 +630,14 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
                     forms[used++] = i == local_ ? form : wire;
                 }
                 const bool last = i == locals_;
-                kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1, past);
+                const bool odd = kernel.sum(one, sums, last ? two : nullptr, form, sources, forms, used, n, last && early ? scale : 1, past);
+                if (odd && last && looks_) doubt(in, one, form, sums, n, !two || two != in);
             }
             at += n;
         });
     };
     auto take = [&](uint64_t k) {
+        const Laps::Lap lap(laps_, TAKE, k);
         const Chunk c = chunk(k);
         const char *from = nullptr;
         auto put = [&](const char *, char *out, uint64_t n) {
@@ -614,6 +650,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
         for (int i = 0; i < locals_; i++) {
             if (i == local_ && !network) continue;  // written with the sum
             from = sums_of(k, i) + (c.begin(i) - c.from) * wide;
+            if (doubted(i)) stream.each(c.begin(i), c.end(i), [&](const char *in, char *, uint64_t n) { look(in, form, n); });
             stream.each(c.begin(i), c.end(i), put);
         }
     };
@@ -642,6 +679,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             bool done = false;
             if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
             if (done) {
+                laps_.arrived(reduced);
                 char *at = share(reduced, &count);
                 if (ordered) memcpy(at, pieces(count, reduced % DEPTH).theirs, count * wide);
                 store(&mine.reduced, base + ++reduced);
@@ -660,7 +698,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             Mpi::Handle *request = &requests[posted % DEPTH];
             if (int bad = ordered ? scatter(at, count, sums, posted % DEPTH, request, error) : post(at, count, sums, request, error)) return bad;
             if (!ordered) collected++;
-            posted++;
+            laps_.posted(posted++);
             wait.moved();
         } else if (packed < K && all(&Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH)) {
             pack(packed);
@@ -703,6 +741,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             bool done = false;
             if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
             if (done) {
+                laps_.arrived(reduced);
                 store(&mine.reduced, base + ++reduced);
                 segment_.ring();
                 wait.moved();
@@ -710,6 +749,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
         }
         const Seat &first = segment_.seat(0);
         if (source && packed < K && free_for(packed)) {
+            const Laps::Lap lap(laps_, PACK, packed);
             char *to = segment_.result(base + packed);
             const Chunk c = chunk(packed);
             stream.each(c.from, c.to, [&](const char *in, char *, uint64_t n) {
@@ -721,13 +761,12 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             wait.moved();
         } else if (posts && posted < K && (here ? load(&segment_.seat(root_place).packed) > base + posted : free_for(posted))) {
             const Chunk c = chunk(posted);
-            if (!mpi_->multiple) pthread_mutex_lock(&mpi_->alone);
-            int code = mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]);
-            if (!mpi_->multiple) pthread_mutex_unlock(&mpi_->alone);
-            if (int bad = mpi_->check(code, "MPI_Ibcast", error)) return bad;
-            posted++;
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Ibcast(segment_.result(base + posted), int((c.to - c.from) * w), mpi_->byte, root_node, leaders_, &requests[posted % DEPTH]), "MPI_Ibcast", error)) return bad;
+            laps_.posted(posted++);
             wait.moved();
         } else if (load(network ? &first.reduced : &segment_.seat(root_place).packed) > base + taken) {
+            const Laps::Lap lap(laps_, TAKE, taken);
             const char *from = segment_.result(base + taken);
             const Chunk c = chunk(taken);
             stream.each(c.from, c.to, [&](const char *in, char *out, uint64_t n) {
@@ -749,24 +788,77 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
 }
 
 // What fits goes with the arrival itself: one exchange, and every rank adds up for itself.
-void Lane::flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root) {
+void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root) {
     const Kernels &kernel = kernels();
     const uint64_t parity = (calls_ - 1) & 1;
     const double scale = operation & 1 ? 1.0 / world_->size : 1;
+    auto given = [&](int place) { return few ? segment_.few(place, parity) : segment_.flat(place, parity); };
     size_t at = 0;
     for (uint64_t i = 0; i < count; i++) {
         const Form form = Form(tensors[i].dtype);
         const size_t bytes = tensors[i].count * width(form);
         if (kind == BROADCAST || kind == MATCH) {
-            if (tensors[i].out) memmove(tensors[i].out, segment_.flat(place_of_[size_t(root)], parity) + at, bytes);
+            if (tensors[i].out) memmove(tensors[i].out, given(place_of_[size_t(root)]) + at, bytes);
         } else {
             const void *sources[FLAT_RANKS];
             Form forms[FLAT_RANKS];
-            for (int j = 0; j < locals_; j++) sources[j] = segment_.flat(j, parity) + at, forms[j] = form;
-            kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
+            for (int j = 0; j < locals_; j++) sources[j] = given(j) + at, forms[j] = form;
+            const bool odd = kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
+            if (odd && looks_) look_flat(tensors[i], few, parity, at);
         }
         at += rounded_up(bytes, 8);
     }
+}
+
+// What comes of a doubt. All doubts of a node are known: each was noted before the others could take the sums. Who
+// has passed something odd has noted that before it took them.
+int Lane::judge(int nonfinite, Wait &wait, Error *error) {
+    auto noted = [&](uint64_t passed) {
+        int place = 0;
+        for (; place < locals_; place++) {
+            const auto &odd = segment_.seat(place).odd[calls_ & 1];
+            if (load(passed ? &odd.passed : &odd.doubted) == calls_) break;
+        }
+        return place;
+    };
+    int place = noted(0);
+    const bool doubts = place < locals_;
+    if (doubts) {
+        wait.network = false;
+        wait.counter = &Seat::taken, wait.wanted = chunks_;
+        if (int bad = until([&] { return all(&Seat::taken, chunks_); }, wait, error)) return bad;
+    }
+    const int passed = doubts ? noted(1) : locals_;
+    const bool sure = passed < locals_;
+    if (sure) place = passed;
+    char words[sizeof Seat::odd[0].words] = "";
+    if (doubts) memcpy(words, segment_.seat(place).odd[calls_ & 1].words, sizeof words);
+    if (nonfinite == TELL) {
+        // The owner of the sums speaks where nobody has it from himself.
+        bool told = sure;
+        for (int i = 0; i < locals_ && doubts; i++) told = told || load(&segment_.seat(i).told_odd);
+        if (doubts && !told && place == local_) say_odd(words);
+        return 0;
+    }
+    if (nodes_ > 1) {
+        // The lowest rank that is sure, else the lowest that is in doubt.
+        const int64_t rank = doubts ? segment_.seat(place).rank : 0, size = world_->size;
+        odd_[0] = doubts ? (sure ? 2 : 1) * size - rank : 0;
+        Mpi::Handle request = mpi_->request_null;
+        {
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
+        }
+        bool done = false;
+        int failed = 0;
+        wait.network = true;
+        const int bad = until([&] { return (failed = test(&request, &done, error)) || done; }, wait, error);
+        if (bad || failed) return bad ? bad : failed;
+        if (!odd_[1]) return 0;
+        const int from = int(odd_[1] > size ? 2 * size - odd_[1] : size - odd_[1]);
+        if (int wrong = mpi_->check(mpi_->Bcast(words, int(sizeof words), mpi_->byte, from, comm_), "MPI_Bcast", error)) return wrong;
+    } else if (!doubts) return 0;
+    return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }
 
 int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error) {
@@ -786,20 +878,27 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         padded += rounded_up(tensors[i].count * width(form), 8);
         used[form] = used[form] || tensors[i].count;
     }
+    const int nonfinite = kind == AGGREGATE && !(operation & FAIRLEAD_ANY) ? settings_->nonfinite : IGNORE;
+    store(&kind_, call.kind);
+    number_ = calls_ + 1, all_of_ = all_of;
+    looks_ = nonfinite != IGNORE && !segment_.mine().told_odd;
     const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
+    const bool few = padded <= FEW;
     if (flat_fits && kind != FINALIZE) {
         size_t at = 0;
-        char *to = segment_.flat(local_, calls_ & 1);
+        char *to = few ? segment_.few(local_, calls_ & 1) : segment_.flat(local_, calls_ & 1);
         for (uint64_t i = 0; i < count; i++) {
             const size_t size = tensors[i].count * width(Form(tensors[i].dtype));
-            if (size && ((kind != BROADCAST && kind != MATCH) || root == world_->rank)) memcpy(to + at, tensors[i].in, size);
+            if (size && ((kind != BROADCAST && kind != MATCH) || root == world_->rank)) kernels().convert(to + at, RAW, tensors[i].in, RAW, size);
             at += rounded_up(size, 8);
         }
     }
     Wait wait(*this, helper, call.kind);
+    laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
     int bad = agree(call, all_of, wait, error);
     const double agreed = now_s();
-    if (!bad && flat_fits) flat(tensors, count, kind, operation, root);
+    const bool failed = bad;
+    if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
             if (!used[f]) continue;
@@ -807,13 +906,22 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
             bad = streams_[f].set(tensors, count, form, error);
             if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
         }
+    if (!bad && nonfinite != IGNORE) {
+        const auto &mine = segment_.mine().odd[calls_ & 1];
+        if (!flat_fits) bad = judge(nonfinite, wait, error);
+        else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
+    }
+    const double ended = now_s();
     stats.calls++;
+    stats.aggregates += kind == AGGREGATE;
     stats.bytes += bytes;
     stats.wait_s += agreed - begun;
-    stats.move_s += now_s() - agreed;
+    stats.move_s += ended - agreed;
+    if (laps_.on())
+        laps_.add({0, uint64_t(begun * 1e9), failed ? 0 : uint64_t(agreed * 1e9), uint64_t(ended * 1e9), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
     // of the call in other lanes, of which nobody knows how far they came.
-    if (bad && (!told_apart_ || abandoned_)) {
+    if (bad && bad != FAIRLEAD_NONFINITE && (!told_apart_ || abandoned_)) {
         broken_ = true;
         broke_ = *error;
     }

@@ -8,14 +8,20 @@
 #pragma once
 
 #include "fairlead_comm.h"
+#include "exchange.h"
+#include "finite.h"
 #include "kernels.h"
 #include "mpi.h"
 #include "segment.h"
+#include "timeline.h"
 
 namespace fairlead {
 
 // Kinds of call.
 enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
+enum Odd { TELL, STOP, IGNORE };
+
+const char *kind_name(uint64_t kind);  // of Call::kind
 
 // Settings of this process, read once from the environment.
 struct Settings {
@@ -25,6 +31,9 @@ struct Settings {
     size_t chunk;   // bytes
     int node_ranks;  // that share memory at most; 0: all of a node
     bool shared_memory;
+    int nonfinite;  // what is done about NaN and infinities: of enum Odd
+    double timeline_mb;
+    bool timeline_chunks;
     bool deterministic;  // nodes' sums are added in the order of the nodes, not in one of MPI's
     int read(Error *error);
 };
@@ -53,13 +62,16 @@ class Lane;
 
 // What this process's threads wait for, so that ranks that wait for each other in different lanes find out.
 struct Watch {
-    static constexpr int MOST = 256;
+    static constexpr int MOST = Standing::MOST_LANES;
     Lane *lanes[MOST] = {};  // the same number on every rank; the first is that of the seats' `blocked`
     int count = 0;
+    uint32_t ended = 0;  // finalize was called
+    Exchange exchange;   // with other nodes; opened where there are any
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
     int (*go_on)(void) = nullptr;  // asked by the thread that gave it
     pthread_t asked = {};
+    uint32_t told_odd = 0;  // this rank has said that it passed NaN or infinity
     bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
 };
 
@@ -67,6 +79,7 @@ struct Watch {
 struct World {
     int rank, size;
     Watch *watch;
+    Timeline *timeline;
     const char *hosts;  // of each rank, 64 bytes each
     const char *host(int of) const { return hosts + size_t(of) * 64; }
 };
@@ -78,8 +91,8 @@ struct Tensors {
 
 class Lane {
   public:
-    // Collective over `from`. `team` is for messages; -1: none.
-    int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, Error *error);
+    // Collective over `from`. `team` and `part`, the lane's number in it, are for messages; -1: none.
+    int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error);
     void close();
 
     // Moves `part`, once all ranks have shown to have the same `all_of`. `operation` is SUM or MEAN and, in
@@ -95,6 +108,12 @@ class Lane {
     // So many calls are started, by whichever thread.
     void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
     uint64_t calls() const { return calls_; }
+    const char *name() const { return name_; }
+    // For other ranks: the calls that this one has come to or has started; the call in whose agreement it has
+    // waited for long, and its kind (0: none).
+    uint64_t come() const { return most(load(&segment_.mine().arrived), load(&segment_.mine().promised)); }
+    uint64_t awaited() const { return load(&awaited_); }
+    uint64_t kind() const { return load(&kind_); }
     // The calling thread waits for this call and for nothing else, until told otherwise.
     void block(uint64_t call);
     void unblock();
@@ -106,7 +125,7 @@ class Lane {
     class Wait;
     int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
     int differ(const Call &call, const Tensors &tensors, Error *error);
-    void flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root);
+    void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
@@ -123,6 +142,17 @@ class Lane {
     int collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
     int test(Mpi::Handle *request, bool *done, Error *error);
     bool all(uint64_t Seat::*counter, uint64_t least);
+    // NaN and infinities, of which the sums tell: odd.cpp. A rank whose share of the sums is odd says so to the
+    // others of its node before they take it, and each looks whether it has passed something odd there itself.
+    void doubt(const char *in, const char *sums, Form form, Form summed, uint64_t n, bool kept);
+    void look(const char *in, Form form, uint64_t n);
+    void look_flat(const fairlead_tensor &tensor, bool few, uint64_t parity, size_t at);
+    bool doubted(int place) const { return looks_ && load(&segment_.seat(place).odd[number_ & 1].doubted) == number_; }
+    void name_odd(char *words, size_t size, int rank, const char *what, uint64_t tensor, uint64_t element) const;
+    void name_sum(char *words, size_t size, const char *what, uint64_t tensor, uint64_t element) const;
+    void find(const char *at, Form form, uint64_t *tensor, uint64_t *element) const;
+    void say_odd(const char *words);
+    int judge(int nonfinite, Wait &wait, Error *error);
 
     Mpi *mpi_ = nullptr;
     const World *world_ = nullptr;
@@ -147,8 +177,14 @@ class Lane {
     bool broken_ = false, told_apart_ = false;
     int id_ = -1;  // in the watch
     const uint32_t *abandoned_ = nullptr;
+    uint64_t awaited_ = 0;
     int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed
     Error broke_;
+    Laps laps_;
+    bool looks_ = false;  // in this call
+    uint64_t kind_ = 0, number_ = 0;  // of this call, and
+    Tensors all_of_ = {};             // all of its tensors
+    int64_t odd_[2];      // the lowest rank that has passed something odd: MPI may write there later
     Stream streams_[7];
 };
 

@@ -76,7 +76,8 @@ int Mpi::find(Error *error) {
         WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Comm_dup),
         WANT(Comm_split), WANT(Comm_split_type), WANT(Comm_rank), WANT(Comm_size), WANT(Comm_free),
         WANT(Comm_set_errhandler), WANT(Allreduce), WANT(Iallreduce), WANT(Bcast), WANT(Ibcast), WANT(Allgather),
-        WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Error_string), WANT(Op_create),
+        WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Isend), WANT(Issend), WANT(Iprobe), WANT(Recv), WANT(Error_string),
+        WANT(Op_create),
 #undef WANT
     };
     for (auto &want : wanted)
@@ -102,7 +103,7 @@ int Mpi::find(Error *error) {
         i16 = handle("ompi_mpi_int16_t"), i32 = handle("ompi_mpi_int32_t"), i64 = handle("ompi_mpi_int64_t"), byte = handle("ompi_mpi_byte");
         errors_return = handle("ompi_mpi_errors_return"), info_null = handle("ompi_mpi_info_null");
         request_null = handle("ompi_request_null");
-        shared_type = 0;
+        shared_type = 0, any_source = -1;
         in_place = reinterpret_cast<void *>(1), no_status = nullptr;
         if (!world || !sum || !max || !min || !f32 || !f64 || !i16 || !i32 || !i64 || !byte || !errors_return || !info_null)
             return error->set(FAIRLEAD_NO_MPI, "%s is an Open MPI without its predefined handles", library);
@@ -111,14 +112,14 @@ int Mpi::find(Error *error) {
         world = 0x101, sum = 0x21, min = 0x22, max = 0x23;
         f32 = 0x210, f64 = 0x214, i16 = 0x248, i32 = 0x250, i64 = 0x258, byte = 0x247;
         errors_return = 0x143, info_null = 0x130, request_null = 0x180;
-        shared_type = 221;
+        shared_type = 221, any_source = -1;
         in_place = reinterpret_cast<void *>(1), no_status = nullptr;
     } else {
         abi = MPICH;
         world = 0x44000000, max = 0x58000001, min = 0x58000002, sum = 0x58000003;
         f32 = 0x4c00040a, f64 = 0x4c00080b, i16 = 0x4c000238, i32 = 0x4c000439, i64 = 0x4c00083a, byte = 0x4c00010d;
         errors_return = 0x54000001, info_null = 0x1c000000, request_null = 0x2c000000;
-        shared_type = 1;
+        shared_type = 1, any_source = -2;
         in_place = reinterpret_cast<void *>(-1), no_status = reinterpret_cast<void *>(1);
     }
     pthread_mutex_init(&alone, nullptr);

@@ -32,6 +32,10 @@ struct Mpi {
     int (*Iallgather)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Ialltoall)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Test)(Handle *, int *, void *);
+    int (*Isend)(const void *, int, Handle, int, int, Handle, Handle *);
+    int (*Issend)(const void *, int, Handle, int, int, Handle, Handle *);
+    int (*Iprobe)(int, int, Handle, int *, void *);
+    int (*Recv)(void *, int, Handle, int, int, Handle, void *);
     int (*Error_string)(int, char *, int *);
     int (*Op_create)(void (*)(void *, void *, int *, void *), int, Handle *);
 
@@ -41,7 +45,7 @@ struct Mpi {
     bool ours;      // init started it
     Handle world, sum, max, min, f32, f64, i16, i32, i64, byte, errors_return, info_null, request_null;
     Handle sum_f16, sum_bf16;  // of i16, whose bits are halves
-    int shared_type;
+    int shared_type, any_source;
     void *in_place, *no_status;
     pthread_mutex_t alone;  // where not `multiple`: one thread at a time
 
@@ -53,6 +57,21 @@ struct Mpi {
     int start(Error *error);
     // Whether a call went well.
     int check(int code, const char *call, Error *error) const;
+};
+
+// This thread's turn to call the MPI, where one thread at a time may.
+class MpiTurn {
+  public:
+    explicit MpiTurn(Mpi &mpi) : mpi_(mpi) {
+        if (!mpi_.multiple) pthread_mutex_lock(&mpi_.alone);
+    }
+    ~MpiTurn() {
+        if (!mpi_.multiple) pthread_mutex_unlock(&mpi_.alone);
+    }
+    MpiTurn(const MpiTurn &) = delete;
+
+  private:
+    Mpi &mpi_;
 };
 
 }  // namespace fairlead

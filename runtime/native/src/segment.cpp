@@ -150,9 +150,10 @@ Segment::~Segment() {
     if (file_ >= 0) close(file_);
 }
 
-void Segment::ring() {
+void Segment::ring(bool sure) {
     if (ranks_ == 1) return;
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    // The fence lasts until the other cores have seen what was stored: as long as a small call.
+    if (sure) __atomic_thread_fence(__ATOMIC_SEQ_CST);
     for (int i = 0; i < ranks_; i++)
         if (i != place_ && __atomic_load_n(&seats_[i].waiting, __ATOMIC_RELAXED)) {
             __atomic_fetch_add(&seats_[i].bell, 1, __ATOMIC_RELEASE);

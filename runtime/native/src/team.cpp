@@ -12,8 +12,9 @@ constexpr uint64_t SHARED_FROM = 1 << 20;  // bytes
 int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
     count_ = threads, number_ = number;
     watch_ = world.watch;
+    broke_.clear();
     for (int i = 0; i < count_; i++) {
-        if (int bad = lanes_[i].open(mpi, from, world, settings, number, error)) return bad;
+        if (int bad = lanes_[i].open(mpi, from, world, settings, number, i, error)) return bad;
         if (count_ > 1) lanes_[i].abandon_on(&failed_);
     }
     return 0;
@@ -73,7 +74,7 @@ void *fairlead_team::help(void *of) {
         while (load(&team.finished_[helper.lane]) <= ticket) {
             uint32_t bell = load(&team.finished_bell_);
             if (!direct) team.work(helper.lane, ticket, true);
-            else if (load(&team.finished_[0]) <= ticket) futex_wait(&team.finished_bell_, bell, 1000000);
+            else if (load(&team.finished_[0]) <= ticket) team.sleep(bell, 1000000);
         }
     }
 }
@@ -82,17 +83,20 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     Request &request = requests_[ticket % MOST_STARTED];
     const Tensors all_of = {request.tensors.at(), request.count}, part = {count_ > 1 ? request.parts[lane].at() : all_of.at, count_ > 1 ? request.counts[lane] : all_of.count};
     Error error;
+    error.clear();
     if (lane == 0 || part.count) lanes_[lane].run(AGGREGATE, all_of, part, request.operation, 0, helper, &error);
+    const bool broken = error.status && error.status != FAIRLEAD_NONFINITE;
     {
         Lock lock(mutex_);
         stats_[lane] = lanes_[lane].stats;
-        if (error.status && !request.error.status) request.error = error;
-        if (error.status && !broke_.status) broke_ = error;
+        // The same words on every rank: those of the first lane.
+        if (error.status && (!request.error.status || lane < request.odd)) request.error = error, request.odd = lane;
+        if (broken && !broke_.status) broke_ = error;
     }
-    if (error.status) store(&failed_, uint32_t(1));
+    if (broken) store(&failed_, uint32_t(1));
     store(&finished_[lane], ticket + 1);
-    __atomic_fetch_add(&finished_bell_, 1, __ATOMIC_RELEASE);
-    futex_wake(&finished_bell_);
+    __atomic_fetch_add(&finished_bell_, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) futex_wake(&finished_bell_);
 }
 
 // Each lane's part of the elements; all of it to the first where it is little.
@@ -130,7 +134,7 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
         const bool told = request.told;
         const int bad = wait(next - MOST_STARTED, error);
         if (bad && !told) return bad;
-        *error = Error();
+        error->clear();
     }
     if (count_ > 1 && load(&failed_)) {
         Lock lock(mutex_);
@@ -140,7 +144,7 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     if (count) memcpy(request.tensors.at(), tensors, count * sizeof *tensors);
     request.count = count, request.operation = operation;
     __atomic_store_n(&request.direct, direct, __ATOMIC_RELEASE);
-    request.error = Error(), request.told = false;
+    request.error.clear(), request.told = false;
     if (count_ > 1)
         if (int bad = cut(request, error)) return bad;
     *ticket = next;
@@ -186,7 +190,7 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
     while (!done(ticket)) {
         uint32_t bell = load(&finished_bell_);
         if (done(ticket)) break;
-        futex_wait(&finished_bell_, bell, 100000);
+        sleep(bell, 100000);
         if (!done(ticket) && watch_->interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
     }
     Lock lock(mutex_);

@@ -35,6 +35,7 @@ struct fairlead_team {
         int operation;
         bool direct;  // the caller does the first lane's part
         fairlead::Error error;
+        int odd;    // lane that the error is of
         bool told;  // the error, to who waited for it
     };
     struct Helper {
@@ -59,6 +60,12 @@ struct fairlead_team {
     // Words to sleep on: how many requests there are, and how many parts are done.
     uint64_t issued_ = 0, finished_[MOST_LANES] = {};
     uint32_t issued_bell_ = 0, finished_bell_ = 0, leaving_ = 0;
+    uint32_t sleepers_ = 0;  // on `finished_bell_`
+    void sleep(uint32_t bell, long us) {
+        __atomic_fetch_add(&sleepers_, 1, __ATOMIC_SEQ_CST);
+        fairlead::futex_wait(&finished_bell_, bell, us);
+        __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_SEQ_CST);
+    }
     double blocked_s_ = 0;
     // Of several lanes one has failed: the others need not wait for ranks that know it, and the team is of no use.
     uint32_t failed_ = 0;

@@ -40,6 +40,7 @@ class Stats(ctypes.Structure):
     _fields_ = (
         ("calls", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("wait_s", ctypes.c_double),
         ("move_s", ctypes.c_double), ("blocked_s", ctypes.c_double), ("stalls", ctypes.c_uint64),
+        ("aggregates", ctypes.c_uint64),
     )  # fmt: skip
 
 

@@ -127,11 +127,19 @@ def early_end() -> None:
         raw("finalize")
 
 
+def circle() -> None:
+    """Rank 0 waits for rank 1, rank 1 for rank 2, rank 2 for rank 0, each in a team of its own."""
+    teams = [team() for _ in range(3)]
+    tickets = [start(teams[other], [ROW]) for other in {(RANK + 2) % 3}]
+    told("aggregate", teams[RANK], tensors(ROW), ONE, SUM)
+    assert tickets
+
+
 def killed() -> None:
-    """Rank 1 is killed; a child of its lives on, as a data loader's worker may."""
+    """Rank $GONE is killed; a child of its lives on, as a data loader's worker may."""
     mine = team(2)
     aggregate(mine, [ROW])
-    if RANK == 1:
+    if int(os.environ.get("GONE", "1")) == RANK:
         if os.fork() == 0:
             os.closerange(0, 3)
             time.sleep(2)
@@ -201,7 +209,7 @@ def alone() -> None:
     ticket = ctypes.c_uint64()
     told("aggregate", lone, None, count, SUM)
     told("aggregate", bad, good, count, SUM)
-    told("aggregate", lone, good, count, 2)
+    told("aggregate", lone, good, count, 4)
     told("aggregate", lone, good, count, -1)
     told("aggregate", lone, good, count, 1 << 8)
     told("aggregate", lone, tensors((np.ones(2, np.int32), None, 4)), count, MEAN)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from fairlead import comm
 from fairlead.comm import tensorflow as front
 from fairlead.comm.delayed import Schedule
+from fairlead.comm.tensorflow_op import find
 from fairlead.findings import FairleadError
 
 ME, RANKS = comm.rank(), comm.size()
@@ -109,7 +110,16 @@ def one_process_with_the_whole_batch():
 @case
 def what_carries_them():
     front.aggregate([tf.ones(1)])
-    return getattr(front, "carrier", lambda: "")()
+    other = {"FAIRLEAD_COMM_TENSORFLOW_OP": "/x/libfairlead_tensorflow-2.3.4.so"}
+    unnamed = {"FAIRLEAD_COMM_TENSORFLOW_OP": "/x/op.so"}
+    return [
+        str(front.carrier()),
+        find("9.9.9", {}).why,
+        find("9.9.9", other).why,
+        find("9.9.9", unnamed).why,
+        find("9.9.9", {"FAIRLEAD_COMM_TENSORFLOW_OP": "none"}).why,
+        find("9.9.9", {}, "/nowhere").why,
+    ]
 
 
 @case

@@ -1,4 +1,4 @@
-"""Old scripts, unchanged: modules named ``ml_comm``, ``dl_comm`` and ``horovod`` over :mod:`fairlead.comm`.
+"""Old scripts, unchanged: modules named ``ml_comm``, ``ml_comm_torch``, ``dl_comm`` and ``horovod``.
 
     $ fairlead run -n 2 IMAGE -- python3 -m fairlead.comm.dropin train.py --batch 32
 
@@ -33,11 +33,12 @@ from fairlead.findings import fail
 __all__ = ["NAMES", "install"]
 
 _HERE = "fairlead.comm.dropin"
-NAMES = ("ml_comm", "dl_comm", "horovod")
+NAMES = ("ml_comm", "ml_comm_torch", "dl_comm", "horovod")
 # The modules that an old script imports, and those that it then gets. Frameworks are loaded with them,
 # hence not before they are asked for.
 _MODULES = {
     "ml_comm": f"{_HERE}.cray",
+    "ml_comm_torch": f"{_HERE}.cray_torch_old",
     "dl_comm": f"{_HERE}.cray",
     "dl_comm.tensorflow": f"{_HERE}.cray_tensorflow",
     "dl_comm.keras": f"{_HERE}.cray_keras",
@@ -50,6 +51,7 @@ _MODULES = {
     "horovod.tensorflow.keras.callbacks": f"{_HERE}.hvd_callbacks",
     "horovod.torch": f"{_HERE}.hvd_torch",
 }
+_TORCH = "ml_comm_torch"  # which brings torch along
 # Set by launchers in each process; before MPI has started there is nothing else to ask.
 _RANK_VARIABLES = (
     "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID",
@@ -139,7 +141,8 @@ def install(names: Sequence[str] = NAMES, environ: Mapping[str, str] = os.enviro
         sys.meta_path.insert(0, _finder)
     for name in fresh:
         _finder.names.add(name)
-        importlib.import_module(name)
+        if name != _TORCH:
+            importlib.import_module(name)
     if fresh and _first(environ):
         said = f"fairlead: {', '.join(fresh)}: imports of these names get fairlead.comm.dropin"
         for name, place in real.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from fairlead import comm
@@ -17,6 +18,7 @@ from fairlead.comm.dropin.cray import (
     local_rank,
 )
 from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.dropin.variables import read
 from fairlead.comm.torch import DistributedOptimizer as _front
 from fairlead.comm.torch import broadcast_optimizer_state, broadcast_parameters
 
@@ -40,10 +42,17 @@ def DistributedOptimizer(opt: Any, *args: Any, warmup: float | None = None, **na
     The other arguments, old (``nsteps, nteams, nthreads, warmup, verb, freq``) and new (``nteam,
     nthread_per_team``), are accepted: here each step is synchronous.
     """
-    comm.init()
+    same_start(opt)
     if args[3:] or (warmup is not None and warmup < 1):
         say_on_rank_0("torch: gradients are synchronous throughout; `warmup` is without meaning")
+    if read(os.environ).double:
+        say_on_rank_0("torch: DL_COMM_DEFAULT_PREC_LEVEL is without meaning: float32 stays float32")
+    return _front(opt)
+
+
+def same_start(opt: Any) -> None:
+    """Gives every rank rank 0's parameters and state of ``opt``. Collective."""
+    comm.init()
     parameters = [p for group in opt.param_groups for p in group["params"]]
     broadcast_parameters({f"parameter {i}": p.data for i, p in enumerate(parameters)})
     broadcast_optimizer_state(opt)
-    return _front(opt)

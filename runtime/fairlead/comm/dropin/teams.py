@@ -267,7 +267,9 @@ class Plugin:
                 by_init = number < self._made
                 threads = self._threads if by_init else self._variables.threads
                 self.teams[number] = Team(
-                    number, self._ranks.team(threads), double=self._variables.double
+                    number,
+                    self._ranks.team(threads, f"team {number} of the plugin"),
+                    double=self._variables.double,
                 )
             return self.teams[number]
 

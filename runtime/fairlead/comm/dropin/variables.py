@@ -17,11 +17,27 @@ HONOURED = (
     ),
 )
 IGNORED = (
-    Setting("DL_COMM_PIPELINE_CHUNK_KB", "256", "chunks of copies to and from a GPU"),
-    Setting("DL_COMM_NUM_CUDA_STREAMS", "1", "streams of copies to and from a GPU"),
-    Setting("DL_COMM_USE_CRCCL", "", "another library for GPUs"),
+    Setting(
+        "DL_COMM_PIPELINE_CHUNK_KB",
+        "256",
+        "chunks of copies to and from a GPU; those of the core are FAIRLEAD_COMM_CHUNK_KB",
+    ),
+    Setting(
+        "DL_COMM_NUM_CUDA_STREAMS", "1", "streams of copies to and from a GPU, which NCCL has here"
+    ),
+    Setting("DL_COMM_USE_CRCCL", "", "another library for GPUs; NCCL is it here"),
 )
 MOST_THREADS = 16
+
+
+def account(environ: Mapping[str, str]) -> list[tuple[Setting, str, bool]]:
+    """Each variable, its value here, and whether it means something.
+
+    >>> [(s.name, value) for s, value, counts in account({"DL_COMM_DEFAULT_NTHREADS": "4"}) if counts]
+    [('DL_COMM_DEFAULT_NTHREADS', '4'), ('DL_COMM_DEFAULT_PREC_LEVEL', '0')]
+    """
+    known = [*((s, True) for s in HONOURED), *((s, False) for s in IGNORED)]
+    return [(s, environ.get(s.name) or s.default, counts) for s, counts in known]
 
 
 @dataclass(frozen=True)

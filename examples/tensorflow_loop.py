@@ -1,0 +1,43 @@
+"""A training loop in plain TensorFlow, on many ranks; docs/training.md tells what each call does.
+
+Run it from the top of the checkout, on as many ranks as you like:
+
+    $ fairlead run -n 2 tensorflow -- python3 examples/tensorflow_loop.py
+"""
+
+import tensorflow as tf
+
+from fairlead.comm.tensorflow import (
+    DistributedGradientTape,
+    average,
+    broadcast,
+    carrier,
+    rank,
+    size,
+)
+
+tf.random.set_seed(rank())  # each rank draws other weights, until they are broadcast
+x = tf.random.stateless_normal((4096, 8), seed=(1, 2))
+y = tf.sin(x[:, :1] + x[:, 1:2])
+x, y = x[rank() :: size()], y[rank() :: size()]
+
+kernels = [tf.Variable(tf.random.normal(shape, stddev=0.3)) for shape in ((8, 64), (64, 1))]
+biases = [tf.Variable(tf.zeros(width)) for width in (64, 1)]
+variables = [*kernels, *biases]
+broadcast(variables)
+
+
+@tf.function
+def step(x, y):
+    with DistributedGradientTape() as tape:
+        hidden = tf.tanh(x @ kernels[0] + biases[0])
+        loss = tf.reduce_mean((hidden @ kernels[1] + biases[1] - y) ** 2)
+    for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+        variable.assign_sub(0.1 * gradient)
+    return average(loss)
+
+
+for _ in range(400):
+    loss = step(x, y)
+if rank() == 0:
+    print(f"{carrier()}\nloss {float(loss):.3f}")

@@ -1,0 +1,103 @@
+"""``ml_comm_torch``: the first torch front of the Cray ML plugin, whose optimizer knows its steps.
+
+    optimizer = DistributedOptimizer(optimizer, nsteps, nteams, nthreads, warmup, verb, freq)
+
+Source: the calls as public user code makes them; ``warmup=0.10`` is the synchronous fraction there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fairlead.comm import fronts
+from fairlead.comm.dropin import cray
+from fairlead.comm.dropin.cray_torch import (
+    average,
+    barrier,
+    broadcast,
+    check_buffers_match,
+    finalize,
+    get_nranks,
+    get_rank,
+    init_mpi,
+    local_rank,
+    same_start,
+)
+from fairlead.findings import fail
+
+__all__ = [
+    "DistributedOptimizer",
+    "average",
+    "barrier",
+    "broadcast",
+    "check_buffers_match",
+    "finalize",
+    "get_nranks",
+    "get_rank",
+    "init_mpi",
+    "local_rank",
+]
+
+_optimizers = 0
+
+
+def DistributedOptimizer(
+    opt: Any,
+    nsteps: int,
+    nteams: int = 1,
+    nthreads: int = 1,
+    warmup: float = 1.0,
+    verb: int = 0,
+    freq: int = 0,
+) -> Any:
+    """``opt``, whose ``step()`` applies means over ranks; parameters and state are rank 0's from here on.
+
+    Collective. The first call makes the teams; each optimizer takes the next of them.
+
+    Args:
+        nsteps: steps of this training, of one rank.
+        nteams, nthreads: teams, and helper threads of each.
+        warmup: part of the steps that is synchronous, at the beginning; gradients of the others come one
+            step late. 1: all are synchronous.
+        verb, freq: as ``verbosity`` and ``perf_freq`` of :func:`fairlead.comm.dropin.cray.config_team`.
+    Raises:
+        FairleadError: there are more optimizers than teams, or no steps. Later, by ``step``: it was given a
+            closure, or as :func:`fairlead.comm.torch.DistributedOptimizer`.
+    """
+    global _optimizers
+    parameters = [p for group in opt.param_groups for p in group["params"] if p.requires_grad]
+    same_start(opt)
+    if not cray.started():
+        cray.init(nthreads, nteams, sum(p.numel() for p in parameters), "torch")
+    team, _optimizers = _optimizers, _optimizers + 1
+    if team >= nteams:
+        raise _refused(
+            f"optimizer {team + 1} of {nteams} team(s)", "give nteams the number of optimizers"
+        )
+    cray.config_team(team, 0, max(int(warmup * nsteps), 1), nsteps, verb, freq)
+
+    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
+            raise _refused("step(closure)", "use fairlead.comm.torch.DistributedOptimizer")
+        for parameter in parameters:
+            if parameter.grad is None:  # a list that is the same in every step and on every rank
+                parameter.grad = torch.zeros_like(parameter)
+        means = cray.gradients([p.grad for p in parameters], team)
+        for parameter, mean in zip(parameters, means, strict=True):
+            parameter.grad.copy_(mean)
+
+    opt.register_step_pre_hook(before)
+    fronts.end_together()
+    return opt
+
+
+def _refused(what: str, remedy: str) -> Exception:
+    return fail(
+        f"ml_comm_torch cannot do {what}",
+        where="ml_comm_torch.DistributedOptimizer",
+        why="each optimizer has a team of its own, whose gradients come once a step",
+        remedy=remedy,
+        check="comm-dropin-call",
+    )

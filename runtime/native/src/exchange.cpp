@@ -1,0 +1,253 @@
+#include "exchange.h"
+
+#include "lane.h"
+
+namespace fairlead {
+namespace {
+
+constexpr double AFTER_S = 1.5;  // of waiting; most waits are shorter
+constexpr double FLUSH_S = 2;    // for what is told to all, by a rank that goes on to fail
+
+bool same(const Standing &a, const Standing &b) { return a.size() == b.size() && !memcmp(&a, &b, a.size()); }
+
+}  // namespace
+
+int Exchange::open(Mpi &mpi, Mpi::Handle from, const World &world, Error *error) {
+    mpi_ = &mpi, world_ = &world;
+    if (int bad = mpi.check(mpi.Comm_dup(from, &comm_), "MPI_Comm_dup", error)) return bad;
+    return mpi.check(mpi.Comm_set_errhandler(comm_, mpi.errors_return), "MPI_Comm_set_errhandler", error);
+}
+
+int Exchange::close(Error *error) {
+    if (!comm_) return 0;
+    Lock lock(mutex_);
+    int64_t mine[2] = {sent_to_first_, spread_}, all[2] = {};
+    if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
+    Standing dropped;
+    Verdict unheard;
+    const bool first = world_->rank == 0;
+    while (first && taken_ < all[0]) {
+        if (arrived(STANDING)) receive(STANDING, &dropped, sizeof dropped), taken_++;
+        if (arrived(VERDICT)) receive(VERDICT, &unheard, sizeof unheard), taken_++;
+        sched_yield();
+    }
+    if (!first && all[1] && !heard_) receive(VERDICT, &unheard, sizeof unheard);
+    while (under_way_ || told_under_way_) {
+        if (under_way_) under_way_ = !gone(&on_way_);
+        if (told_under_way_) told_under_way_ = !gone(&told_way_);
+        sched_yield();
+    }
+    return mpi_->check(mpi_->Comm_free(&comm_), "MPI_Comm_free", error);
+}
+
+// --- messages --------------------------------------------------------------------------------
+
+bool Exchange::arrived(int tag) {
+    int flag = 0;
+    const MpiTurn turn(*mpi_);
+    return !mpi_->Iprobe(mpi_->any_source, tag, comm_, &flag, mpi_->no_status) && flag;
+}
+
+int Exchange::receive(int tag, void *to, size_t size) {
+    const MpiTurn turn(*mpi_);
+    return mpi_->Recv(to, int(size), mpi_->byte, mpi_->any_source, tag, comm_, mpi_->no_status);
+}
+
+int Exchange::send(bool taken, const void *from, size_t size, int to, int tag, Mpi::Handle *request) {
+    const MpiTurn turn(*mpi_);
+    return (taken ? mpi_->Issend : mpi_->Isend)(from, int(size), mpi_->byte, to, tag, comm_, request);
+}
+
+bool Exchange::gone(Mpi::Handle *request) {
+    int flag = 0;
+    const MpiTurn turn(*mpi_);
+    return mpi_->Test(request, &flag, mpi_->no_status) || flag;
+}
+
+// --- looking ---------------------------------------------------------------------------------
+
+Standing Exchange::standing() const {
+    const Watch &watch = *world_->watch;
+    Standing mine = {};
+    mine.rank = world_->rank, mine.lanes = load(&watch.count);
+    const Seat &seat = watch.lanes[0]->segment().mine();
+    mine.blocked = load(&seat.blocked), mine.ended = load(&watch.ended);
+    for (int i = 0; i < mine.lanes; i++) {
+        const Lane &lane = *watch.lanes[i];
+        mine.come[i] = lane.come();
+        const uint64_t call = lane.awaited();
+        if (call && mine.waiting < Standing::MOST_WAITS) mine.waits[mine.waiting++] = {uint32_t(i), uint32_t(lane.kind()), call};
+    }
+    return mine;
+}
+
+int Exchange::look(double waited, Error *error) {
+    if (!comm_ || waited < AFTER_S || pthread_mutex_trylock(&mutex_)) return 0;
+    int bad = 0;
+    const bool first = world_->rank == 0;
+    if (!judged_) bad = take(error);
+    if (!bad && !judged_ && first) bad = judge(error);
+    if (!bad && !judged_ && !first) {
+        if (under_way_) under_way_ = !gone(&on_way_);
+        const Standing mine = standing();
+        if (!under_way_ && !same(mine, sent_)) {
+            sent_ = mine;
+            under_way_ = !send(true, &sent_, sent_.size(), 0, STANDING, &on_way_);
+            sent_to_first_ += under_way_;
+        }
+    }
+    if (!bad && judged_) bad = error->set(found_.status, "%s", found_.text);
+    pthread_mutex_unlock(&mutex_);
+    return bad;
+}
+
+int Exchange::take(Error *error) {
+    while (arrived(VERDICT)) {
+        if (int bad = mpi_->check(receive(VERDICT, &found_, sizeof found_), "MPI_Recv", error)) return bad;
+        judged_ = heard_ = true;
+        taken_++;
+        if (world_->rank) return 0;
+        spread();
+    }
+    while (world_->rank == 0 && arrived(STANDING)) {
+        if (!each_.count()) {
+            if (!each_.room(size_t(world_->size))) return error->set(FAIRLEAD_NO_MEMORY, "no memory for where %d ranks stand", world_->size);
+            for (int i = 0; i < world_->size; i++) each_[size_t(i)].rank = -1;
+        }
+        Standing told;
+        if (int bad = mpi_->check(receive(STANDING, &told, sizeof told), "MPI_Recv", error)) return bad;
+        each_[size_t(told.rank)] = told;
+        taken_++, fresh_ = true;
+    }
+    return 0;
+}
+
+// --- judging, on rank 0 ------------------------------------------------------------------------
+
+const Standing *Exchange::of(int rank) {
+    if (rank == 0) return &sent_;
+    const Standing *one = each_.count() ? &each_[size_t(rank)] : nullptr;
+    return one && one->rank >= 0 ? one : nullptr;
+}
+
+// What ranks told was true when they told it. It still is where they wait for each other in a circle: the first
+// of them to go on would need a call of another's that comes after what that one told.
+int Exchange::judge(Error *error) {
+    const Standing mine = standing();
+    if (!each_.count() || (!fresh_ && same(mine, sent_))) return 0;
+    sent_ = mine, fresh_ = false;
+    int bad = left(error);
+    if (!bad) bad = crossed(error);
+    if (!bad) return 0;
+    judged_ = true;
+    found_.status = error->status;
+    memcpy(found_.text, error->text, sizeof found_.text);
+    spread();
+    return bad;
+}
+
+int Exchange::crossed(Error *error) {
+    constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
+    constexpr int MOST = 32;
+    // Ranks whose only thread waits for the same call stand together.
+    uint64_t places[MOST];
+    int some[MOST], held[MOST][MOST], groups = 0;  // a rank of each; one there that has not come to this one's call
+    uint32_t waits[MOST] = {};
+    for (int pass = 0; pass < 2; pass++)
+        for (int r = 0; r < world_->size; r++) {
+            const Standing *one = of(r);
+            if (!one || !one->blocked) continue;
+            int g = 0;
+            while (g < groups && places[g] != one->blocked) g++;
+            if (g == MOST) continue;
+            if (g == groups) places[g] = one->blocked, some[g] = r, groups++;
+            for (int other = 0; pass && other < groups; other++)
+                if (other != g && one->call_of(uint32_t(places[other] >> 48)) < (places[other] & CALL) && !(waits[other] >> g & 1)) waits[other] |= uint32_t(1) << g, held[other][g] = r;
+        }
+    uint32_t reached[MOST];
+    memcpy(reached, waits, sizeof reached);
+    for (int k = 0; k < groups; k++)
+        for (int i = 0; i < groups; i++)
+            if (reached[i] >> k & 1) reached[i] |= reached[k];
+    for (int g = 0; g < groups; g++) {
+        if (!(reached[g] >> g & 1)) continue;
+        for (int other = 0; other < groups; other++) {
+            if (!(waits[g] >> other & 1) || !(reached[other] >> g & 1)) continue;
+            const int there = held[g][other], here = waits[other] >> g & 1 ? held[other][g] : some[g];
+            const Lane &a = *world_->watch->lanes[places[other] >> 48], &b = *world_->watch->lanes[places[g] >> 48];
+            return error->set(FAIRLEAD_DIFFER, "rank %d (%s) waits in call %llu of %s while rank %d (%s) waits in call %llu of %s: one of them has skipped a call or added one", there, world_->host(there),
+                              static_cast<unsigned long long>(places[other] & CALL), a.name(), here, world_->host(here), static_cast<unsigned long long>(places[g] & CALL), b.name());
+        }
+    }
+    return 0;
+}
+
+// Whether a rank that has called finalize is waited for in a team.
+int Exchange::left(Error *error) {
+    for (int q = 0; q < world_->size; q++) {
+        const Standing *gone = of(q);
+        if (!gone || !gone->ended) continue;
+        for (int r = 0; r < world_->size; r++) {
+            const Standing *one = of(r);
+            for (uint32_t i = 0; one && i < one->waiting; i++) {
+                const Standing::At &at = one->waits[i];
+                if (at.lane == 0 || gone->call_of(at.lane) >= at.call) continue;
+                return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", q, world_->host(q), r, world_->host(r), kind_name(at.kind),
+                                  static_cast<unsigned long long>(at.call), world_->watch->lanes[at.lane]->name());
+            }
+        }
+    }
+    return 0;
+}
+
+// --- telling ---------------------------------------------------------------------------------
+
+// `found_` to every other rank. This one will soon look no more: what is small enough is gone by then.
+void Exchange::spread() {
+    if (spread_ || !ways_.room(size_t(world_->size))) return;
+    spread_ = true;
+    told_ = found_;
+    Room<bool> under_way;
+    if (!under_way.room(size_t(world_->size))) return;
+    int left = 0;
+    for (int r = 0; r < world_->size; r++) {
+        under_way[size_t(r)] = r != world_->rank && !send(false, &told_, sizeof told_, r, VERDICT, &ways_[size_t(r)]);
+        left += under_way[size_t(r)];
+    }
+    for (const double begun = now_s(); left && now_s() - begun < FLUSH_S; sched_yield())
+        for (int r = 0; r < world_->size; r++)
+            if (under_way[size_t(r)] && gone(&ways_[size_t(r)])) under_way[size_t(r)] = false, left--;
+}
+
+void Exchange::tell(const Error &error, bool first_is_gone) {
+    if (!comm_) return;
+    Lock lock(mutex_);
+    if (judged_) return;
+    judged_ = true;
+    found_.status = error.status;
+    memcpy(found_.text, error.text, sizeof found_.text);
+    if (world_->rank == 0 || first_is_gone) return spread();
+    told_ = found_;
+    told_under_way_ = !send(false, &told_, sizeof told_, 0, VERDICT, &told_way_);
+    sent_to_first_ += told_under_way_;
+    for (const double begun = now_s(); told_under_way_ && now_s() - begun < FLUSH_S; sched_yield()) told_under_way_ = !gone(&told_way_);
+}
+
+size_t Exchange::missing(uint32_t lane, uint64_t call, char *to, size_t size) {
+    to[0] = 0;
+    if (!comm_ || pthread_mutex_trylock(&mutex_)) return 0;
+    size_t used = 0;
+    int left_out = 0;
+    // Who waits tells rank 0, which takes it while it waits.
+    for (int r = 0; r < (world_->rank ? int(under_way_) : world_->size); r++) {
+        const Standing *one = world_->rank ? nullptr : of(r);
+        if (r == world_->rank || (one && one->call_of(lane) >= call)) continue;
+        if (used + 120 > size) left_out++;
+        else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", r, world_->host(r)));
+    }
+    if (left_out) used += size_t(snprintf(to + used, size - used, " and %d more", left_out));
+    pthread_mutex_unlock(&mutex_);
+    return used;
+}
+
+}  // namespace fairlead

@@ -1,0 +1,94 @@
+// NaN and infinities: who has passed them, in words.
+#include "lane.h"
+
+namespace fairlead {
+
+void Lane::name_odd(char *words, size_t size, int rank, const char *what, uint64_t tensor, uint64_t element) const {
+    char name[200] = "";
+    if (tensor < all_of_.count && all_of_.at[tensor].name) snprintf(name, sizeof name, " (%.180s)", all_of_.at[tensor].name);
+    snprintf(words, size, "rank %d (%s) passed %s as element %llu of tensor %llu%s to %s, call %llu of %s", rank, world_->host(rank), what, static_cast<unsigned long long>(element), static_cast<unsigned long long>(tensor),
+             name, kind_name(kind_), static_cast<unsigned long long>(number_), name_);
+}
+
+void Lane::name_sum(char *words, size_t size, const char *what, uint64_t tensor, uint64_t element) const {
+    snprintf(words, size, "the sum of element %llu of tensor %llu is %s though no rank passed NaN or infinity: %s, call %llu of %s", static_cast<unsigned long long>(element), static_cast<unsigned long long>(tensor), what,
+             kind_name(kind_), static_cast<unsigned long long>(number_), name_);
+}
+
+// Which tensor of the call `at` is in, and where; a part of a call in another lane has the whole call's addresses.
+void Lane::find(const char *at, Form form, uint64_t *tensor, uint64_t *element) const {
+    for (*tensor = 0; *tensor < all_of_.count; ++*tensor) {
+        const fairlead_tensor &t = all_of_.at[*tensor];
+        const char *begin = static_cast<const char *>(t.in);
+        *element = uint64_t(at - begin) / width(form);
+        if (Form(t.dtype) == form && at >= begin && *element < t.count) return;
+    }
+}
+
+void Lane::say_odd(const char *words) {
+    looks_ = false;
+    store(&segment_.mine().told_odd, uint32_t(1));  // of each lane its own: others in other lanes may look once more
+    if (__atomic_exchange_n(&world_->watch->told_odd, 1, __ATOMIC_RELAXED)) return;
+    char line[700];
+    const int length = snprintf(line, sizeof line, "fairlead.comm: %s; of each rank this is said once (FAIRLEAD_COMM_NONFINITE)\n", words);
+    if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return;
+}
+
+void Lane::look(const char *in, Form form, uint64_t n) {
+    const char *what = "";
+    uint64_t tensor = 0, element = 0;
+    const size_t i = looks_ ? first_odd(in, form, n, &what) : n;
+    if (i == n) return;
+    find(in + i * width(form), form, &tensor, &element);
+    auto &mine = segment_.mine().odd[number_ & 1];
+    name_odd(mine.words, sizeof mine.words, world_->rank, what, tensor, element);
+    store(&mine.passed, number_);
+    if (settings_->nonfinite == TELL) say_odd(mine.words);
+    looks_ = false;  // once a call
+}
+
+// Of this rank's share of the sums one is odd. `kept`: what this rank passed is still there, else the sum has taken
+// its place: then it was this rank, if nobody else finds that he was.
+void Lane::doubt(const char *in, const char *sums, Form form, Form summed, uint64_t n, bool kept) {
+    auto &mine = segment_.mine().odd[number_ & 1];
+    if (load(&mine.doubted) != number_) {
+        const char *what = "infinity";  // of a sum that was rounded to a half
+        uint64_t tensor = 0, element = 0;
+        const size_t i = first_odd(sums, summed, n, &what);
+        find(in + (i == n ? 0 : i) * width(form), form, &tensor, &element);
+        if (kept) name_sum(mine.words, sizeof mine.words, what, tensor, element);
+        else name_odd(mine.words, sizeof mine.words, world_->rank, strcmp(what, "NaN") ? "infinity, or too large a value," : what, tensor, element);
+    }
+    if (kept) look(in, form, n);
+    store(&mine.doubted, number_);
+}
+
+// What fits is added up by every rank for itself: each sees all that was passed, and comes to the same words.
+void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t at) {
+    auto &mine = segment_.mine().odd[number_ & 1];
+    const Form form = Form(t.dtype);
+    const char *what = "", *ours = "";
+    size_t i = t.count;
+    int place = -1;
+    while (i == t.count && place + 1 < locals_) {
+        place++;
+        i = first_odd((few ? segment_.few(place, parity) : segment_.flat(place, parity)) + at, form, t.count, &what);
+    }
+    uint64_t tensor = 0, element = 0;
+    if (load(&mine.doubted) != number_) {
+        find(static_cast<const char *>(t.in) + (i == t.count ? 0 : i) * width(form), form, &tensor, &element);
+        if (i < t.count) name_odd(mine.words, sizeof mine.words, segment_.seat(place).rank, what, tensor, element);
+        else name_sum(mine.words, sizeof mine.words, "infinite", tensor, element);
+        store(&mine.doubted, number_);
+    }
+    if (settings_->nonfinite == STOP) return;
+    const size_t own = first_odd(segment_.flat(local_, parity) + at, form, t.count, &ours);
+    if (own == t.count && (i < t.count || local_)) return;
+    find(static_cast<const char *>(t.in) + (own == t.count ? 0 : own) * width(form), form, &tensor, &element);
+    char words[sizeof mine.words];
+    if (own < t.count) name_odd(words, sizeof words, world_->rank, ours, tensor, element);
+    else memcpy(words, mine.words, sizeof words);
+    say_odd(words);
+}
+
+}  // namespace fairlead
