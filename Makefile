@@ -47,7 +47,7 @@ fix: venv ## what ruff can mend
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-bench-comm: test-setup bench-images ## only the bars of the collectives, against their peers; 10 minutes
+bench-comm: test-setup bench-images ## only the bars of the collectives, against their peers
 	@$(PY) -m benchmarks $(BENCH_COMM)
 
 bench-convergence: test-setup bench-images ## that ranks learn what one process learns, over 5 seeds
