@@ -2,10 +2,12 @@
 PY := .venv/bin/python
 # Images that the system tests run in; they are cached, and rebuilt when lock or code changes.
 TEST_IMAGES := mpi-base tensorflow
+BENCH_IMAGES := mpi-base tensorflow tensorflow-horovod pytorch
+BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm clean
+.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm bench-convergence bench-images clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,10 +47,16 @@ fix: venv ## what ruff can mend
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
-bench-comm: test-setup ## only the bars of the collectives
-	@$(PY) -m benchmarks comm-node
+bench-comm: test-setup bench-images ## only the bars of the collectives, against their peers
+	@$(PY) -m benchmarks $(BENCH_COMM)
 
-bench: images ## measure every bar; exit 1 when one is missed
+bench-convergence: test-setup bench-images ## that ranks learn what one process learns, over 5 seeds
+	@$(PY) -m benchmarks convergence
+
+bench-images: test-setup
+	@for image in $(BENCH_IMAGES); do .venv/bin/fairlead build "$$image" || exit; done
+
+bench: images bench-images ## measure every bar; exit 1 when one is missed
 	@$(PY) -m benchmarks
 
 clean: ## the environment and the tools' caches; images and Apptainer stay in the XDG folders

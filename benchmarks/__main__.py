@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import buildcost, buildtime, comm, overhead, proof, swap
+from benchmarks import (
+    buildcost,
+    buildtime,
+    comm,
+    convergence,
+    link,
+    overhead,
+    peers,
+    proof,
+    scaling,
+    steps,
+    swap,
+)
 from benchmarks.measure import keep, machine
 
 ALL = {
@@ -16,6 +28,11 @@ ALL = {
     "staging": proof.measure_staging,
     "swap": swap.measure,
     "comm-node": comm.measure,
+    "step-efficiency": steps.measure,
+    "comm-peers": peers.measure,
+    "comm-link": link.measure,
+    "comm-scaling": scaling.measure,
+    "convergence": convergence.measure,
     "build-tensorflow": buildtime.measure,
     "build-cost": buildcost.measure,
 }

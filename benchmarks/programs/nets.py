@@ -1,0 +1,77 @@
+"""The three networks that are measured, by their trainable tensors; for TensorFlow and for torch.
+
+HEP-CNN on 224x224x3 (594,178 weights), a CosmoFlow on 64^3x4 (3,283,060), ResNet-50 v2 with 1001 classes on
+64x64x3 (25,551,401): gradients of 2.4, 13 and 102 MB. Sources: Kurth et al., "Deep Learning at 15PF"
+(arXiv:1708.05256); Mathuriya et al., "CosmoFlow" (arXiv:1808.04728); He et al., "Identity Mappings in Deep
+Residual Networks" (arXiv:1603.05027). BatchNormalization keeps no moving statistics here: nothing is evaluated.
+
+A network is a function of two arguments: the input, and ``var(shape, kind)``, which hands out its tensors in
+the order in which they are used. ``ops`` is the framework.
+"""
+
+from collections import namedtuple
+
+Task = namedtuple("Task", "name image batch classes weights")
+
+TASKS = {
+    "hep": Task("HEP-CNN", (224, 224, 3), 2, 2, 594178),
+    "cosmo": Task("CosmoFlow", (64, 64, 64, 4), 2, 4, 3283060),
+    "resnet": Task("ResNet-50", (64, 64, 3), 4, 1001, 25551401),
+}
+# The same networks where only their working is of interest; those with a dense layer lose weights.
+TINY = {
+    "hep": Task("HEP-CNN", (32, 32, 3), 1, 2, 594178),
+    "cosmo": Task("CosmoFlow", (32, 32, 32, 4), 1, 4, 3283060 - 7 * 4**3 * 32 * 128),
+    "resnet": Task("ResNet-50", (32, 32, 3), 1, 1001, 25551401),
+}
+
+
+def build(key, ops, var, x, classes):
+    """Logits, or CosmoFlow's four parameters, of a batch with channels last."""
+    return {"hep": _hep, "cosmo": _cosmo, "resnet": _resnet}[key](ops, var, x, classes)
+
+
+def _conv(ops, var, x, kernel, out, stride=1, bias=True):
+    dims = ops.spatial(x)
+    y = ops.conv(x, var((kernel,) * dims + (ops.channels(x), out), "he"), stride)
+    return ops.bias(y, var((out,), "zeros")) if bias else y
+
+
+def _dense(ops, var, x, out):
+    return ops.matmul(x, var((ops.channels(x), out), "he")) + var((out,), "zeros")
+
+
+def _hep(ops, var, x, classes):
+    for unit in range(5):
+        x = ops.relu(_conv(ops, var, x, 3, 128))
+        x = ops.pool(x, 2, 2) if unit < 4 else x
+    return _dense(ops, var, ops.mean(x), classes)
+
+
+def _cosmo(ops, var, x, classes):
+    for out in (16, 32, 64, 128):
+        x = ops.pool(ops.relu(_conv(ops, var, x, 3, out)), 2, 2)
+    x = ops.flat(ops.relu(_conv(ops, var, x, 3, 256)))
+    for out in (128, 64):
+        x = ops.relu(_dense(ops, var, x, out))
+    return _dense(ops, var, x, classes)
+
+
+def _resnet(ops, var, x, classes):
+    def norm(x):
+        width = (ops.channels(x),)
+        return ops.relu(ops.norm(x, var(width, "ones"), var(width, "zeros")))
+
+    def conv(x, kernel, out, stride=1):
+        return _conv(ops, var, x, kernel, out, stride, bias=False)
+
+    x = ops.pool(conv(x, 7, 64, 2), 3, 2)
+    for stage, (blocks, width) in enumerate(zip((3, 4, 6, 3), (64, 128, 256, 512), strict=True)):
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            y = norm(x)
+            short = x if block else conv(y, 1, 4 * width, stride)
+            y = norm(conv(y, 1, width))
+            y = norm(conv(y, 3, width, stride))
+            x = short + conv(y, 1, 4 * width)
+    return _dense(ops, var, ops.mean(norm(x)), classes)

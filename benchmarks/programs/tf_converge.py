@@ -1,0 +1,131 @@
+"""A rank that learns something: ``tf_converge.py SOCKET``; ``train`` gives the held-out score.
+
+Ranks share a global batch, which a single process takes whole. Adam without a first moment: with one of 0.9 the
+guardrails of a delay would lower the learning rate to 1/38, and nothing would be learnt in so short a time.
+"""
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import told
+
+RANKS = int(os.environ.get("PMI_SIZE", "1"))
+if RANKS > 1:
+    told.pin(told.rank_of())
+
+import cosmo_data
+import nets
+import numpy as np
+import tensorflow as tf
+from tf_nets import Ops, initial, loss_of
+
+from fairlead import comm
+from fairlead.comm import tensorflow as ours
+from fairlead.comm.delayed import Schedule
+from fairlead.data import hep
+from fairlead.data.baseline import auc
+
+BATCH, RATE, HELD_OUT = 32, {"hep": 1e-3, "cosmo": 1e-3}, 500
+OUTPUTS = {"hep": 2, "cosmo": 3}
+
+
+def data_of(model, samples):
+    """Training and held-out parts, the same on all ranks and in all modes."""
+    if model == "cosmo":
+        return cosmo_data.volumes(1, samples), cosmo_data.volumes(2, HELD_OUT)
+    parts = []
+    for split, count in (("train", samples), ("val", 4 * HELD_OUT)):
+        events = hep.shard(1, split, 0, count, 32)
+        images = np.log1p(100 * events.images.transpose(0, 2, 3, 1))
+        parts.append((images.astype(np.float32), events.labels.astype(np.int64)))
+    return parts
+
+
+class Learner:
+    def __init__(self, model, seed, shape):
+        self.model, self.variables = model, []
+        source = np.random.default_rng(seed)
+
+        def make(shape, kind):
+            self.variables.append(tf.Variable(initial(shape, kind, source)))
+            return self.variables[-1]
+
+        nets.build(model, Ops, make, tf.zeros((1, *shape)), OUTPUTS[model])
+        self.first = [tf.Variable(tf.zeros(v.shape)) for v in self.variables]
+        self.second = [tf.Variable(tf.zeros(v.shape)) for v in self.variables]
+        self.power = tf.Variable(1.0)
+
+    def logits(self, x):
+        left = iter(self.variables)
+        return nets.build(self.model, Ops, lambda shape, kind: next(left), x, OUTPUTS[self.model])
+
+    def gradients(self, x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(self.logits(x), y)
+        return tape.gradient(loss, self.variables), loss
+
+    def apply(self, means, rate):
+        self.power.assign(self.power * 0.999)
+        for v, m, s, g in zip(self.variables, self.first, self.second, means, strict=True):
+            tf.raw_ops.ResourceApplyAdam(
+                var=v.handle, m=m.handle, v=s.handle, beta1_power=0.0, beta2_power=self.power,
+                lr=rate, beta1=0.0, beta2=0.999, epsilon=1e-7, grad=g,
+            )  # fmt: skip
+
+
+def main(path):
+    threads = 1 if RANKS > 1 else len(os.sched_getaffinity(0))
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    ranks, kept = comm.init(), {}
+
+    def train(model, mode, seed, samples, epochs):
+        if (model, samples) not in kept:
+            kept[model, samples] = data_of(model, samples)
+        (x, y), (held, truth) = kept[model, samples]
+        learner = Learner(model, seed, x.shape[1:])
+        compute = tf.function(learner.gradients, autograph=False)
+        apply = tf.function(learner.apply, autograph=False)
+        ours.broadcast([*learner.variables, *learner.first, *learner.second])
+        total = epochs * (len(x) // BATCH)
+        late = ours.Delayed(Schedule.fractions(total, warmup=0.1), momentum=0.0)
+        orders = np.random.default_rng(seed)
+        step = 0
+        for _ in range(epochs):
+            order = orders.permutation(len(x))
+            for at in range(0, len(x) - BATCH + 1, BATCH):
+                own = order[at : at + BATCH][ranks.rank :: ranks.size]
+                rate = RATE[model] * 0.5 * (1 + np.cos(np.pi * step / total))
+                gradients, loss = compute(tf.constant(x[own]), tf.constant(y[own]))
+                means = [gradients]
+                if mode == "sync":
+                    means = [ours.aggregate(gradients)]
+                elif mode == "delayed":
+                    means = late.step(gradients, loss)
+                for mean in means:
+                    apply(mean, tf.constant(rate * late.scale, tf.float32))
+                step += 1
+        for mean in late.flush():
+            apply(mean, tf.constant(rate * late.scale, tf.float32))
+        own = [v.numpy().tobytes() for v in learner.variables]
+        logits = np.concatenate([learner.logits(held[i : i + 50]) for i in range(0, len(held), 50)])
+        score = auc(truth, logits[:, 1] - logits[:, 0]) if model == "hep" else _skill(truth, logits)
+        digest = hashlib.sha256(b"".join(own)).hexdigest()
+        return {"score": float(score), "digest": digest, "diverged": late.diverged_at}
+
+    told.serve(path, {"train": train})
+    comm.finalize()
+
+
+def _skill(truth, found):
+    """Of the first two parameters: one less the error over that of always saying the mean."""
+    error = np.abs(found - truth).mean(axis=0) / np.abs(truth - truth.mean(axis=0)).mean(axis=0)
+    return 1 - error[:2].mean()
+
+
+main(sys.argv[1])

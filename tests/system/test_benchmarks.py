@@ -1,0 +1,61 @@
+"""Every benchmark of the collectives runs, with little to do: what is timed is right, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+
+import pytest
+from benchmarks import convergence, link, peers, scaling, steps
+from benchmarks.programs import nets
+
+root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
+
+
+def test_ranks_that_outnumber_cores_are_right_and_the_model_is_fitted() -> None:
+    result = scaling.measure(
+        scaling.Effort(ranks=(2, 8), sizes=(4096, 65536), rates=(), rounds=2, inputs=256, steps=4)
+    )
+    checked = [row for row in result.rows if row.bar is not None]
+    assert len(checked) == 6 and all(row.met for row in checked)
+    assert {"8 ranks: error of means, relative", "8 ranks, delayed: weights off one process's"} <= {
+        row.name for row in checked
+    }
+    assert any(row.name.startswith("held out: 8 ranks") for row in result.rows)
+    assert float(result.versions["fitted node_latency"]) > 0
+
+
+@pytest.mark.full
+def test_every_way_to_train_is_measured() -> None:
+    effort = steps.Effort(models=("hep", "cosmo"), rounds=1, steps=2, size="tiny")
+    found = steps.samples(effort)
+    assert set(found) == set(product(effort.models, steps.MODES))
+    assert all(seconds > 0 for samples in found.values() for seconds in samples)
+
+
+@pytest.mark.full
+def test_every_library_adds_rightly() -> None:
+    found = peers.samples(peers.Effort(sizes=(1024, 1 << 20), rounds=2))
+    assert set(found) == set(product(peers.TITLES, (1024, 1 << 20)))
+
+
+@pytest.mark.full
+@root
+def test_a_step_over_a_limited_link_takes_as_long_as_the_link() -> None:
+    effort = link.Effort(models=("cosmo",), rounds=1, steps=2, size="tiny")
+    found = link.samples(effort)["cosmo"]
+    assert set(found) == set(link.MODES)
+    least = 32 * nets.TINY["cosmo"].weights / link.RATES["cosmo"]
+    assert min(found["only"]) > 0.8 * least and min(found["sync"]) > 0.8 * least
+    assert len(link.rows_of("cosmo", found)) == 4
+
+
+@pytest.mark.full
+def test_ranks_learn_and_end_alike() -> None:
+    effort = convergence.Effort(seeds=1, samples=(("hep", 320, 1), ("cosmo", 96, 1)))
+    found = convergence.scores(effort)
+    assert len(found) == 6
+    hep = [score for (model, _), scores in found.items() for score in scores if model == "hep"]
+    assert all(0 <= score <= 1 for score in hep)
+    # The same batches on one process and on two, rounding apart.
+    assert found["hep", "sync"] == pytest.approx(found["hep", "alone"], abs=0.02)
