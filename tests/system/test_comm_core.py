@@ -743,6 +743,29 @@ def pair() -> Iterator[tuple[Host, Host]]:
         yield both
 
 
+@pytest.mark.parametrize("situation", ["skip", "skip_started"])
+def test_rank_that_skipped_a_step_is_named_on_another_host(
+    situation: str, pair: tuple[Host, Host], said: Path
+) -> None:
+    """Rank 0 alone on its host: what the two others find out has to come to it over the network."""
+    one, _ = pair
+    start = launcher(one, hosts.mpich() / "bin/mpiexec.hydra", hosts="node1:1,node2:2")
+    words = one.words(
+        start, *LEFT_ALONE, "-n", "3", sys.executable, hosts.PROGRAMS / "comm_wrong.py", situation
+    )
+    variables: Mapping[str, str] = {
+        **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"), "SAID": str(said),
+        "FAIRLEAD_COMM_LIBRARY": str(core()), "UCX_TLS": "self,tcp", "PYTHONPATH": str(RUNTIME),
+    }  # fmt: skip
+    subprocess.run(
+        words, env=variables, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+    )
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(r, DIFFER) for r in range(3)]
+    assert all(seconds < 30 for _, _, seconds, _ in found), found
+    assert all("one of them has skipped a call or added one" in text for *_, text in found)
+
+
 def test_ranks_on_two_hosts_send_each_share_across_about_once(
     pair: tuple[Host, Host], said: Path
 ) -> None:

@@ -56,7 +56,6 @@ class Exchange {
     int crossed(Error *error);
     int left(Error *error);
     void spread();
-    bool arrived(int tag);
     int take_one();
     int send(const void *from, size_t size, int to, int tag, Mpi::Handle *request);
     bool gone(Mpi::Handle *request);

@@ -33,8 +33,8 @@ struct Mpi {
     int (*Ialltoall)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Test)(Handle *, int *, void *);
     int (*Issend)(const void *, int, Handle, int, int, Handle, Handle *);
-    int (*Iprobe)(int, int, Handle, int *, void *);
-    int (*Irecv)(void *, int, Handle, int, int, Handle, Handle *);
+    int (*Improbe)(int, int, Handle, int *, Handle *, void *);
+    int (*Imrecv)(void *, int, Handle, Handle *, Handle *);
     int (*Error_string)(int, char *, int *);
     int (*Op_create)(void (*)(void *, void *, int *, void *), int, Handle *);
 
