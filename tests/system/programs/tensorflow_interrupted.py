@@ -40,5 +40,4 @@ if ranks.rank == 0:
     print(json.dumps(seen), flush=True)
 else:
     time.sleep(8)
-comm._comm = None  # there is no meeting at the end any more
-os.kill(os.getpid(), signal.SIGKILL)
+comm._comm = None  # the call that was interrupted leaves no meeting at the end; MPI ends by mpi4py
