@@ -291,7 +291,7 @@ def test_build_whose_disk_is_filled_meanwhile_says_so(
     stock = stocked(tmp_path / "stock", lock, reference.tree if late else "")
     cache = tmp_path / "cache"
     cache.mkdir()
-    mounts = [small(cache, 600), small(scratch, 700), f"cp -a '{stock}/.' '{cache}/'"]
+    mounts = [small(cache, 600), small(scratch, 800), f"cp -a '{stock}/.' '{cache}/'"]
     with disks("\n".join(mounts)) as room:
         process = begin(cache, scratch, room.enter)
         folder = cache if which == "cache" else scratch
