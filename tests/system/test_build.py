@@ -355,6 +355,7 @@ def user() -> Iterator[tuple[str, Path]]:
         yield made
 
 
+@pytest.mark.full
 def test_build_by_an_ordinary_user_gives_the_same_bytes(
     mpi_base: BuildResult, user: tuple[str, Path]
 ) -> None:

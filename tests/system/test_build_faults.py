@@ -27,7 +27,7 @@ from tests.system.sitemirror import Wire, mirror
 from tests.system.test_build import running, wait_for
 
 from fairlead.progress import Silent
-from fairlead_build import fetch, tooltree
+from fairlead_build import fetch, sources, tooltree
 from fairlead_build.build import build
 from fairlead_build.images import ImageEntry
 from fairlead_build.lock import Lock, load_lock
@@ -54,7 +54,7 @@ def lock() -> Lock:
 
 
 def stocked(root: Path, lock: Lock, tree: str = "") -> Path:
-    """A cache below ``root`` that has the downloads, and the finished tree called ``tree``."""
+    """A cache below ``root`` that has the downloads, and the finished tree called ``tree`` with its core."""
     source, target = Cache.default(), Cache(root / "fairlead")
     target.make()
     for package in (*lock.packages, *tooltree.debs()):
@@ -63,6 +63,9 @@ def stocked(root: Path, lock: Lock, tree: str = "") -> Path:
         shutil.copytree(tooltree.unpacked(source), target.tools(tooltree.identity()), symlinks=True)
         shutil.copy(source.tree(tree), target.tree(tree))
         shutil.copy(source.tree_record(tree), target.tree_record(tree))
+        loaded = load_recipe(RECIPE)
+        for key in sources.keys(loaded, lock, loaded.bundled):
+            shutil.copytree(source.source(key), target.source(key))
     root.chmod(0o755)
     return root
 
@@ -291,7 +294,7 @@ def test_build_whose_disk_is_filled_meanwhile_says_so(
     stock = stocked(tmp_path / "stock", lock, reference.tree if late else "")
     cache = tmp_path / "cache"
     cache.mkdir()
-    mounts = [small(cache, 600), small(scratch, 800), f"cp -a '{stock}/.' '{cache}/'"]
+    mounts = [small(cache, 600), small(scratch, 700), f"cp -a '{stock}/.' '{cache}/'"]
     with disks("\n".join(mounts)) as room:
         process = begin(cache, scratch, room.enter)
         folder = cache if which == "cache" else scratch

@@ -43,7 +43,11 @@ def _engine(
 
 @pytest.fixture(
     scope="module",
-    params=["operation", "numpy", pytest.param("mpi4py", marks=pytest.mark.full)],
+    params=[
+        "operation",
+        pytest.param("numpy", marks=pytest.mark.full),
+        pytest.param("mpi4py", marks=pytest.mark.full),
+    ],
 )
 def front(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     folder = tmp_path_factory.mktemp("front")
