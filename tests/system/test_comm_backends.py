@@ -124,7 +124,8 @@ def test_dl_comm_is_never_fairleads_own_stand_in() -> None:
         "-c", program.replace("()", "(['ml_comm', 'horovod'])", 1) + "print(comm.init().backend[:7])",
         FAIRLEAD_COMM_BACKEND="dl_comm", FAIRLEAD_COMM_DL_COMM=str(PLUGIN),
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "dl_comm\ndl_comm\n"), done.stderr
+    # Two ranks print at once.
+    assert (done.returncode, done.stdout.count("dl_comm")) == (0, 2), done.stderr
 
 
 def _site(folder: Path, text: str) -> Path:
