@@ -277,7 +277,10 @@ def facts_of(
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = any(_SHOWS.match(word) for word in words)
-    core = elsewhere or native.core_path(cache_dir(environ)).is_file()
+    try:
+        core = elsewhere or native.core_path(cache_dir(environ)).is_file()
+    except OSError:  # an installation without the core's source; a launch says so
+        core = False
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,
