@@ -139,6 +139,7 @@ def test_sif_of_ours_is_understood_by_apptainer(mpi_base: BuildResult) -> None:
     assert "FS (Squashfs/*System/amd64)" in said and "JSON.Generic" in said
 
 
+@pytest.mark.full
 def test_image_of_debians_mpich_has_no_libmpi(debian_mpich: Path) -> None:
     result = build(debian_mpich, cache=TEST_CACHE)
     document = read_sif(result.outputs[0]).document("image.json")
@@ -236,6 +237,7 @@ def running(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.full
 def test_build_rotten_download_is_noticed_and_removed(
     mpi_base: BuildResult, tmp_path: Path
 ) -> None:

@@ -142,6 +142,7 @@ def killed_after(seconds: float, root: Path, scratch: Path) -> None:
     sound(root)
 
 
+@pytest.mark.full
 def test_build_killed_at_ten_moments_leaves_nothing_half(
     reference: ImageEntry, lock: Lock, tmp_path: Path, scratch: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_converted_image_says_and_does_what_its_configuration_says(
     assert [m.version for m in found.facts.mpis] == ["3.4.3"]
 
 
+@pytest.mark.full
 def test_converted_image_is_the_same_every_time(layout: Path, tmp_path: Path) -> None:
     from_layout(layout, tmp_path / "a.sif")
     from_layout(layout, tmp_path / "b.sif")

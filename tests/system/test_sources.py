@@ -20,6 +20,8 @@ from fairlead_build.store import Cache
 RECIPE = Path(__file__).parents[1] / "recipes" / "from-source"
 TEST_CACHE = Cache(hosts.KEPT / "fairlead")
 
+pytestmark = pytest.mark.full  # each builds an image; that the core is in every image is seen in CI
+
 
 @pytest.fixture(scope="module")
 def from_source() -> BuildResult:
