@@ -10,7 +10,8 @@ import atexit
 import pickle
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -209,6 +210,15 @@ def words(exc: FairleadError) -> str:
         f"{f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}" for f in exc.findings
     )
     return "\n".join(lines)
+
+
+@contextmanager
+def in_words() -> Iterator[None]:
+    """TensorFlow keeps of an exception its text alone."""
+    try:
+        yield
+    except FairleadError as exc:
+        raise RuntimeError(words(exc)) from None
 
 
 @cache

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +29,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.comm import fronts, rank, size
 from fairlead.comm.core import Array, Comm, Pending
-from fairlead.findings import FairleadError, fail
+from fairlead.findings import fail
 
 __all__ = [
     "AverageMetrics",
@@ -512,13 +511,13 @@ def _started(
     def begin(*values: Any) -> Array:
         # TensorFlow takes the inputs back when this returns.
         kept = [np.array(value) for value in values]
-        with _in_words():
+        with fronts.in_words():
             number = next(numbers)
             under_way[number] = fronts.started(ranks, kept, there)
         return np.array(number, np.int64)
 
     def finish(number: Any) -> list[Array]:
-        with _in_words():
+        with fronts.in_words():
             means = fronts.waited(under_way.pop(int(number)), there)
         fronts.step_made(ranks)
         return means
@@ -532,15 +531,6 @@ def _started(
         return _placed(averaged, places, len(gradients))
 
     return wait
-
-
-@contextmanager
-def _in_words() -> Iterator[None]:
-    """TensorFlow keeps of an exception its text alone."""
-    try:
-        yield
-    except FairleadError as exc:
-        raise RuntimeError(fronts.words(exc)) from None
 
 
 def _refuse_strategy(model: Any) -> None:

@@ -369,10 +369,8 @@ def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any])
 
     def called(*values: Any) -> list[Array]:
         # TensorFlow owns the inputs, and takes over the outputs: both new each time.
-        try:
+        with fronts.in_words():
             return run([np.asarray(value) for value in values])
-        except FairleadError as exc:
-            raise RuntimeError(fronts.words(exc)) from None
 
     def traced() -> list[Any]:
         return list(tf.numpy_function(called, tensors, [tensor.dtype for tensor in tensors]))

@@ -21,7 +21,6 @@ struct State {
     Lane all;  // broadcast, average, match, barrier, finalize
     fairlead_team *teams = nullptr;
     int count = 0;
-    pid_t process = 0;
     Here here;
     bool ready = false, finalized = false;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -45,7 +44,7 @@ int usable(const char *call) {
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
     if (!s.ready) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
     if (s.here.forked())
-        return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.process));
+        return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.here.process()));
     return 0;
 }
 
@@ -115,7 +114,6 @@ int begin(State &s) {
         const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
-    s.process = getpid();
     s.here.mark();
     s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), told[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;

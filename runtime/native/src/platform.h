@@ -81,6 +81,7 @@ class Here {
         if (madvise(page, 4096, MADV_WIPEONFORK)) munmap(page, 4096);  // before Linux 4.14
         else *(marked_ = static_cast<volatile int *>(page)) = 1;
     }
+    pid_t process() const { return process_; }  // that was marked
     bool forked() const { return marked_ ? !*marked_ : getpid() != process_; }
 
   private:
