@@ -67,7 +67,7 @@ def _line(
     kind: str,
     of: str,
 ) -> str:
-    unit = "" if kind == "ratio" else f" {of}"
+    unit = f" {of}" if kind == "difference" else ""
     verdict = "reported" if bar is None else "met" if met else "missed"
     limit = "-" if bar is None else f"{bar:g}{unit}"
     return f"{name:<66} {value:7.3f}{unit} [{low:.3f}, {high:.3f}]  bar {limit:<7} {verdict}"

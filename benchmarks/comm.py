@@ -13,13 +13,15 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 
+from benchmarks import plots
 from benchmarks.measure import Compared, Result, compare
 from fairlead import native
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.paths import cache_dir
 
-ROUNDS = 15
+ROUNDS = 10
 BARS = {2376704: 0.85, 13107200: 0.60, 102495232: 0.33}
 _BAR = 1.05
 # An MPI, and what keeps rank 0 on one core and rank 1 on another.
@@ -32,6 +34,7 @@ MPIS: tuple[tuple[tuple[str, str], tuple[str, ...], Mapping[str, str]], ...] = (
 def measure() -> Result:
     """Rows: each MPI and size; and, reported, the same against what memory allows."""
     rows: list[Compared] = []
+    points: dict[str, list[tuple[int, float]]] = {"fairlead": []}
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
         core = native.ensure_core(cache_dir())
         program = _compile(Path(folder), core)
@@ -40,10 +43,15 @@ def measure() -> Result:
             found = _run(prefix, pin, variables, program)
             for size in sorted({size for _, size in found}):
                 ours, mpi, bound = (found[side, size] for side in ("ours", "mpi", "bound"))
+                points.setdefault(f"{name} {version}", []).append((size, median(mpi)))
+                if name == "mpich":
+                    points["fairlead"].append((size, median(ours)))
+                    points.setdefault("what memory allows", []).append((size, median(bound)))
                 label = f"{name} {version}: {size} B"
                 rows.append(compare(label, ours, mpi, BARS.get(size, _BAR)))
                 if size >= 1 << 20 and name == "mpich":
                     rows.append(compare(f"{label}, against memory", ours, bound, None))
+    plots.sweep(points, "comm-node")
     return Result(
         "comm-node",
         f"allreduce of float32 on 2 ranks of a node by the native core, pinned; {ROUNDS} rounds",

@@ -25,7 +25,7 @@ from benchmarks.steps import ENVIRONMENT, TITLES
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 
 # Bits a second of the cable, and samples a rank, for each model.
-RATES = {"hep": 200e6, "cosmo": 1e9, "resnet": 2e9}
+RATES = {"hep": 200e6, "cosmo": 0.37e9, "resnet": 2e9}
 WEIGHTS = {key: task.weights for key, task in TASKS.items()}
 MODES = ("none", "only", "sync", "delayed", "horovod", "horovod-best")
 _DELAYED, _FASTER, _SYNC = 1.10, 1 / 1.5, 1.0
@@ -34,8 +34,8 @@ _DELAYED, _FASTER, _SYNC = 1.10, 1 / 1.5, 1.0
 @dataclass(frozen=True)
 class Effort:
     models: tuple[str, ...] = ("cosmo", "resnet")
-    rounds: int = 6
-    steps: int = 3
+    rounds: int = 5
+    steps: int = 2
     size: str = "full"
 
 
@@ -72,7 +72,7 @@ def rows_of(model: str, found: Mapping[str, list[float]]) -> list[Compared]:
     """The three bars of a model, and what is only reported."""
     title = f"{TITLES[model]}, {RATES[model] / 1e9:g} Gbit/s"
     best = min(("horovod", "horovod-best"), key=lambda name: statistics.median(found[name]))
-    bound = list(map(max, found["none"], found["only"], strict=True))
+    bound = [max(pair) for pair in zip(found["none"], found["only"], strict=True)]
     named = steps.MODES[best].title
     return [
         compare(f"{title}: delayed over max(compute, communication)", found["delayed"], bound, _DELAYED),
@@ -89,8 +89,8 @@ def samples(effort: Effort) -> dict[str, dict[str, list[float]]]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlead-")))
         folder.chmod(0o755)
         pair = stack.enter_context(two_hosts())
-        own = steps.Effort(effort.models, MODES, effort.rounds, effort.steps, effort.size)
-        modes = {"only": replace(steps.MODES["sync"], title="communication alone", mode="only")}
+        only = replace(steps.MODES["sync"], title="communication alone", mode="only")
+        modes = {key: only if key == "only" else steps.MODES[key] for key in MODES}
         names = dict.fromkeys(steps.MODES.get(m, steps.MODES["sync"]).side for m in MODES)
         sides = {
             name: stack.enter_context(start(name, effort.size, folder, pair[0])) for name in names
@@ -102,9 +102,15 @@ def samples(effort: Effort) -> dict[str, dict[str, list[float]]]:
         for model in effort.models:
             for host in pair:
                 limit(host, RATES[model])
-            found: dict[tuple[str, str], list[float]] = {}
-            steps.turns(sides, model, own, found, {**steps.MODES, **modes})
-            result[model] = {mode: seconds for (_, mode), seconds in found.items()}
+            print(f"  {TITLES[model]}: {len(MODES)} modes, {effort.rounds} rounds", flush=True)
+            found: dict[str, list[float]] = {key: [] for key in MODES}
+            with steps.trained(sides, model, MODES, modes):
+                for number in range(effort.rounds):
+                    at = number % len(MODES)
+                    for key in MODES[at:] + MODES[:at]:
+                        seconds = steps.step(sides, model, modes[key], effort.steps)
+                        found[key].append(seconds)
+            result[model] = found
     return result
 
 

@@ -32,7 +32,7 @@ class Compared:
 
     Attributes:
         samples, baseline: one value a round, in ``unit``, taken alternately.
-        value: ratio of medians, or their difference when ``kind`` is ``difference``.
+        value: by ``kind``: ``ratio`` of medians; their ``difference``; ``pairs``, the median ratio of a round.
         low, high: its 95 % confidence interval.
         bar: the most it may be; None for what is only reported.
     """
@@ -77,9 +77,11 @@ def compare(
     kind: str = "ratio",
     unit: str = "s",
 ) -> Compared:
-    """Ratio (or difference) of medians; rounds are resampled in pairs, since noise comes by round."""
+    """What ``kind`` says (:class:`Compared`); rounds are resampled in pairs, since noise comes by round."""
 
     def value(pairs: Sequence[tuple[float, float]]) -> float:
+        if kind == "pairs":
+            return statistics.median(p[0] / p[1] for p in pairs)
         ours = statistics.median(p[0] for p in pairs)
         theirs = statistics.median(p[1] for p in pairs)
         return ours / theirs if kind == "ratio" else ours - theirs

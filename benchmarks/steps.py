@@ -2,15 +2,15 @@
 
 Every rank has one core and one thread. Without communication both ranks compute too, so that they share
 caches, memory and clocks as they do with it. All libraries have the same networks (``programs/nets.py``),
-batches and optimizer; they take turns, a few steps each, in rounds (``sides.py``).
+batches and optimizer; they take turns, step by step, each beside one without communication (``sides.py``).
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,14 +60,19 @@ class Effort:
 
     Attributes:
         size: ``full``, or ``tiny`` where only its working is of interest.
-        steps: in a round, for each model.
+        rounds: of each, every mode takes a step beside one of its base.
+        ours: pairs of steps a round for what has a bar.
     """
 
     models: tuple[str, ...] = ("hep", "cosmo", "resnet")
     modes: tuple[str, ...] = tuple(MODES)
-    rounds: int = 6
-    steps: int = 3
+    rounds: int = 4
+    ours: int = 7
     size: str = "full"
+
+
+# Seconds of a step without communication, and of one with it right before or after.
+Pair = tuple[float, float]
 
 
 def measure(effort: Effort = Effort()) -> Result:
@@ -78,32 +83,30 @@ def measure(effort: Effort = Effort()) -> Result:
         plots.steps(rows, "step-efficiency")
     return Result(
         "step-efficiency",
-        "a training step on 2 ranks, a core and a thread each: median of each round's steps",
-        "the same step without communication, on both ranks at once",
+        "a training step on 2 ranks, a core and a thread each: the slower rank's time",
+        "the same step without communication, on both ranks at once, begun together: the slower rank's",
         rows,
-        {"rounds": str(effort.rounds), "steps a round": str(effort.steps)},
+        {"rounds": str(effort.rounds), "steps a round with a bar": str(effort.ours)},
     )
 
 
-def rows_of(found: Mapping[tuple[str, str], Sequence[float]]) -> tuple[Compared, ...]:
-    """Each model's modes but those without communication."""
+def rows_of(found: Mapping[tuple[str, str], Sequence[Pair]]) -> tuple[Compared, ...]:
+    """Each model's modes, over the steps beside theirs."""
     rows = []
-    for (model, mode), seconds in found.items():
-        base = MODES[mode].base
-        if mode != base:
-            bar = BARS[model] if mode == "sync" else None
-            name = f"{TITLES[model]}: {MODES[mode].title}"
-            rows.append(compare(name, seconds, found[model, base], bar))
+    for (model, mode), pairs in found.items():
+        base, own = zip(*pairs, strict=True)
+        bar = BARS[model] if mode == "sync" else None
+        rows.append(compare(f"{TITLES[model]}: {MODES[mode].title}", own, base, bar, kind="pairs"))
     return tuple(rows)
 
 
-def samples(effort: Effort) -> dict[tuple[str, str], list[float]]:
-    """Seconds of a step by model and mode, one a round.
+def samples(effort: Effort) -> dict[tuple[str, str], list[Pair]]:
+    """Pairs of steps by model and mode.
 
     Raises:
         RuntimeError: a side failed, or its ranks do not hold the same weights afterwards.
     """
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], list[Pair]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlead-")))
         folder.chmod(0o755)
@@ -114,8 +117,59 @@ def samples(effort: Effort) -> dict[tuple[str, str], list[float]]:
         for side in sides.values():
             side.pause()
         for model in effort.models:
-            turns(sides, model, effort, found)
+            print(
+                f"  {TITLES[model]}: {len(effort.modes)} modes, {effort.rounds} rounds", flush=True
+            )
+            with trained(sides, model, effort.modes, MODES):
+                for key, pair in _pairs(sides, model, effort):
+                    found.setdefault((model, key), []).append(pair)
     return found
+
+
+def _pairs(sides: Mapping[str, Side], model: str, effort: Effort) -> Iterator[tuple[str, Pair]]:
+    keys = [key for key in effort.modes if MODES[key].base != key]
+    for number in range(effort.rounds):
+        at = number % len(keys)
+        for key in keys[at:] + keys[:at]:
+            base, own = MODES[MODES[key].base], MODES[key]
+            for turn in range(effort.ours if key == "sync" else 1):
+                if (number + turn) % 2:
+                    after = step(sides, model, own)
+                    yield key, (step(sides, model, base), after)
+                else:
+                    before = step(sides, model, base)
+                    yield key, (before, step(sides, model, own))
+
+
+def step(sides: Mapping[str, Side], model: str, mode: Mode, count: int = 1) -> float:
+    """Seconds of a step that both ranks begin together: the slower one's, the median of ``count``.
+
+    Of two ranks that wait for each other each pays for what delays the other on a busy machine; without
+    communication the slower one does.
+    """
+    with Turn(sides[mode.side]) as side:
+        # A parameter server takes no steps of its own.
+        each = [side.ask("step", model=model, mode=mode.mode)[:2] for _ in range(count)]
+    return statistics.median(max(ranks) for ranks in each)
+
+
+@contextmanager
+def trained(
+    sides: Mapping[str, Side], model: str, keys: Sequence[str], modes: Mapping[str, Mode]
+) -> Iterator[None]:
+    """A network for each mode, warm; afterwards looks whether the ranks have ended alike."""
+    for key in keys:
+        with Turn(sides[modes[key].side]) as side:
+            side.ask("warm", model=model, mode=modes[key].mode)
+    yield
+    for key in keys:
+        with Turn(sides[modes[key].side]) as side:
+            digests = side.ask("digest", model=model, mode=modes[key].mode)
+        if modes[key].alike and len(set(digests)) != 1:
+            raise RuntimeError(f"{modes[key].title}: ranks hold other weights after {model}")
+    for side in sides.values():
+        with Turn(side):
+            side.ask("drop", model=model)
 
 
 def start(name: str, size: str, folder: Path) -> Side:
@@ -131,35 +185,3 @@ def start(name: str, size: str, folder: Path) -> Side:
         name, image("tensorflow-horovod"), ["tf_steps.py", size, name], folder, ranks=ranks, env=env,
         stops=name != "mwms",
     )  # fmt: skip
-
-
-def turns(
-    sides: Mapping[str, Side],
-    model: str,
-    effort: Effort,
-    found: dict[tuple[str, str], list[float]],
-    modes: Mapping[str, Mode] = MODES,
-) -> None:
-    """A warm-up and all rounds of a model, then whether ranks ended alike."""
-    keys = list(effort.modes)
-    print(f"  {TITLES[model]}: {len(keys)} modes, {effort.rounds} rounds", flush=True)
-    for key in keys:
-        with Turn(sides[modes[key].side]) as side:
-            side.ask("warm", model=model, mode=modes[key].mode)
-    for number in range(effort.rounds):
-        at = number % len(keys)
-        for key in keys[at:] + keys[:at]:
-            mode = modes[key]
-            with Turn(sides[mode.side]) as side:
-                ranks = side.ask("steps", model=model, mode=mode.mode, count=effort.steps)
-            # A parameter server takes no steps of its own.
-            seconds = [one for rank in ranks[:2] for one in rank]
-            found.setdefault((model, key), []).append(statistics.median(seconds))
-    for key in keys:
-        with Turn(sides[modes[key].side]) as side:
-            digests = side.ask("digest", model=model, mode=modes[key].mode)
-        if modes[key].alike and len(set(digests)) != 1:
-            raise RuntimeError(f"{modes[key].title}: ranks hold other weights after {model}")
-    for side in sides.values():
-        with Turn(side):
-            side.ask("drop", model=model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import plots
@@ -71,7 +72,33 @@ def scaling(result: Mapping[str, Any]) -> str:
     return f"{table}\nFitted, in seconds, and as a multiple of the link's rate: {fitted}.\n"
 
 
+def node(result: Mapping[str, Any]) -> str:
+    """A row a size: fairlead's time, as many times each MPI's, and what memory allows."""
+    found: dict[int, dict[str, Row]] = {}
+    for row in result["rows"]:
+        library, size, *against = re.match(
+            r"(.*): (\d+) B(, against memory)?$", row["name"]
+        ).groups()  # type: ignore[union-attr]
+        found.setdefault(int(size), {})["memory" if against[0] else library] = row
+    libraries = [name for name in next(iter(found.values())) if name != "memory"]
+    lines = [
+        f"| bytes | fairlead | {' | '.join(f'over {name}' for name in libraries)} | over what memory allows |"
+    ]
+    lines.append("| ---: | ---: |" + " ---: |" * (len(libraries) + 1))
+    for size, rows in found.items():
+        own = 1e6 * median(rows[libraries[0]]["samples"])
+        took = f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms"
+        cells = [
+            f"{_value(rows[name])}, bar {_bar(rows[name])}: {_verdict(rows[name])}"
+            for name in libraries
+        ]
+        bound = f"{rows['memory']['value']:.2g}" if "memory" in rows else ""
+        lines.append(f"| {size:,} | {took} | {' | '.join(cells)} | {bound} |")
+    return "\n".join([*lines, "", _measured(result), ""])
+
+
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "comm-node": node,
     "step-efficiency": steps,
     "comm-peers": peers,
     "comm-link": plain,

@@ -30,7 +30,7 @@ from fairlead.comm.delayed import Schedule
 from fairlead.data import hep
 from fairlead.data.baseline import auc
 
-BATCH, RATE, HELD_OUT = 32, {"hep": 1e-3, "cosmo": 1e-3}, 500
+BATCH, RATE, HELD_OUT = {"hep": 32, "cosmo": 8}, 1e-3, 500
 OUTPUTS = {"hep": 2, "cosmo": 3}
 
 
@@ -88,19 +88,19 @@ def main(path):
         if (model, samples) not in kept:
             kept[model, samples] = data_of(model, samples)
         (x, y), (held, truth) = kept[model, samples]
-        learner = Learner(model, seed, x.shape[1:])
+        learner, batch = Learner(model, seed, x.shape[1:]), BATCH[model]
         compute = tf.function(learner.gradients, autograph=False)
         apply = tf.function(learner.apply, autograph=False)
         ours.broadcast([*learner.variables, *learner.first, *learner.second])
-        total = epochs * (len(x) // BATCH)
+        total = epochs * (len(x) // batch)
         late = ours.Delayed(Schedule.fractions(total, warmup=0.1), momentum=0.0)
         orders = np.random.default_rng(seed)
         step = 0
         for _ in range(epochs):
             order = orders.permutation(len(x))
-            for at in range(0, len(x) - BATCH + 1, BATCH):
-                own = order[at : at + BATCH][ranks.rank :: ranks.size]
-                rate = RATE[model] * 0.5 * (1 + np.cos(np.pi * step / total))
+            for at in range(0, len(x) - batch + 1, batch):
+                own = order[at : at + batch][ranks.rank :: ranks.size]
+                rate = RATE * 0.5 * (1 + np.cos(np.pi * step / total))
                 gradients, loss = compute(tf.constant(x[own]), tf.constant(y[own]))
                 means = [gradients]
                 if mode == "sync":

@@ -1,6 +1,8 @@
 """fairlead.comm on several ranks of a real MPI, without a container."""
 
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -135,46 +137,46 @@ comm.finalize()
 MISMATCHES = {
     "shape": (
         "comm.aggregate([np.ones(2), np.ones((2, 2) if me == 1 else 4)])",
-        "rank 1 passed other arrays to aggregate",
+        "rank 1 (HOST) passed another array 1 to aggregate",
         "rank 0 has float64 (4,), rank 1 has float64 (2, 2)",
         "rank 1 (HOST) passed float64 of 4 elements as tensor 1 to aggregate (mean), rank 0 (HOST) passed"
         " float64 of 4, in another shape: call 3 of all",
     ),
     "length": (
         "comm.aggregate([np.ones(2), np.ones(4 if me == 1 else 5)])",
-        "rank 1 passed other arrays to aggregate",
+        "rank 1 (HOST) passed another array 1 to aggregate",
         "rank 0 has float64 (5,), rank 1 has float64 (4,)",
         "rank 1 (HOST) passed float64 of 4 elements as tensor 1 to aggregate (mean), rank 0 (HOST) passed"
         " float64 of 5: call 3 of all",
     ),
     "dtype": (
         "comm.aggregate([np.ones(2, 'f4' if me == 2 else 'f8')])",
-        "rank 2 passed other arrays to aggregate",
+        "rank 2 (HOST) passed another array 0 to aggregate",
         "rank 0 has float64 (2,), rank 2 has float32 (2,)",
         "rank 2 (HOST) passed float32 of 2 elements as tensor 0 to aggregate (mean), rank 0 (HOST) passed"
         " float64 of 2: call 3 of all",
     ),
     "number": (
         "comm.aggregate([np.ones(2)] * (2 if me == 2 else 1))",
-        "rank 2 passed other arrays to aggregate",
+        "rank 2 (HOST) passed another array 1 to aggregate",
         "rank 0 has no array 1 (1 in all), rank 2 has float64 (2,)",
         "rank 2 (HOST) passed 2 tensors to aggregate (mean), rank 0 (HOST) passed 1: call 3 of all",
     ),
     "call": (
         "comm.barrier() if me == 1 else comm.average(1.0)",
-        "rank 1 called barrier while rank 0 called average",
+        "rank 1 (HOST) called barrier while rank 0 (HOST) called average: call 2 of all",
         "a collective needs every rank",
         "rank 1 (HOST) called barrier while rank 0 (HOST) called average: call 3 of all",
     ),
     "root": (
         "comm.broadcast([np.ones(1)], root=me // 2)",
-        "rank 2 called broadcast(root=1) while rank 0 called broadcast(root=0)",
+        "rank 2 (HOST) called broadcast(root=1) while rank 0 (HOST) called broadcast(root=0)",
         "a collective needs every rank",
         "rank 2 (HOST) called broadcast while rank 0 (HOST) called broadcast (roots 1 and 0): call 3 of all",
     ),
     "odd rank 0": (
         "comm.aggregate([np.ones(2 if me else 3)])",
-        "rank 1 passed other arrays to aggregate",
+        "rank 1 (HOST) passed another array 0 to aggregate",
         "rank 0 has float64 (3,), rank 1 has float64 (2,)",
         "rank 0 (HOST) passed float64 of 3 elements as tensor 0 to aggregate (mean), rank 1 (HOST) passed"
         " float64 of 2: call 3 of all",
@@ -204,10 +206,64 @@ comm.aggregate([np.ones(2), np.ones(5)])
     code, _, err = ranks(3, program)
     assert code != 0
     if backend == "mpi4py":
-        assert what in err
+        assert what.replace("HOST", socket.gethostname()) in err
         assert why in err
     else:
         assert said.replace("HOST", socket.gethostname()) in err
+
+
+def installed(folder, **edits):
+    """A program of two files, as it lies on a node; ``edits`` are what each is to say instead."""
+    folder.mkdir()
+    said = {"train": "import lr\nfrom fairlead import comm\ncomm.init()\nprint('ok', flush=True)\ncomm.finalize()\n",
+            "lr": "RATE = 0.1\n", **edits}  # fmt: skip
+    for name, text in said.items():
+        (folder / f"{name}.py").write_text(text)
+
+
+def start_own(folder):
+    """A program by which each rank starts the one of its own node."""
+    (folder / "own.py").write_text(
+        "import os, sys\n"
+        "node = f'{sys.path[0]}/node{os.environ[\"PMI_RANK\"]}'\n"
+        "os.environ.update(eval(open(f'{node}.env').read()))\n"
+        "os.execv(sys.executable, [sys.executable, f'{node}/train.py'])\n"
+    )
+    return folder / "own.py"
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("script", "rank 1 (HOST) runs another train.py than rank 0 (HOST)"),
+        ("module", "rank 1 (HOST) runs another lr.py than rank 0 (HOST)"),
+        ("fairlead", "rank 1 (HOST) has another fairlead than rank 0 (HOST)"),
+        ("backend", "rank 1 (HOST) was given another FAIRLEAD_COMM_BACKEND than rank 0 (HOST)"),
+        ("on purpose", None),
+        ("alike", None),
+    ],
+)
+def test_rank_with_other_code_is_named_before_anything_else(ranks, case, words, tmp_path):
+    other = {"script": {"train": "import lr\nfrom fairlead import comm\ncomm.init()\nprint('old')\n"}, "module": {"lr": "RATE = 0.01\n"}}  # fmt: skip
+    other["on purpose"] = other["module"]
+    environ = {"fairlead": {"PYTHONPATH": str(tmp_path / "old")}, "backend": {"FAIRLEAD_COMM_BACKEND": "auto"}}  # fmt: skip
+    if case == "fairlead":
+        shutil.copytree(RUNTIME / "fairlead", tmp_path / "old" / "fairlead")
+        with (tmp_path / "old" / "fairlead" / "comm" / "core.py").open("a") as old:
+            old.write("# as it was before\n")
+    for node in range(3):
+        installed(tmp_path / f"node{node}", **other.get(case, {}) if node == 1 else {})
+        mine = environ.get(case, {}) if node == 1 else {}
+        (tmp_path / f"node{node}.env").write_text(repr(mine))
+    asked = {"FAIRLEAD_COMM_SAME_CODE": "0"} if case == "on purpose" else {}
+    code, lines, err = ranks(3, start_own(tmp_path), limit_s=30, **asked)
+    if words is None:
+        assert (code, lines) == (0, ["ok"] * 3), err
+    else:
+        assert code == 1, err
+        assert words.replace("HOST", socket.gethostname()) in err
+        assert "rank 0 (2 of 3 ranks): " in err  # which the others are like
+        assert not lines
 
 
 def test_exception_on_one_rank_ends_the_others(ranks):
@@ -222,6 +278,30 @@ comm.barrier()
     assert code != 0
     assert "ValueError: bad batch" in err
     assert "rank 1 of 3 failed; ending the others" in err
+
+
+def test_fork_of_a_rank_is_refused_and_ends_nobody(ranks, backend):
+    program = """
+import multiprocessing
+import numpy as np
+from fairlead import comm
+comm.aggregate([np.ones(4)])
+helper = multiprocessing.get_context("fork").Process(target=comm.aggregate, args=([np.ones(4)],))
+helper.start()
+helper.join()
+assert helper.exitcode == 1
+comm.aggregate([np.ones(4)])  # the ranks go on
+print("ok", flush=True)
+comm.finalize()
+"""
+    code, lines, err = ranks(2, program)
+    assert (code, lines) == (0, ["ok"] * 2), err
+    call = "comm.aggregate" if backend == "mpi4py" else "fairlead_comm_aggregate"
+    for rank in (0, 1):
+        assert re.search(
+            rf"{call} was called in process \d+, a fork of rank {rank} \(\S+\), process \d+", err
+        ), err
+    assert "ending the others" not in err
 
 
 def test_killed_rank_ends_the_others(ranks):

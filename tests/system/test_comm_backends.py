@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from functools import cache
@@ -80,6 +82,11 @@ def _alike(one: Seen, two: Seen, cases: tuple[str, ...]) -> None:
     for case in cases:
         assert one[case] == two[case], case
         assert one[case][0] is not None and one[case][1] is not None, case
+
+
+def _without_numbers(seen: Any) -> Any:
+    """What goes on in the background is counted apart by a carrier that can, so the calls have other numbers."""
+    return json.loads(re.sub(r": call \d+ of all", "", json.dumps(seen)))
 
 
 # --- a site's own dl_comm ---------------------------------------------------------------------
@@ -215,7 +222,8 @@ def test_backend_that_cannot_be_had_is_refused_before_launch() -> None:
 def test_horovod_gives_the_references_bits_and_words() -> None:
     by_horovod, _ = _in_image("horovod")
     assert by_horovod["backend"] == ["Horovod 0.28.1"] * 2
-    _alike(by_horovod, _in_image("mpi4py")[0], LIKE_THE_REFERENCE)
+    reference = _in_image("mpi4py")[0]
+    _alike(_without_numbers(by_horovod), _without_numbers(reference), LIKE_THE_REFERENCE)
 
 
 @pytest.mark.full
@@ -257,14 +265,15 @@ def test_group_makes_means_and_broadcasts_of_every_dtype() -> None:
 
 @pytest.mark.full
 def test_group_names_ranks_that_differ_before_anything_moves() -> None:
-    other = "rank 1 passed other arrays to aggregate on GPUs than rank 0"
+    host = socket.gethostname()
+    other = f"rank 1 ({host}) passed another array 1 (weight 1) to aggregate on GPUs than rank 0 ({host})"
     for rank in (0, 1):
         shape, dtype, number, root, call, after = _devices()["differ"][rank]
         assert shape[1:3] == [other, "rank 1, array 1 (weight 1)"]
         assert shape[3] == "rank 0 has float32 (4,), rank 1 has float32 (5,)"
         assert dtype[3] == "rank 0 has bfloat16 (2,), rank 1 has float32 (2,)"
         assert number[3] == "rank 0 has no array 1 (1 in all), rank 1 has float32 (2,)"
-        assert root[1].startswith("rank 1 called broadcast(root=1) on GPUs while rank 0 called")
+        assert root[1].startswith(f"rank 1 ({host}) called broadcast(root=1) on GPUs while rank 0")
         assert call[0] == "comm-order" and after == [0.5, 0.5]
 
 

@@ -165,7 +165,10 @@ def fine(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def failures(said: Path) -> list[tuple[int, int, float, str]]:
+Failure = tuple[int, int, float, str]
+
+
+def failures(said: Path) -> list[Failure]:
     """(rank, status, seconds, words) of each call of comm_wrong.py that was to fail."""
     found = re.findall(r"^(\d+) (\d+) (\d+\.\d) (.*)$", said.read_text(), re.MULTILINE)
     return sorted((int(r), int(s), float(t), w.replace(HOST, "HOST")) for r, s, t, w in found)
@@ -512,11 +515,17 @@ def test_circle_of_three_ranks_in_three_teams_is_found(ranks: Ranks, said: Path)
     assert len(waits) == 2 and all(rank == team for rank, team in waits), found
 
 
-@pytest.mark.parametrize("gone", ["1", "0"])
-def test_rank_that_was_killed_on_another_node_is_named(gone: str, ranks: Ranks, said: Path) -> None:
-    """Ranks 0 and 1 share a node; rank 2 has one of its own, and cannot see them."""
+@pytest.mark.parametrize(
+    ("gone", "node"),
+    [("1", "2"), ("0", "2"), ("2", "2"), ("0", "1"), ("1", "1")],
+    ids=["of-two", "first-of-two", "alone", "first-alone", "each-alone"],
+)
+def test_rank_that_was_killed_on_another_node_is_named(
+    gone: str, node: str, ranks: Ranks, said: Path
+) -> None:
+    """Of nodes with two ranks the other one sees it; of a node with one nobody is left who could."""
     ranks(
-        3, "comm_wrong.py", "killed", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="2",
+        3, "comm_wrong.py", "killed", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS=node,
         GONE=gone,
     )  # fmt: skip
     found = failures(said)
@@ -743,10 +752,9 @@ def pair() -> Iterator[tuple[Host, Host]]:
         yield both
 
 
-@pytest.mark.parametrize("situation", ["skip", "skip_started"])
-def test_rank_that_skipped_a_step_is_named_on_another_host(
-    situation: str, pair: tuple[Host, Host], said: Path
-) -> None:
+def wrong_on_two_hosts(
+    situation: str, pair: tuple[Host, Host], said: Path, **env: str
+) -> list[Failure]:
     """Rank 0 alone on its host: what the two others find out has to come to it over the network."""
     one, _ = pair
     start = launcher(one, hosts.mpich() / "bin/mpiexec.hydra", hosts="node1:1,node2:2")
@@ -756,14 +764,32 @@ def test_rank_that_skipped_a_step_is_named_on_another_host(
     variables: Mapping[str, str] = {
         **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"), "SAID": str(said),
         "FAIRLEAD_COMM_LIBRARY": str(core()), "UCX_TLS": "self,tcp", "PYTHONPATH": str(RUNTIME),
+        **env,
     }  # fmt: skip
     subprocess.run(
         words, env=variables, capture_output=True, timeout=60, stdin=subprocess.DEVNULL, check=False
     )
-    found = failures(said)
+    return failures(said)
+
+
+@pytest.mark.parametrize("situation", ["skip", "skip_started"])
+def test_rank_that_skipped_a_step_is_named_on_another_host(
+    situation: str, pair: tuple[Host, Host], said: Path
+) -> None:
+    found = wrong_on_two_hosts(situation, pair, said)
     assert [(rank, status) for rank, status, _, _ in found] == [(r, DIFFER) for r in range(3)]
     assert all(seconds < 30 for _, _, seconds, _ in found), found
     assert all("one of them has skipped a call or added one" in text for *_, text in found)
+
+
+def test_only_rank_of_another_host_that_was_killed_is_named(
+    pair: tuple[Host, Host], said: Path
+) -> None:
+    found = wrong_on_two_hosts("killed", pair, said, GONE="0")
+    assert [(rank, status) for rank, status, _, _ in found] == [(1, PEER_LOST), (2, PEER_LOST)]
+    for _, _, seconds, words in found:
+        assert words.startswith("rank 0 (node1) has ended without fairlead_comm_finalize")
+        assert seconds < 10
 
 
 def test_ranks_on_two_hosts_send_each_share_across_about_once(

@@ -17,26 +17,10 @@ from typing import Any
 import pytest
 from tests.system import hosts
 
-from fairlead.paths import atomic_folder, locked
-
 Seen = dict[str, list[Any]]
 
-# What Keras needs beside torch; the tensorflow image has the same.
-KERAS = ("keras==3.15.1", "absl-py==2.3.1", "namex==0.1.0", "optree==0.17.0", "ml_dtypes==0.5.3",
-         "h5py==3.14.0", "packaging==25.0")  # fmt: skip
 # Sums of two and of eight samples round in another order than those of sixteen.
 ROUNDING = 3e-6
-
-
-def _keras() -> Path:
-    folder = hosts.KEPT / "keras-3.15.1"
-    with locked(hosts.KEPT / ".lock"):
-        if not folder.is_dir():
-            with atomic_folder(folder) as tree:
-                pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile"]
-                wheels = ["--only-binary=:all:", "--python-version=3.11", "--target", tree]
-                subprocess.run([*pip, *wheels, *KERAS], check=True)
-    return folder
 
 
 def _ran(
@@ -65,10 +49,7 @@ def keras(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.param == "tensorflow":
         done, seen = _ran("tensorflow", "fronts_keras", folder)
     else:
-        there = _keras()
-        options = ("-B", f"{there}:/opt/keras:ro", "--env", "PYTHONPATH=/opt/keras")
-        backend = ("--env", "KERAS_BACKEND=torch")
-        done, seen = _ran("pytorch", "fronts_keras", folder, *options, *backend)
+        done, seen = _ran("pytorch", "fronts_keras", folder, *hosts.keras_on_torch())
     assert done.returncode == 0, done.stderr
     return {"backend": [request.param] * 2, **seen}
 
@@ -262,8 +243,8 @@ def test_torch_what_cannot_be_averaged_is_named(torch: tuple[str, Seen]) -> None
     away, sparse = both(torch[1], "tensor_elsewhere_and_sparse")
     assert away == ["comm-device", "weight, device meta"]
     assert sparse == ["comm-sparse", "weight, torch.sparse_coo"]
-    # The core names rank and tensor in what it says first.
-    assert both(torch[1], "other_shape_on_one_rank") == ["comm-signature", "comm.broadcast"]
+    named = ["comm-signature", "rank 1, array 0 (weight)"]
+    assert both(torch[1], "other_shape_on_one_rank") == named
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ differs between machines is made equal first: numbers, digests, transports, the 
 from __future__ import annotations
 
 import re
+import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,12 +75,14 @@ def base_image() -> None:
 
 
 # Pages whose commands write files where one stands: they get a folder of their own.
-WRITING = ("recipes.md",)
+WRITING = ("recipes.md", "collectives.md")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("reader")
+    made = tmp_path_factory.mktemp("reader")
+    shutil.copytree(hosts.ROOT / "examples", made / "examples")
+    return made
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_make_runs_benchmarks_that_there_are() -> None:
 
 
 def test_an_efficiency_of_97_is_the_bar_of_hep_and_cosmo() -> None:
-    samples = {(m, "none"): [1.0] * 9 for m in steps.TITLES}
-    samples |= {(m, "sync"): [1.05] * 9 for m in steps.TITLES}
+    # A step without communication, and one with it beside it, on a machine that grows slower.
+    samples = {(m, "sync"): [(slow, 1.05 * slow) for slow in range(1, 10)] for m in steps.TITLES}
     rows = {row.name: row for row in steps.rows_of(samples)}
     assert {name: row.met for name, row in rows.items()} == {
         "HEP-CNN: fairlead": False, "CosmoFlow: fairlead": False, "ResNet-50: fairlead": True,

@@ -11,7 +11,10 @@ import pytest
 from fairlead.comm import backend, core
 from fairlead.comm.backend import Alone, ranks_promised
 from fairlead.comm.core import Comm
+from fairlead.comm.delayed import Delayed, Schedule
 from fairlead.findings import FairleadError
+
+HOST = os.uname().nodename
 
 
 @pytest.fixture
@@ -99,8 +102,8 @@ def test_average_and_gather_one_rank(comm):
 
 def test_agreement_other_shape_names_rank_and_array():
     def third(value):
-        call, (first, _) = value
-        return call, (first, ("<f4", (9,)))
+        call, (first, _), host = value
+        return call, (first, ("<f4", (9,))), host
 
     comm = Comm(Recorded([same, third]))
     with pytest.raises(FairleadError) as caught:
@@ -111,7 +114,7 @@ def test_agreement_other_shape_names_rank_and_array():
 
 
 def test_agreement_fewer_arrays_names_the_first_missing():
-    comm = Comm(Recorded([lambda value: (value[0], value[1][:1]), same]))
+    comm = Comm(Recorded([lambda value: (value[0], value[1][:1], value[2]), same]))
     with pytest.raises(FairleadError) as caught:
         comm.aggregate([np.ones(2), np.ones(3)])
     assert caught.value.findings[0].where == "rank 1, array 1"
@@ -119,9 +122,11 @@ def test_agreement_fewer_arrays_names_the_first_missing():
 
 
 def test_agreement_other_call_names_both():
-    comm = Comm(Recorded([same, lambda value: ("average", ())]))
-    with pytest.raises(FairleadError, match="rank 2 called average while rank 0 called barrier"):
+    comm = Comm(Recorded([same, lambda value: ("average", (), "nid9")]))
+    with pytest.raises(FairleadError) as caught:
         comm.barrier()
+    said = f"rank 2 (nid9) called average while rank 0 ({HOST}) called barrier: call 1 of all"
+    assert caught.value.findings[0].what == said
 
 
 def test_check_buffers_match_majority_decides_who_differs():
@@ -234,3 +239,17 @@ def test_unknown_compression_is_refused(comm):
     with pytest.raises(FairleadError) as caught:
         comm.aggregate([np.ones(2, np.float32)], compression="int8")
     assert caught.value.findings[0].check == "comm-compression"
+
+
+def test_steady_arrays_are_not_copied_and_means_are_the_callers():
+    late = Delayed(Comm(Alone()), Schedule(100, 1), momentum=0.0, steady=True)
+    given = [np.full(3, step, np.float32) for step in range(6)]
+    held = [means[0] for step in given for means in late.step([step])]
+    held += [means[0] for means in late.flush()]
+    # All are held, so none was written over.
+    assert [mean.tolist() for mean in held] == [[step] * 3 for step in range(6)]
+    assert all(mean.ctypes.data % 64 == 0 for mean in held)
+    places = {mean.ctypes.data for mean in held}
+    del held
+    used = {means[0].ctypes.data for step in given for means in late.step([step])}
+    assert used <= places  # what nobody holds is used again

@@ -34,23 +34,23 @@ def test_twins_differ_in_at_most_five_lines(framework: str) -> None:
 
 
 def test_aggregate_that_meets_no_step_is_an_uneven_number_of_steps() -> None:
-    ranks = Comm(Recorded([same, lambda value: ("barrier", ())]))
+    ranks = Comm(Recorded([same, lambda value: ("barrier", (), "nid9")]))
     with pytest.raises(FairleadError, match="different numbers of steps") as caught:
         fronts.aggregate(ranks, [np.ones(2)], ["kernel"])
     (finding,) = caught.value.findings
     assert (finding.check, finding.where) == ("comm-steps", "rank 2")
-    assert finding.why == "rank 2 called barrier while rank 0 called aggregate"
+    assert finding.why.startswith("rank 2 (nid9) called barrier while rank 0 (")
 
 
 def test_meeting_while_others_aggregate_is_an_uneven_number_of_steps() -> None:
-    ranks = Comm(Recorded([lambda value: ("aggregate", (("<f4", (2,)),)), same]))
+    ranks = Comm(Recorded([lambda value: ("aggregate", (("<f4", (2,)),), "nid9"), same]))
     with pytest.raises(FairleadError) as caught:
         fronts.meet(ranks)
     assert caught.value.findings[0].check == "comm-steps"
 
 
 def test_error_of_an_array_tells_its_name() -> None:
-    ranks = Comm(Recorded([lambda value: (value[0], value[1][:1]), same]))
+    ranks = Comm(Recorded([lambda value: (value[0], value[1][:1], value[2]), same]))
     with pytest.raises(FairleadError) as caught:
         fronts.aggregate(ranks, [np.ones(2), np.ones(3)], ["kernel", "bias"])
     assert caught.value.findings[0].where == "rank 1, array 1 (bias)"

@@ -246,9 +246,12 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
 
 def _abort_on_exception(backend: Backend) -> None:
     """Makes an uncaught exception end every rank; the others would wait for this one for ever."""
-    report = sys.excepthook
+    report, process = sys.excepthook, os.getpid()
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        if os.getpid() != process:  # a fork, whose end is its parent's matter
+            report(kind, value, trace)
+            return
         # Who called this may hold back what is written here until it returns, which it does not: so does
         # torch's own hook.
         sys.stderr = sys.__stderr__ or sys.stderr

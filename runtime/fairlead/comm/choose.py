@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fairlead.comm import alike
 from fairlead.comm.backend import Backend, connect
 from fairlead.comm.core import Comm
 from fairlead.commnames import BACKENDS, PLUGIN, UNORDERED, VARIABLE, is_ordered, unknown
@@ -34,6 +35,7 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
         raise unknown(wanted, f"{VARIABLE}={wanted}", f"unset {VARIABLE}, or set it to one of them")
     begun = time.monotonic_ns()
     backend = connect(environ)
+    alike.check(backend, environ)
     if wanted == "nccl":
         _require_torch(backend)
     if not environ.get("FAIRLEAD_COMM_TIMELINE"):

@@ -181,6 +181,17 @@ class Comm:
         self._begun = self._agreed = 0.0
         self._concluded = False
         self._odd: set[int] = set()  # ranks that have passed NaN or infinity, and were named
+        self._process = os.getpid()
+
+    @property
+    def _of(self) -> str:
+        """What messages call these ranks, as the core's do."""
+        return "all" if self._name == _NO_TEAM else self._name
+
+    @property
+    def here(self) -> bool:
+        """Whether this process is the rank; False in its forks, which are no ranks."""
+        return os.getpid() == self._process
 
     @property
     def timings(self) -> Timings:
@@ -402,16 +413,31 @@ class Comm:
         return self._agree_on(call, tuple((_key(array.dtype), array.shape) for array in arrays))
 
     def _agree_on(self, call: str, signature: Signature) -> _Layout:
+        if not self.here:
+            raise self._forked(call)
         layout = _layout(call, signature)
         begun = time.perf_counter()
         # largest(mark) == -largest(-mark), the smallest, only if all marks are equal
         marks = np.array([layout.mark, -layout.mark], np.int64)
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
-            raise disagreement(self._backend.allgather((call, signature)))
+            told = (call, signature, os.uname().nodename)
+            at = f": call {self._spent.calls + 1} of {self._of}"
+            raise disagreement(self._backend.allgather(told), at)
         self._begun, self._agreed = begun, time.perf_counter()
         self._spent += Timings(calls=1, wait_s=self._agreed - begun)
         return layout
+
+    def _forked(self, call: str) -> FairleadError:
+        return fail(
+            f"comm.{call} was called in process {os.getpid()}, a fork of rank {self.rank}"
+            f" ({os.uname().nodename}), process {self._process}: MPI does not follow a fork",
+            where=f"comm.{call}",
+            why="the other ranks know nothing of that process, and its parent's messages are not its own",
+            remedy="call it in the process that called comm.init(); start helpers, as those that load data,"
+            " before it or by spawn",
+            check="comm-call",
+        )
 
     def _ended(self, call: str, arrays: Sequence[Array] = (), **parts_s: float) -> None:
         """The call that was agreed on last has ended."""
@@ -419,7 +445,7 @@ class Comm:
             size = sum(array.nbytes for array in arrays)
             times = [round(1e9 * s) for s in (self._begun, time.perf_counter(), self._agreed)]
             self.timeline.span(
-                "all" if self._name == _NO_TEAM else self._name, call, "call", times[0], times[1],
+                self._of, call, "call", times[0], times[1],
                 {"call": self.timings.calls, "bytes": size, "tensors": len(arrays)}, agreed=times[2],
                 call=self.timings.calls, move={f"{n}_ms": 1e3 * s for n, s in parts_s.items()},
             )  # fmt: skip
@@ -485,7 +511,7 @@ class Comm:
             name = f" ({names[index]})" if index < len(names) else ""
             said = (
                 f"rank {rank} ({host}) passed {what} as element {element} of tensor {index}{name} to aggregate"
-                f" (mean), call {self.timings.calls} of {'all' if self._name == _NO_TEAM else self._name}"
+                f" (mean), call {self.timings.calls} of {self._of}"
             )
             if told == "stop":
                 raise nonfinite(said, "comm.aggregate")
@@ -514,6 +540,7 @@ def _unpack(
     return list(out)
 
 
+@lru_cache(maxsize=64)  # NumPy makes its name anew each time
 def name_of(dtype: np.dtype[Any]) -> str:
     """NumPy's name, and ``bfloat16`` for either kind of it."""
     return "bfloat16" if dtype == BFLOAT16 else dtype.name
@@ -665,14 +692,20 @@ def compare(
     return BufferMatch(digests, first, tuple(r for r, d in enumerate(held) if d != usual))
 
 
-def disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
-    """Says which rank differs from rank 0, and in what."""
-    rank = next(r for r, call in enumerate(calls) if call != calls[0])
-    (call, ours), (other, theirs) = calls[0], calls[rank]
+def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> FairleadError:
+    """Says which rank differs from rank 0, and in what.
+
+    Args:
+        calls: of each rank what it called, with which arrays, and its host's name.
+        at: which call it was, as words behind the sentence.
+    """
+    rank = next(r for r, call in enumerate(calls) if call[:2] != calls[0][:2])
+    (call, ours, first_host), (other, theirs, host) = calls[0], calls[rank]
+    odd, first = f"rank {rank} ({host})", f"rank 0 ({first_host})"
     remedy = "make every rank call the same function with the same arrays in the same order"
     if call != other:
         return fail(
-            f"rank {rank} called {other} while rank 0 called {call}",
+            f"{odd} called {other} while {first} called {call}{at}",
             where=f"rank {rank}",
             why="a collective needs every rank",
             remedy=remedy,
@@ -690,7 +723,7 @@ def disagreement(calls: list[tuple[str, Signature]]) -> FairleadError:
         return f"{dtype if dtype == 'bfloat16' else np.dtype(dtype).name} {shape}"
 
     return fail(
-        f"rank {rank} passed other arrays to {call} than rank 0",
+        f"{odd} passed another array {index} to {call} than {first}{at}",
         where=f"rank {rank}, array {index}",
         why=f"rank 0 has {shown(ours)}, rank {rank} has {shown(theirs)}",
         remedy=remedy,

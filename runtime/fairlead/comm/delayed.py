@@ -119,12 +119,15 @@ class Delayed:
         *,
         momentum: float,
         tested: bool = False,
+        steady: bool = False,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ):
         """
         Args:
             momentum: of the optimizer; Adam's beta1. 0 for plain SGD.
             tested: the learning rate is known to bear the delay; :attr:`scale` stays 1.
+            steady: arrays that are handed in never change, so they are not copied; means are the caller's
+                for as long as it holds them.
             say: told, on rank 0, what the delay does, and when it ends.
         Raises:
             FairleadError: the momentum is above 0.95 and ``tested`` was not said: there the largest
@@ -150,6 +153,9 @@ class Delayed:
         self._pending: Pending | None = None
         # Two sets: while one is on its way, the means of the other are being applied.
         self._kept: list[list[Array]] = [[], []]
+        self._steady = steady
+        self._rooms: list[list[Array]] = []  # for means of steady ones; some are still others'
+        self._under_way: list[Array] = []  # whose room is not to be used again
         self._least = math.inf
         self._was_delayed = False
         self.diverged_at: int | None = None
@@ -163,7 +169,8 @@ class Delayed:
         """Hands in this step's gradients.
 
         Args:
-            arrays: as for :meth:`Comm.aggregate`; they may change as soon as this returns.
+            arrays: as for :meth:`Comm.aggregate`; unless they are steady they may change as soon as this
+                returns.
             loss: this rank's; its mean decides on divergence, on all ranks alike. NaN: nobody looks.
         Returns:
             The means to apply now, in this order: none, one or two. They hold until the next call
@@ -178,12 +185,14 @@ class Delayed:
         if ready and self.diverged_at is not None:
             delayed = False  # it was seen just now
         told = [0.0, 0.0] if math.isnan(loss) else [loss, 1.0]
-        kept = self._keep([*arrays, np.array(told)])
+        handed = [*arrays, np.array(told)]
+        room = self._room(handed) if self._steady else self._keep(handed)
+        source = handed if self._steady else room
         if delayed:
-            self._pending = self._ranks.start(kept, out=kept)
+            self._pending, self._under_way = self._ranks.start(source, out=room), list(room)
             given = ready
         else:
-            given = (*ready, self._took(self._ranks.aggregate(kept, out=kept)))
+            given = (*ready, self._took(self._ranks.aggregate(source, out=room)))
         self._was_delayed = delayed
         self._step += 1
         return given
@@ -193,7 +202,9 @@ class Delayed:
         if self._pending is None:
             return ()
         pending, self._pending = self._pending, None
-        return (self._took(pending.wait()),)
+        means = pending.wait()
+        self._under_way = []
+        return (self._took(means),)
 
     def _took(self, means: list[Array]) -> list[Array]:
         *gradients, shared = means
@@ -217,6 +228,19 @@ class Delayed:
             np.copyto(target, array)
         return kept
 
+    def _room(self, arrays: Sequence[Array]) -> list[Array]:
+        """Room for means that nobody holds."""
+        like = [(a.shape, a.dtype) for a in arrays]
+        for room in self._rooms:
+            held = max(map(sys.getrefcount, room), default=0) > _UNHELD
+            if [(a.shape, a.dtype) for a in room] == like and not held:
+                return room
+        room = [_aligned(a) for a in arrays]
+        # Those of other shapes are of no more use.
+        self._rooms = [one for one in self._rooms if [(a.shape, a.dtype) for a in one] == like]
+        self._rooms.append(room)
+        return room
+
     def _announce(self) -> None:
         ratio = _ratio(self._momentum)
         what = (
@@ -229,6 +253,17 @@ class Delayed:
             f" {self._momentum:g} the largest stable learning rate is {ratio:.3g} of the synchronous"
             f" one; {what}"
         )
+
+
+# What counts of an array that only its room holds, counted in the same way.
+_UNHELD = max(map(sys.getrefcount, [np.empty(0)]))
+
+
+def _aligned(like: Array) -> Array:
+    """An empty array of that shape and dtype, where frameworks take it as it is."""
+    raw = np.empty(like.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
 
 
 def _ratio(momentum: float) -> float:

@@ -231,7 +231,7 @@ def end_together() -> None:
     @atexit.register
     def end() -> None:
         try:
-            if comm._comm is not None:
+            if comm._comm is not None and comm._comm.here:
                 meet(comm._comm)
                 comm._comm.conclude()
         except FairleadError as exc:

@@ -286,7 +286,7 @@ class NativeComm(Comm):
     def agree(self, call: str, signature: Signature = ()) -> None:
         mine = hashlib.sha256(repr((call, signature)).encode()).digest()
         if len(set(self._gather_bytes(mine))) > 1:
-            raise disagreement(self._allgather((call, signature)))
+            raise disagreement(self._allgather((call, signature, self.layout.host)))
 
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
         return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
@@ -394,12 +394,14 @@ class _Tensors:
                 target if _whole(target) else np.empty(target.shape, target.dtype) for target in out
             ]
         )
-        table = np.zeros(len(self._arrays), _TENSOR)
-        for row, array, result in zip(table, self._arrays, self._results, strict=True):
-            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[name_of(array.dtype)]
-            row["in"], row["out"] = array.ctypes.data, result.ctypes.data
-            row["count"], row["dtype"] = array.size * each, form
-            row["shape"] = _shape(name_of(array.dtype), array.shape)
+        rows = []
+        for array, result in zip(self._arrays, self._results, strict=True):
+            dtype = name_of(array.dtype)
+            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[dtype]
+            at = array.ctypes.data
+            to = at if result is array else result.ctypes.data
+            rows.append((at, to, array.size * each, form, _shape(dtype, array.shape), 0))
+        table = np.array(rows, _TENSOR)
         if names:
             self._names, addresses = _c_strings(tuple(names))
             table["name"][: len(addresses)] = addresses[: len(table)]

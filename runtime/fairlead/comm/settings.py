@@ -26,6 +26,11 @@ SETTINGS = (
         "auto",
         "`native`, `mpi4py`, `horovod`, `dl_comm`, `nccl`; `auto`: the core where it is found",
     ),
+    Setting(
+        "FAIRLEAD_COMM_SAME_CODE",
+        "1",
+        "0: ranks may run different programs; versions of libraries are compared all the same",
+    ),
     Setting("FAIRLEAD_COMM_DL_COMM", "", "folder of the site's own module dl_comm"),
     Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
     Setting(
@@ -65,6 +70,11 @@ SETTINGS = (
         "FAIRLEAD_COMM_NONFINITE",
         "tell",
         "NaN or infinity in what a rank passes: it is named once, `tell`; the call fails, `stop`; `ignore`",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_LIFELINE",
+        "1",
+        "nodes watch each other by a TCP connection, so that one that is gone is named; 0: not so",
     ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
     Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),

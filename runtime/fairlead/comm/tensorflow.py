@@ -231,7 +231,7 @@ class Delayed:
             FairleadError: as there.
         """
         ranks = comm.init() if team is None else team
-        self._inner = late.Delayed(ranks, schedule, momentum=momentum, tested=tested)
+        self._inner = late.Delayed(ranks, schedule, momentum=momentum, tested=tested, steady=True)
         self._names = _names(names)
         self._like: Any = None
         self._given: list[Any] = []
@@ -267,7 +267,8 @@ class Delayed:
         self._like, self._given = tensors, given
         wide = [tf.cast(t, tf.float32) if t.dtype in _SMALL else t for t in present]
         try:
-            ready = self._inner.step([t.numpy() for t in wide], float(loss))
+            # The tensors' own memory, which stays as it is while an array holds it.
+            ready = self._inner.step([np.asarray(t) for t in wide], float(loss))
         except FairleadError as exc:
             raise fronts.named(exc, self._names) from None
         return [self._tensors(means) for means in ready]
@@ -279,10 +280,14 @@ class Delayed:
     def _tensors(self, means: Sequence[Array]) -> Any:
         left = iter(means)
         made = [
-            None if one is None else tf.cast(tf.constant(next(left)), one.dtype)
-            for one in self._given
+            None if one is None else tf.cast(_tensor(next(left)), one.dtype) for one in self._given
         ]
         return tf.nest.pack_sequence_as(self._like, made)
+
+
+def _tensor(array: Array) -> Any:
+    """A tensor in the array's own memory, which it keeps from being used again."""
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
 def carrier() -> Carrier:

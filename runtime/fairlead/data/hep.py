@@ -18,13 +18,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.data.streams import stream
+
 Floats = npt.NDArray[np.float32]
 
 CHANNELS = ("energy", "electromagnetic", "tracks")
 
 _CALIBRATION_SEED = 20_180_408
 _CALIBRATION_EVENTS = 1024
-_SPLITS = {"train": 0, "val": 1}
 _BLOCK = 64  # events in flight: about 10 MB, which stays in a core's cache
 
 
@@ -51,8 +52,7 @@ def shard(seed: int, split: str, index: int, events: int, size: int = 64) -> Eve
         events: how many.
         size: pixels along each edge.
     """
-    stream = np.random.SeedSequence(seed, spawn_key=(_SPLITS[split], index))
-    events_, labels = _raw(np.random.default_rng(stream), events, size)
+    events_, labels = _raw(stream(seed, split, index), events, size)
     events_ /= channel_maxima(size)[:, None, None]
     return Events(events_, labels)
 

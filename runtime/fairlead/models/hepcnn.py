@@ -1,6 +1,6 @@
-"""HEP-CNN on 64x64 detector images: tells signal events from background.
+"""HEP-CNN on detector images, of 64x64 or 224x224 pixels: tells signal events from background.
 
-Source: github.com/sparticlesteve/hep_cnn_benchmark, the 64x64 configuration; the network of
+Source: github.com/sparticlesteve/hep_cnn_benchmark, the 64x64 configuration and the 224x224 one; the networks of
 Kurth et al., "Deep Learning at 15PF" (arXiv:1708.05256), on R-parity-violating supersymmetry
 against the Standard Model background. Events come from :mod:`fairlead.data.hep`, training is in
 :mod:`fairlead.train.worker`.
@@ -19,21 +19,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.findings import fail
+from fairlead.models.network import Network, checked, features
 
-TRAINABLE = 4_494_594
-FEATURES = (8, 8, 128)
 SIZE = 64
 CHANNELS = 3
+NETWORK = Network(
+    "hepcnn-64", (SIZE, SIZE, CHANNELS), 2, 4_494_594, (8, 8, 128),
+    "github.com/sparticlesteve/hep_cnn_benchmark",
+)  # fmt: skip
+TRAINABLE = NETWORK.trainable or 0
+
+
+def network_224(size: int = 224) -> Network:
+    """The 224 network, whose head does not depend on the size of the image."""
+    side = size
+    for _ in range(4):
+        side = -(-side // 2)
+    return Network(
+        "hepcnn-224", (size, size, CHANNELS), 2, 594_178, (side, side, 128),
+        "github.com/sparticlesteve/hep_cnn_benchmark",
+    )  # fmt: skip
 
 
 def build(dropout: float) -> Any:
-    """The network as a ``keras.Model``: images to logits.
+    """The 64 network as a ``keras.Model``: images to logits.
 
     Args:
         dropout: fraction dropped after each unit and in the head; 0.5 as published, 0.0 for none.
     Returns:
-        A model from float32 ``(batch, 64, 64, 3)``, prepared by :func:`prepare`, to float32 logits
+        A model from ``(batch, 64, 64, 3)``, prepared by :func:`prepare`, to float32 logits
         ``(batch, 2)``: background, signal.
     Raises:
         FairleadError: Keras built a network of another size than the published one.
@@ -43,33 +57,59 @@ def build(dropout: float) -> Any:
     images = Input((SIZE, SIZE, CHANNELS), name="images")
     x = images
     for unit in (1, 2, 3):
-        x = layers.Conv2D(
-            128,
-            3,
-            padding="same",
-            activation="relu",
-            kernel_initializer="he_normal",
-            name=f"conv{unit}",
-        )(x)
-        x = layers.MaxPooling2D(2, padding="same", name=f"pool{unit}")(x)
-        x = layers.Dropout(dropout, name=f"drop{unit}")(x)
-    features = tuple(x.shape[1:])
-    x = layers.Flatten(name="flatten")(x)
+        x = _unit(x, unit, dropout)
+    x = layers.Flatten(name="flatten")(features(x))
     x = layers.Dense(512, activation="relu", kernel_initializer="he_normal", name="dense")(x)
     x = layers.Dropout(dropout, name="drop4")(x)
-    logits = layers.Dense(2, kernel_initializer="he_normal", name="logits")(x)
-    model = Model(images, logits, name="hepcnn")
-    trainable = sum(int(weight.shape.num_elements()) for weight in model.trainable_variables)
-    if (trainable, features) != (TRAINABLE, FEATURES):
-        raise fail(
-            "this is not HEP-CNN 64x64",
-            where="fairlead.models.hepcnn.build",
-            why=f"{trainable:,} trainable parameters and features {features}; published are"
-            f" {TRAINABLE:,} and {FEATURES}",
-            remedy="use the Keras version of the image's lock",
-            check="model-count",
-        )
-    return model
+    return checked(Model(images, _logits(x), name="hepcnn"), NETWORK)
+
+
+def build_224(dropout: float, size: int = 224) -> Any:
+    """The 224 network ("scaling improvements") as a ``keras.Model``: four units, a convolution, the mean of each map.
+
+    Args:
+        dropout: fraction dropped after each unit; 0.5 as published.
+        size: pixels of a side, at least 16.
+    Returns:
+        A model from ``(batch, size, size, 3)`` to float32 logits ``(batch, 2)``: background, signal.
+    Raises:
+        FairleadError: Keras built a network of another size than the published one.
+    """
+    from keras import Input, Model, layers
+
+    images = Input((size, size, CHANNELS), name="images")
+    x = images
+    for unit in (1, 2, 3, 4):
+        x = _unit(x, unit, dropout)
+    x = features(_conv(x, 5))
+    x = layers.GlobalAveragePooling2D(name="mean")(x)
+    return checked(Model(images, _logits(x), name="hepcnn"), network_224(size))
+
+
+def _conv(x: Any, unit: int) -> Any:
+    from keras import layers
+
+    return layers.Conv2D(
+        128,
+        3,
+        padding="same",
+        activation="relu",
+        kernel_initializer="he_normal",
+        name=f"conv{unit}",
+    )(x)
+
+
+def _unit(x: Any, unit: int, dropout: float) -> Any:
+    from keras import layers
+
+    x = layers.MaxPooling2D(2, padding="same", name=f"pool{unit}")(_conv(x, unit))
+    return layers.Dropout(dropout, name=f"drop{unit}")(x)
+
+
+def _logits(x: Any) -> Any:
+    from keras import layers
+
+    return layers.Dense(2, kernel_initializer="he_normal", dtype="float32", name="logits")(x)
 
 
 def prepare(images: Any) -> Any:

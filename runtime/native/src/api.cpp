@@ -22,6 +22,7 @@ struct State {
     fairlead_team *teams = nullptr;
     int count = 0;
     Here here;
+    Ticks clock;
     bool ready = false, finalized = false;
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 };
@@ -70,10 +71,10 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
 
 struct Told {
     uint64_t protocol, chunk, run;
-    int32_t node_ranks, shared_memory, deterministic, nonfinite;
+    int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 3;  // of ranks among themselves; to be raised with whatever they must agree on
+constexpr uint64_t PROTOCOL = 4;  // of ranks among themselves; to be raised with whatever they must agree on
 
 // A call that every rank makes in the lane of the calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -100,7 +101,7 @@ int begin(State &s) {
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, beside its host's name.
     const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
-    const Told mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, {}};
+    const Told mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, {}};
     Room<Told> told;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !told.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(told.at(), &mine, sizeof mine);
@@ -111,14 +112,17 @@ int begin(State &s) {
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline;
     for (int i = 1; i < s.world.size; i++) {
         const Told &a = told[0], &b = told[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.here.mark();
+    s.clock.begin();
     s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), told[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
+    if (s.all.nodes() > 1 && s.settings.lifeline)
+        if (int bad = s.watch.lifeline.open(mpi, mpi.world, s.world, s.all.segment().place() == 0, &last)) return bad;
     s.ready = true;
     return 0;
 }
@@ -178,6 +182,7 @@ API int fairlead_comm_finalize(void) {
     s.finalized = true;
     s.timeline.flush();
     if (first) return first;  // other ranks will not come to what follows
+    s.watch.lifeline.close();
     if (int bad = s.watch.exchange.close(&last)) return bad;
     for (fairlead_team *team = s.teams; team; team = team->next) team->close();
     s.all.close();
@@ -280,11 +285,11 @@ API int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats) {
     if (int bad = usable(call)) return bad;
     if (!stats) return last.set(FAIRLEAD_BAD_CALL, "%s: stats is NULL", call);
     if (!team) {
-        *stats = state().all.stats;
+        *stats = in_seconds(state().all.spent, state().clock);
         return 0;
     }
     if (int bad = known(state(), team, call)) return bad;
-    *stats = team->stats();
+    *stats = team->stats(state().clock);
     return 0;
 }
 

@@ -103,6 +103,14 @@ int Exchange::look(double waited, Error *error) {
     return bad;
 }
 
+int Exchange::said(Error *error) {
+    if (!comm_) return 0;
+    Lock lock(mutex_);
+    if (!judged_)
+        if (int bad = take(error)) return bad;
+    return judged_ ? error->set(found_.status, "%s", found_.text) : 0;
+}
+
 int Exchange::take(Error *error) {
     for (int tag; (tag = take_one());) {
         if (tag == VERDICT) {
@@ -209,8 +217,12 @@ void Exchange::spread() {
     Room<bool> under_way;
     if (!under_way.room(size_t(world_->size))) return;
     int left = 0;
+    // What is sent to a node that is gone can end this process (UCX over TCP, in MPICH 5).
+    Watch &watch = *world_->watch;
+    const int lost = watch.lifeline.lost();
+    const int gone_node = lost < 0 ? -1 : watch.lanes[0]->node_of(lost);
     for (int r = 0; r < world_->size; r++) {
-        under_way[size_t(r)] = r != world_->rank && !send(&told_, sizeof told_, r, VERDICT, &ways_[size_t(r)]);
+        under_way[size_t(r)] = r != world_->rank && watch.lanes[0]->node_of(r) != gone_node && !send(&told_, sizeof told_, r, VERDICT, &ways_[size_t(r)]);
         left += under_way[size_t(r)];
     }
     for (const double begun = now_s(); left && now_s() - begun < FLUSH_S; sleep_us(200))

@@ -39,6 +39,8 @@ class Exchange {
     // While this rank has waited for `waited` seconds: tells where it stands, takes what others tell. An error
     // is what some rank has found out; it is the same on all.
     int look(double waited, Error *error);
+    // What some rank has found out, if anything: an error. Waits for a thread of this process that is telling it.
+    int said(Error *error);
     // This rank has found `error`, which other nodes cannot see: rank 0 tells them, unless it is rank 0 that is gone.
     void tell(const Error &error, bool first_is_gone);
     // Names ranks that have not come to that call, as far as they are known.

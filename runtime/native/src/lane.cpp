@@ -49,10 +49,14 @@ constexpr size_t PAST = size_t(4) << 20;
 // Bytes of a chunk's sums, which may be twice as wide as what was given, in as many equal pieces as there are nodes.
 constexpr size_t PIECES(size_t chunk, size_t nodes) { return 2 * chunk + nodes * sizeof(double); }
 
+constexpr uint64_t SEVERAL = 8;
+
 // Into how many chunks, of how many elements each.
 struct Cut {
     uint64_t each, count;
-    Cut(uint64_t elements, uint64_t at_most) {
+    // `several`: into a few even where it is little, so that one is added while the next is given.
+    Cut(uint64_t elements, uint64_t at_most, bool several = false) {
+        if (several) at_most = least(at_most, most(rounded_up(elements / SEVERAL, 64), at_most / 8));
         count = (elements + at_most - 1) / at_most;
         each = count ? least(rounded_up((elements + count - 1) / count, 64), at_most) : 0;
         count = count ? (elements + each - 1) / each : 0;
@@ -83,6 +87,7 @@ int Settings::read(Error *error) {
     const char *asked = getenv("FAIRLEAD_COMM_NONFINITE");
     nonfinite = !asked || !*asked || !strcmp(asked, "tell") ? TELL : !strcmp(asked, "stop") ? STOP : IGNORE;
     if (nonfinite == IGNORE && strcmp(asked, "ignore")) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_NONFINITE=%.100s is none of tell, stop and ignore", asked);
+    lifeline = number_of("FAIRLEAD_COMM_LIFELINE", 1, &bad) != 0;
     timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
     timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
     deterministic = number_of("FAIRLEAD_COMM_DETERMINISTIC", 0, &bad) != 0;
@@ -191,11 +196,29 @@ class Lane::Wait {
             if (bad == FAIRLEAD_DIFFER || bad == FAIRLEAD_PEER_LOST) others.tell(*error, gone_ == 0);
             return bad;
         }
+        if (const int bad = node_gone(now, error)) {
+            others.tell(*error, gone_ == 0);
+            return bad;
+        }
         if (counter == &Seat::arrived && !shown_) {
             store(&lane_.kind_, kind_), store(&lane_.awaited_, wanted);
             shown_ = true;
         }
         return others.look(now - begun_, error);
+    }
+
+    // Whether all ranks of another node have ended. Those that were told to end are not lost: what told them so
+    // is on its way, or has been said by another thread.
+    int node_gone(double now, Error *error) {
+        const World &world = *lane_.world_;
+        const int rank = world.watch->lifeline.lost();
+        if (rank < 0) return 0;
+        if (gone_since_ == 0) gone_since_ = now;
+        if (now - gone_since_ < GRACE_S) return 0;
+        if (const int bad = world.watch->exchange.said(error)) return bad;
+        gone_ = rank;
+        return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
+                          static_cast<unsigned long long>(lane_.calls_), lane_.name_);
     }
 
     // What the seats of this node tell.
@@ -250,6 +273,7 @@ class Lane::Wait {
             if (!theirs || other == lane_.id_ || other >= load(&watch.count) || first.seat(i).rank != segment.seat(i).rank) continue;
             const Lane &there = *watch.lanes[other];
             if (load(&segment.seat(i).arrived) >= wanted || load(&segment.seat(i).promised) >= wanted) continue;
+            if (load(&segment.seat(i).ended)) continue;  // which says more
             const Seat &mine = there.segment_.seat(there.segment_.place());
             if (load(&mine.arrived) >= call || load(&mine.promised) >= call) continue;
             // Seen again a while later: what was read first belongs together.
@@ -282,7 +306,7 @@ class Lane::Wait {
 
     void tell(double waited) {
         told_++;
-        lane_.stats.stalls++;
+        lane_.spent.stalls++;
         // One rank of a node speaks for all that wait.
         Segment &segment = lane_.segment_;
         for (int i = 0; i < segment.place(); i++)
@@ -308,6 +332,8 @@ class Lane::Wait {
     int crossed_with_ = -1;
     uint64_t crossed_ = 0;
     double crossed_since_ = 0;
+    static constexpr double GRACE_S = 1;
+    double gone_since_ = 0;
 };
 
 template <class Ready> int Lane::until(Ready &&ready, Wait &wait, Error *error) {
@@ -412,8 +438,9 @@ void Lane::block(uint64_t call) {
     Seat &seat = watch.lanes[0]->segment_.mine();
     const pthread_t self = pthread_self();
     uint32_t none = 0;
-    if (__atomic_load_n(&watch.callers, __ATOMIC_RELAXED) == 2) return;
-    if (__atomic_compare_exchange_n(&watch.callers, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) __atomic_store_n(&watch.caller, self, __ATOMIC_RELEASE);
+    const uint32_t callers = __atomic_load_n(&watch.callers, __ATOMIC_ACQUIRE);
+    if (callers == 2) return;
+    if (!callers && __atomic_compare_exchange_n(&watch.callers, &none, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) __atomic_store_n(&watch.caller, self, __ATOMIC_RELEASE);
     else if (__atomic_load_n(&watch.caller, __ATOMIC_ACQUIRE) != self) {
         __atomic_store_n(&watch.callers, 2, __ATOMIC_RELEASE);
         return store(&seat.blocked, uint64_t(0));
@@ -467,6 +494,8 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
         },
         wait, error);
     if (bad || failed) return bad ? bad : failed;
+    // All have left the call before, whose other arrival is written next.
+    claim(&mine.arrivals[calls_ & 1]);
     if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
         for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
@@ -583,7 +612,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     // A sum of halves may be too large for one where their mean is not.
     const bool early = !network || wire != form;
     const size_t given = width(wire), wide = width(sums);
-    const Cut cut(stream.elements(), segment_.chunk() / given);
+    const Cut cut(stream.elements(), segment_.chunk() / given, !network);
     const uint64_t base = chunks_, K = cut.count;
     const bool posts = network && (even_ || local_ == 0);
     // A share's sums take the place of what the next rank gave of it: its owner has just read that, so the
@@ -866,7 +895,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     const uint64_t count = part.count;
     if (broken_) return error->set(broke_.status, "an earlier call of %s failed: %.1000s", name_, broke_.text);
     const Rounding rounding;
-    const double begun = now_s();
+    const uint64_t begun = ticks(), begun_ns = laps_.on() ? now_ns() : 0;
     const int wire_bits = operation >> 8;
     Call call = {uint64_t(kind) | uint64_t(operation & 0xffff) << 8 | uint64_t(uint32_t(root)) << 32, 0, all_of.count};
     for (uint64_t i = 0; i < all_of.count; i++) call.signature = mixed(mixed(call.signature, row_of(all_of.at[i]).form), all_of.at[i].count);
@@ -896,7 +925,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     Wait wait(*this, helper, call.kind);
     laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
     int bad = agree(call, all_of, wait, error);
-    const double agreed = now_s();
+    const uint64_t agreed = ticks(), agreed_ns = laps_.on() ? now_ns() : 0;
     const bool failed = bad;
     if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
@@ -911,14 +940,14 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         if (!flat_fits) bad = judge(nonfinite, wait, error);
         else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
     }
-    const double ended = now_s();
-    stats.calls++;
-    stats.aggregates += kind == AGGREGATE;
-    stats.bytes += bytes;
-    stats.wait_s += agreed - begun;
-    stats.move_s += ended - agreed;
+    const uint64_t ended = ticks();
+    spent.calls++;
+    spent.aggregates += kind == AGGREGATE;
+    spent.bytes += bytes;
+    spent.wait += between(begun, agreed);
+    spent.move += between(agreed, ended);
     if (laps_.on())
-        laps_.add({0, uint64_t(begun * 1e9), failed ? 0 : uint64_t(agreed * 1e9), uint64_t(ended * 1e9), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
+        laps_.add({0, begun_ns, failed ? 0 : agreed_ns, now_ns(), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
     // of the call in other lanes, of which nobody knows how far they came.
     if (bad && bad != FAIRLEAD_NONFINITE && (!told_apart_ || abandoned_)) {

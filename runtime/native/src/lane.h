@@ -11,6 +11,7 @@
 #include "exchange.h"
 #include "finite.h"
 #include "kernels.h"
+#include "lifeline.h"
 #include "mpi.h"
 #include "segment.h"
 #include "timeline.h"
@@ -34,6 +35,7 @@ struct Settings {
     int nonfinite;  // what is done about NaN and infinities: of enum Odd
     double timeline_mb;
     bool timeline_chunks;
+    bool lifeline;  // nodes watch each other by TCP
     bool deterministic;  // nodes' sums are added in the order of the nodes, not in one of MPI's
     int read(Error *error);
 };
@@ -66,7 +68,8 @@ struct Watch {
     Lane *lanes[MOST] = {};  // the same number on every rank; the first is that of the seats' `blocked`
     int count = 0;
     uint32_t ended = 0;  // finalize was called
-    Exchange exchange;   // with other nodes; opened where there are any
+    Exchange exchange;   // with other nodes; opened where there are any, as
+    Lifeline lifeline;   // this
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
     int (*go_on)(void) = nullptr;  // asked by the thread that gave it
@@ -103,6 +106,7 @@ class Lane {
     const Segment &segment() const { return segment_; }
     const char *why_not() const { return why_not_; }
     int nodes() const { return nodes_; }
+    int node_of(int rank) { return node_of_[size_t(rank)]; }
     // This rank comes to no further call, here or by an earlier failure.
     void leave();
     // So many calls are started, by whichever thread.
@@ -119,7 +123,11 @@ class Lane {
     void unblock();
     // While it waits it looks whether this is set: another lane's part of its call has failed.
     void abandon_on(const uint32_t *flag) { abandoned_ = flag; }
-    fairlead_stats stats = {};
+    // As fairlead_stats, in ticks.
+    struct Spent {
+        uint64_t calls, bytes, wait, move, stalls, aggregates;
+    };
+    Spent spent = {};
 
   private:
     class Wait;
@@ -187,5 +195,10 @@ class Lane {
     int64_t odd_[2];      // the lowest rank that has passed something odd: MPI may write there later
     Stream streams_[7];
 };
+
+inline fairlead_stats in_seconds(const Lane::Spent &spent, const Ticks &clock) {
+    const double wait = clock.seconds(spent.wait), move = clock.seconds(spent.move);
+    return {spent.calls, spent.bytes, wait, move, wait + move, spent.stalls, spent.aggregates};
+}
 
 }  // namespace fairlead

@@ -36,11 +36,52 @@ inline uint64_t now_ns() {
     return uint64_t(t.tv_sec) * 1000000000 + uint64_t(t.tv_nsec);
 }
 
+// A counter of the processor that goes on evenly, for what is counted in every call: a look at the clock takes as long
+// as handing over a line of cache. `Ticks` knows how long one is.
+inline uint64_t ticks() {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+    uint64_t now;
+    asm volatile("mrs %0, cntvct_el0" : "=r"(now));
+    return now;
+#else
+    return now_ns();
+#endif
+}
+
+// On old machines the counters of two cores differ, and a thread may have moved.
+inline uint64_t between(uint64_t begun, uint64_t ended) { return ended > begun ? ended - begun : 0; }
+
+class Ticks {
+  public:
+    void begin() { ticks_ = ticks(), ns_ = now_ns(); }
+    // Seconds of so many. The longer ago `begin` was, the better it knows.
+    double seconds(uint64_t count) const {
+        const uint64_t passed = ticks() - ticks_;
+        return passed ? 1e-9 * double(count) * double(now_ns() - ns_) / double(passed) : 0;
+    }
+
+  private:
+    uint64_t ticks_ = 0, ns_ = 0;
+};
+
 inline void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     asm volatile("isb" ::: "memory");
+#endif
+}
+
+// That this line of cache will be written soon: whoever else has it gives it up meanwhile. Harmless where it is unknown.
+inline void claim(void *line) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(*static_cast<char *>(line)));
+#elif defined(__aarch64__)
+    asm volatile("prfm pstl1keep, %0" : : "Q"(*static_cast<char *>(line)));
+#else
+    (void)line;
 #endif
 }
 

@@ -88,7 +88,7 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     const bool broken = error.status && error.status != FAIRLEAD_NONFINITE;
     {
         Lock lock(mutex_);
-        stats_[lane] = lanes_[lane].stats;
+        publish(lane);
         // The same words on every rank: those of the first lane.
         if (error.status && (!request.error.status || lane < request.odd)) request.error = error, request.odd = lane;
         if (broken && !broke_.status) broke_ = error;
@@ -157,8 +157,28 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     return 0;
 }
 
+// Without helpers and with one lane nothing need be handed over.
+int fairlead_team::alone(const fairlead_tensor *tensors, uint64_t count, int operation, Error *error) {
+    const uint64_t ticket = issued_;
+    Request &request = requests_[ticket % MOST_STARTED];
+    Lane &lane = lanes_[0];
+    request.error.clear(), request.told = false;
+    store(&issued_, ticket + 1);
+    lane.block(ticket + 1);
+    const uint64_t before = lane.spent.wait + lane.spent.move;
+    const Tensors all_of = {tensors, count};
+    const int bad = lane.run(AGGREGATE, all_of, all_of, operation, 0, false, error);
+    blocked_ += lane.spent.wait + lane.spent.move - before;
+    publish(0);
+    store(&finished_[0], ticket + 1);
+    if (!bad) lane.unblock();
+    else request.error = *error, request.told = true;
+    return bad;
+}
+
 int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int operation, Error *error) {
-    const double begun = now_s();
+    if (count_ == 1 && !hired_) return alone(tensors, count, operation, error);
+    const uint64_t begun = ticks();
     uint64_t ticket = 0;
     if (count_ > 1)
         if (int bad = hire(error)) return bad;
@@ -169,7 +189,7 @@ int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int
     if (direct) work(0, ticket, false);
     int bad = wait(ticket, error);
     if (!bad) lanes_[0].unblock();
-    blocked_s_ += now_s() - begun;
+    blocked_ += between(begun, ticks());
     return bad;
 }
 
@@ -200,20 +220,33 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
 }
 
 int fairlead_team::wait_for(uint64_t ticket, Error *error) {
-    const double begun = now_s();
+    const uint64_t begun = ticks();
     lanes_[0].block(ticket + 1);
     int bad = wait(ticket, error);
     if (!bad || bad == FAIRLEAD_BAD_CALL || bad == FAIRLEAD_INTERRUPTED) lanes_[0].unblock();
-    blocked_s_ += now_s() - begun;
+    blocked_ += between(begun, ticks());
     return bad;
 }
 
 int fairlead_team::drain(Error *error) { return issued_ ? wait(issued_ - 1, error) : 0; }
 
-fairlead_stats fairlead_team::stats() {
-    Lock lock(mutex_);
-    fairlead_stats sum = stats_[0];
-    for (int i = 1; i < count_; i++) sum.bytes += stats_[i].bytes, sum.stalls += stats_[i].stalls;
-    sum.blocked_s = blocked_s_;
+// Word by word, so that who asks need not be waited for: a sum may have a call that a count beside it has not yet.
+void fairlead_team::publish(int lane) {
+    uint64_t words[WORDS];
+    memcpy(words, &lanes_[lane].spent, sizeof words);
+    for (size_t i = 0; i < WORDS; i++) __atomic_store_n(&spent_[lane][i], words[i], __ATOMIC_RELAXED);
+}
+
+fairlead_stats fairlead_team::stats(const Ticks &clock) {
+    fairlead_stats sum = {};
+    for (int i = 0; i < count_; i++) {
+        uint64_t words[WORDS];
+        for (size_t j = 0; j < WORDS; j++) words[j] = __atomic_load_n(&spent_[i][j], __ATOMIC_RELAXED);
+        Lane::Spent one;
+        memcpy(&one, words, sizeof words);
+        if (i) sum.bytes += one.bytes, sum.stalls += one.stalls;
+        else sum = in_seconds(one, clock);
+    }
+    sum.blocked_s = clock.seconds(blocked_);
     return sum;
 }

@@ -16,7 +16,7 @@ struct fairlead_team {
     // Seconds spent here count as blocked.
     int wait_for(uint64_t ticket, fairlead::Error *error);
     int drain(fairlead::Error *error);
-    fairlead_stats stats();
+    fairlead_stats stats(const fairlead::Ticks &clock);
     // This rank comes to no further call.
     void leave() {
         for (int i = 0; i < count_; i++) lanes_[i].leave();
@@ -45,6 +45,7 @@ struct fairlead_team {
         pthread_t thread;
     };
     int wait(uint64_t ticket, fairlead::Error *error);
+    int alone(const fairlead_tensor *tensors, uint64_t count, int operation, fairlead::Error *error);
     static void *help(void *helper);
     int begin(const fairlead_tensor *tensors, uint64_t count, int operation, bool direct, uint64_t *ticket, fairlead::Error *error);
     int cut(Request &request, fairlead::Error *error);
@@ -66,12 +67,14 @@ struct fairlead_team {
         fairlead::futex_wait(&finished_bell_, bell, us);
         __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_SEQ_CST);
     }
-    double blocked_s_ = 0;
+    uint64_t blocked_ = 0;  // ticks
     // Of several lanes one has failed: the others need not wait for ranks that know it, and the team is of no use.
     uint32_t failed_ = 0;
     fairlead::Error broke_;
     int number_ = 0;
     const fairlead::Watch *watch_ = nullptr;
-    fairlead_stats stats_[MOST_LANES] = {};
-    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of `stats_`, and of what requests say of their errors
+    static constexpr size_t WORDS = sizeof(fairlead::Lane::Spent) / sizeof(uint64_t);
+    void publish(int lane);
+    uint64_t spent_[MOST_LANES][WORDS] = {};
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of what requests say of their errors
 };

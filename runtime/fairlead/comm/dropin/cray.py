@@ -230,5 +230,5 @@ def _started() -> Plugin:
 def _end() -> None:
     """A program that does not finalize still gets its lines; the others learn that this rank ended."""
     # After an exception all ranks are ended; another call would only hide its words.
-    if _plugin is not None and not hasattr(sys, "last_value"):
+    if _plugin is not None and comm.init().here and not hasattr(sys, "last_value"):
         finalize()
