@@ -14,7 +14,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from fairlead.data import cosmo
 from fairlead.models.network import Network, checked, features
+from fairlead.models.task import (
+    Array,
+    Course,
+    Gate,
+    Recipe,
+    Task,
+    absolute_error,
+    adam,
+    momentum,
+    squared_error,
+    warmed_cosine,
+)  # fmt: skip
 
 SC18, MLPERF = "github.com/NERSC/CosmoFlow 128cube", "github.com/mlcommons/hpc 2c627d4"
 FILTERS = (32, 64, 128, 256, 512)
@@ -145,3 +160,83 @@ def mlperf_rate(epoch: float, batch: int) -> float:
     if epoch < 4:
         return 0.001 + (peak - 0.001) * epoch / 4
     return peak * (1 if epoch <= 32 else 0.25 if epoch <= 64 else 0.125)
+
+
+def prepare(counts: Any) -> Any:
+    """Counts as stored, any number type, as the network wants them: ``log(1 + counts)`` in float32."""
+    from keras import ops
+
+    return ops.log1p(ops.cast(counts, "float32"))
+
+
+def scores(wanted: Array, found: Array) -> dict[str, float]:
+    """Mean absolute error of each parameter, ``turnover``, ``strength`` and ``tilt``, over that of always saying the mean.
+
+    1 is no better than the mean, 0 is exact. ``error`` is the mean absolute error over all.
+    """
+    wanted = wanted.astype(np.float64)
+    alone = np.abs(wanted - wanted.mean(0)).mean(0)
+    error = np.abs(wanted - found).mean(0)
+    each = dict(zip(cosmo.PARAMETERS, (error / np.maximum(alone, 1e-12)).tolist(), strict=False))
+    return {**each, "error": float(error.mean())}
+
+
+def turned(rng: np.random.Generator, volumes: Array) -> Array:
+    """Volumes (batch, size, size, size, channels) mirrored, turned and rolled around, each its own way.
+
+    A generated universe has no preferred direction and no edge, so all these are as likely. SC18 augmented its training by
+    mirrors and permutations; rolling is for periodic volumes, which sub-volumes of a simulation are not.
+    """
+    out = np.empty_like(volumes)
+    size = volumes.shape[1]
+    for place, volume in zip(out, volumes, strict=True):
+        moved = volume.transpose(*rng.permutation(3), 3)
+        moved = moved[tuple(slice(None, None, int(way)) for way in rng.choice((-1, 1), 3))]
+        place[...] = np.roll(moved, rng.integers(0, size, 3), (0, 1, 2))
+    return out
+
+
+def _mlperf_rate(course: Course, step: int) -> float:
+    return mlperf_rate(course.epoch(step), course.batch)
+
+
+def _sc18_rate(course: Course, step: int) -> float:
+    """From 1e-3 to 1e-4, linear over all steps, as its polynomial mode of power 1."""
+    return 1e-3 + (1e-4 - 1e-3) * step / max(course.steps, 1)
+
+
+def _larc(course: Course) -> Any:
+    from fairlead.models.optimizers import AdamLarc
+
+    return AdamLarc()
+
+
+_QUICK_FILTERS = (16, 32, 64, 128, 256)
+_GATES = (Gate("turnover", 0.60, False), Gate("tilt", 0.90, False))
+_QUICK = Recipe(adam, warmed_cosine(1e-3), 8, 4, 0.0, "this module", augment=turned)
+_MLPERF_RECIPE = Recipe(momentum, _mlperf_rate, 4, 128, 0.5, MLPERF)
+
+
+def _small(dropout: float, sample: tuple[int, ...], outputs: int) -> Any:
+    return build_mlperf(sample[0], sample[-1], outputs, filters=_QUICK_FILTERS, dropout=dropout)
+
+
+def _mlperf(dropout: float, sample: tuple[int, ...], outputs: int) -> Any:
+    return build_mlperf(sample[0], sample[-1], outputs, dropout=dropout)
+
+
+TASKS = {
+    "cosmoflow": Task(
+        "cosmoflow", "CosmoFlow", mlperf_network(32, 1, 3, filters=_QUICK_FILTERS), _small, "cosmo", 32, prepare,
+        squared_error, scores, _GATES, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+    ),
+    "cosmoflow-mlperf": Task(
+        "cosmoflow-mlperf", "CosmoFlow MLPerf", mlperf_network(128, 1, 3), _mlperf,
+        "cosmo", 128, prepare, squared_error, scores, _GATES, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+    ),
+    "cosmoflow-sc18": Task(
+        "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda dropout, sample, outputs: build_sc18(outputs, dropout),
+        "cosmo", 128, prepare, absolute_error, scores, _GATES, _QUICK,
+        Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18), train=4000, val=2000, sample="universe",
+    ),
+}  # fmt: skip

@@ -13,7 +13,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fairlead.models.network import Network, checked, features
+from fairlead.models.task import (
+    Array,
+    Course,
+    Gate,
+    Recipe,
+    Task,
+    cross_entropy,
+    momentum,
+    warmed_cosine,
+)
 
 BLOCKS, WIDTHS, STRIDES = (3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)
 MOMENTUM, EPSILON = 0.997, 1e-5
@@ -146,3 +158,47 @@ def lars_rate(
     if step < warmup_steps:
         return first + (peak - first) * step / warmup_steps
     return peak * (1 - min(step / decay_steps, 1)) ** 2
+
+
+def scores(labels: Array, logits: Array) -> dict[str, float]:
+    """``accuracy``: how many held-out images get the largest logit at their label."""
+    return {"accuracy": float(np.mean(logits.argmax(1) == labels))}
+
+
+def _optimizer(course: Course) -> Any:
+    """Momentum for one rank, LARS for several, as published."""
+    from fairlead.models.optimizers import Lars
+
+    return momentum(course) if course.ranks == 1 else Lars()
+
+
+def _rate(course: Course, step: int) -> float:
+    if course.ranks > 1:
+        # The published warm-up of 5 epochs, decay over all.
+        return lars_rate(step, course.batch, 5 * course.per_epoch, course.steps)
+    table = learning_rates(course.batch, course.batch * course.per_epoch)
+    return next(rate for begin, rate in reversed(table) if step >= begin)
+
+
+def _unchanged(images: Any) -> Any:
+    return images
+
+
+_SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
+_QUICK = Recipe(momentum, warmed_cosine(0.05), 16, 2, 0.0, "this module", l2=1e-4)
+_PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
+
+
+def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
+    return Task(
+        name, title, network(version, size, classes), lambda dropout, sample, outputs: build(version, sample[0], outputs),
+        "gratings", size, _unchanged, cross_entropy, scores, (Gate("accuracy", 0.95),), _QUICK, _PUBLISHED,
+        train=4000, val=2000, sample="image",
+    )  # fmt: skip
+
+
+TASKS = {
+    "resnet50": _task("resnet50", "ResNet-50 v2", 2, 64, 10),
+    "resnet50-v1": _task("resnet50-v1", "ResNet-50 v1", 1, 64, 10),
+    "resnet50-224": _task("resnet50-224", "ResNet-50 v2 224", 2, 224, 1001),
+}

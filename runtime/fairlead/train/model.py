@@ -11,35 +11,50 @@ class WorkerConfig:
     """One launch of :mod:`fairlead.train.worker`, as every rank reads it from ``config.json``.
 
     Attributes:
-        data: folder of HEP-CNN files.
+        data: folder of the model's files.
         result: JSON file that rank 0 writes at the end: a :class:`WorkerResult`.
+        model: a name of :mod:`fairlead.models.registry`.
+        published: train by the published recipe, not by the quick one.
+        backend: of Keras: ``tensorflow`` or ``torch``.
+        precision: Keras's policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.
         events: file that progress is appended to; None prints it on rank 0 instead.
-        batch: samples a rank and step.
-        epochs: passes over the training data, at most.
+        batch: samples a rank and step; None for the recipe's.
+        epochs: passes over the training data, at most; None for the recipe's.
         max_seconds: training ends at the first step after so many seconds.
         max_steps: training ends after so many steps; None for no such limit.
         warmup: steps whose times count for no measurement.
         measure_only: stop after the steps: no evaluation.
-        learning_rate: of Adam.
-        dropout: see :func:`fairlead.models.hepcnn.build`.
-        threads: of TensorFlow in each rank.
+        dropout: fraction dropped; None for the recipe's.
+        threads: of the framework in each rank.
         seed: of shuffling and of initial weights; rank r starts from ``seed + r`` before the
             broadcast makes all ranks equal.
+        checkpoints: folder of checkpoints; None for none.
+        every_seconds, every_steps: between two checkpoints; whichever comes first.
+        resume: go on from the last whole checkpoint, if there is one.
+        skip_damaged: leave out files that cannot be read, and say so, instead of ending.
     """
 
     data: Path
     result: Path
+    model: str = "hepcnn"
+    published: bool = False
+    backend: str = "tensorflow"
+    precision: str = "float32"
     events: Path | None = None
-    batch: int = 16
-    epochs: int = 1
+    batch: int | None = None
+    epochs: int | None = None
     max_seconds: float = 90.0
     max_steps: int | None = None
     warmup: int = 3
     measure_only: bool = False
-    learning_rate: float = 1e-3
-    dropout: float = 0.0
+    dropout: float | None = None
     threads: int = 1
     seed: int = 1
+    checkpoints: Path | None = None
+    every_seconds: float = 600.0
+    every_steps: int | None = None
+    resume: bool = False
+    skip_damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,9 +66,11 @@ class Speed:
         samples_per_s: of all ranks together: batch x ranks / median step.
         step_median_s, step_p95_s: of a whole step.
         compute_s: median of forward, backward and update.
+        forward_s: of that, the forward pass, measured apart; 0 where it was not.
+        update_s: of that, the optimizer's update.
         communicate_s: median of packing, reducing and unpacking gradients.
         wait_s: median of waiting for the slowest rank.
-        input_s: mean of reading and shuffling, which are done a file at a time.
+        input_s: mean of waiting for a batch.
     """
 
     steps: int
@@ -64,6 +81,31 @@ class Speed:
     communicate_s: float
     wait_s: float
     input_s: float
+    forward_s: float = 0.0
+    update_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """One rank's steps, each value in seconds, one a step.
+
+    Attributes:
+        input: waiting for the batch.
+        gradients: forward and backward pass.
+        communicate: packing, reducing and unpacking gradients.
+        wait: for the slowest rank.
+        update: the optimizer.
+        other: the rest of the step.
+    """
+
+    rank: int
+    host: str
+    input: tuple[float, ...]
+    gradients: tuple[float, ...]
+    communicate: tuple[float, ...]
+    wait: tuple[float, ...]
+    update: tuple[float, ...]
+    other: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -78,21 +120,38 @@ class LossPoint:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well held-out events are told apart.
+    """How well held-out samples are told.
 
     Attributes:
-        events: how many, over all ranks.
-        auc: area under the ROC curve.
-        loss: mean cross-entropy.
-        roc: (background kept, signal kept) pairs, 0 to 1.
+        samples: how many, over all ranks.
+        scores: by name, as the model's task has them.
+        loss: the mean.
+        roc: (background kept, signal kept) pairs, 0 to 1; empty where there are no two classes.
         seconds: wall time.
     """
 
-    events: int
-    auc: float
+    samples: int
+    scores: dict[str, float]
     loss: float
     roc: tuple[tuple[float, float], ...]
     seconds: float
+
+
+@dataclass(frozen=True)
+class CheckpointTime:
+    """One checkpoint that was written.
+
+    Attributes:
+        step: steps that were over.
+        bytes: of its arrays.
+        seconds: until it was on the disk, beside the training.
+        held_s: for how long the training stood still.
+    """
+
+    step: int
+    bytes: int
+    seconds: float
+    held_s: float
 
 
 @dataclass(frozen=True)
@@ -111,25 +170,40 @@ class WorkerResult:
     """What rank 0 writes.
 
     Attributes:
+        model, backend, precision: as asked for.
+        batch: samples a rank and step.
+        train_samples: of all ranks.
         mpi: first line of ``MPI_Get_library_version``, or ``none (one process)``.
-        versions: of what computed: ``python``, ``tensorflow``, ``keras``, ``numpy``, ``mpi4py``.
+        versions: of what computed: ``python``, the framework, ``keras``, ``numpy``, ``mpi4py``.
+        speed: None where a launch that went on from a checkpoint had too few steps left.
         weights: one a rank; ``final`` is the same on all of them, or there is no result.
         evaluation: None when only speed was measured.
         stopped_by: ``epochs``, ``max_steps`` or ``max_seconds``, whichever came first.
+        steps: each rank's step times, from the first step of this launch on.
+        checkpoints: those that this launch wrote.
+        resumed_from: steps that an earlier launch had made; 0 for none.
+        damaged: files that were left out because they could not be read.
     """
 
+    model: str
+    backend: str
+    precision: str
     ranks: int
     batch: int
     threads: int
     parameters: int
-    train_events: int
+    train_samples: int
     seed: int
     mpi: str
     versions: dict[str, str]
-    speed: Speed
+    speed: Speed | None
     loss: tuple[LossPoint, ...]
     weights: tuple[RankWeights, ...]
     train_seconds: float
     epochs_done: float
     evaluation: Evaluation | None = None
     stopped_by: str = "epochs"
+    steps: tuple[StepTimes, ...] = ()
+    checkpoints: tuple[CheckpointTime, ...] = ()
+    resumed_from: int = 0
+    damaged: tuple[str, ...] = ()

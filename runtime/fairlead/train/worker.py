@@ -1,12 +1,12 @@
 """Every rank of a training run: ``python3 -m fairlead.train.worker --config config.json``.
 
-Synchronous data parallelism in the open: each rank computes gradients of its own batch,
-:func:`fairlead.comm.aggregate` makes them the mean over ranks through one fused buffer, and each
-rank applies the same update to the same weights, which are hashed and compared at the end.
+Synchronous data parallelism in the open: each rank computes gradients of its own batch, fairlead's
+front makes them the mean over ranks through one fused buffer, and each rank applies the same update
+to the same weights, which are hashed and compared at the end. The loop is :mod:`fairlead.train.loop`.
 
-Runs inside an image, or anywhere with TensorFlow, Keras 3, h5py and mpi4py. Nothing hangs when one
-rank fails: an error that all ranks see (a loss that is no number, weights that differ) ends each of
-them; any other exception ends all ranks by ``MPI_Abort``.
+Runs inside an image, or anywhere with TensorFlow or torch, Keras 3, h5py and mpi4py. Nothing hangs
+when one rank fails: an error that all ranks see (a loss that is no number, weights that differ) ends
+each of them; any other exception ends all ranks by ``MPI_Abort``.
 
 :mod:`fairlead.train.host` is the other side; :mod:`fairlead.train.model` the values between them.
 """
@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import socket
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +29,19 @@ import numpy as np
 
 from fairlead import comm
 from fairlead.comm import Comm
-from fairlead.data.baseline import auc, roc
-from fairlead.data.hep import Events
-from fairlead.data.shards import Rows
+from fairlead.data.baseline import roc
+from fairlead.data.rows import Rows, open_rows
 from fairlead.findings import FairleadError, fail
-from fairlead.models import hepcnn
+from fairlead.models import registry
+from fairlead.models.network import parameters
+from fairlead.models.task import Array, Course, Recipe, Task
 from fairlead.paths import atomic_write
 from fairlead.serial import from_json, to_json
+from fairlead.train import loop, steps
 from fairlead.train.events import EventLog
 from fairlead.train.model import (
+    CheckpointTime,
     Evaluation,
-    LossPoint,
     RankWeights,
     Speed,
     WorkerConfig,
@@ -96,106 +96,145 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     Returns:
         The result; complete on rank 0, elsewhere without the held-out scores of other ranks.
     Raises:
-        FairleadError: the loss is no number, or the ranks' weights differ.
+        FairleadError: the loss is no number, the ranks' weights differ, or a checkpoint is of another
+            training or cannot be written.
     """
     log.write("setup", ranks=ranks.size)
-    tf = _tensorflow(config.threads)
-    rows = Rows(config.data, "train", ranks.rank, ranks.size)
-    steps, stopped_by = _steps(config, rows)
-    network = _Network(config, ranks, steps, tf)
+    framework = _framework(config)
+    task = registry.find(config.model)
+    recipe = _recipe(config, task)
+    rows = open_rows(config.data, "train", ranks.rank, ranks.size, skip_damaged=config.skip_damaged)
+    course, stopped_by = _course(config, recipe, rows, ranks)
+    import keras
+
+    # Different on each rank on purpose: only the broadcast can make the weights equal.
+    keras.utils.set_random_seed(config.seed + ranks.rank)
+    network = steps.make(task, recipe, course, rows.sample, _outputs(task, rows))
     initial = ranks.check_buffers_match(network.weights())
     network.broadcast(ranks)
     broadcast = _all_equal(ranks, network, "after the broadcast")
-    log.write("start", ranks=ranks.size, steps=steps, max_seconds=config.max_seconds)
-    trained = _train(config, ranks, network, rows, steps, log)
-    if len(trained.points) < steps:
-        stopped_by = "max_seconds"
-    speed = _speed(trained.times[config.warmup :], config.batch * ranks.size)
-    final = _all_equal(ranks, network, "after training")
-    evaluation = None if config.measure_only else _evaluate(config, ranks, network, log)
-    hosts = ranks.gather(socket.gethostname()) or []
-    return WorkerResult(
+    identity = _identity(config, task, course, rows, network)
+    progress = loop.resume(config, ranks, network, identity, log)
+    log.write(
+        "start",
         ranks=ranks.size,
-        batch=config.batch,
+        steps=course.steps,
+        begin=progress.step,
+        max_seconds=config.max_seconds,
+    )
+    over = loop.run(config, course, ranks, network, rows, progress, identity, log)
+    final = _all_equal(ranks, network, "after training")
+    hosts = ranks.gather(socket.gethostname()) or []
+    times = ranks.gather(progress.times.of(ranks.rank, socket.gethostname())) or []
+    evaluation = None if config.measure_only else _evaluate(config, ranks, network, log)
+    return WorkerResult(
+        model=task.name,
+        backend=config.backend,
+        precision=config.precision,
+        ranks=ranks.size,
+        batch=recipe.batch,
         threads=config.threads,
-        parameters=hepcnn.TRAINABLE,
-        train_events=rows.total,
+        parameters=parameters(network.model),
+        train_samples=rows.total,
         seed=config.seed,
         mpi=_mpi_version(ranks),
-        versions=_versions(tf),
-        speed=speed,
-        loss=tuple(trained.points),
+        versions=_versions(framework),
+        speed=_speed(progress, config.warmup, course.batch),
+        loss=tuple(progress.points),
         weights=tuple(
             RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
             for rank, host in enumerate(hosts)
         ),
-        train_seconds=trained.points[-1].seconds,
-        epochs_done=len(trained.points) / max(rows.batches_per_epoch(config.batch), 1),
+        train_seconds=progress.points[-1].seconds,
+        epochs_done=progress.step / course.per_epoch,
         evaluation=evaluation,
-        stopped_by=stopped_by,
+        stopped_by=stopped_by if over else "max_seconds",
+        steps=tuple(times),
+        checkpoints=tuple(
+            CheckpointTime(w.step, w.bytes, w.seconds, w.held_s) for w in progress.written
+        ),
+        resumed_from=progress.resumed_from,
+        damaged=tuple(rows.damaged),
     )
 
 
-def _tensorflow(threads: int) -> Any:
-    """TensorFlow with so many threads; the variables must be set before it is loaded."""
+def _framework(config: WorkerConfig) -> Any:
+    """Keras on its backend, with so many threads; the variables must be set before it is loaded."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    os.environ["KERAS_BACKEND"] = "tensorflow"
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+    os.environ["KERAS_BACKEND"] = config.backend
     # A keras.json of the user's would change data type or layout; all ranks would write it at once.
     os.environ["KERAS_HOME"] = os.devnull
-    import tensorflow as tf
+    framework: Any
+    if config.backend == "torch":
+        import torch as framework
 
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    return tf
+        framework.set_num_threads(config.threads)
+    else:
+        import tensorflow as framework
 
+        framework.config.threading.set_intra_op_parallelism_threads(config.threads)
+        framework.config.threading.set_inter_op_parallelism_threads(1)
+    import keras
 
-class _Network:
-    """The model and its optimizer, as compiled functions of NumPy arrays."""
-
-    def __init__(self, config: WorkerConfig, ranks: Comm, steps: int, tf: Any):
-        import keras
-
-        # Different on each rank on purpose: only the broadcast can make the weights equal.
-        keras.utils.set_random_seed(config.seed + ranks.rank)
-        model = self.model = hepcnn.build(config.dropout)
-        optimizer = keras.optimizers.Adam(hepcnn.learning_rate(config.learning_rate, steps))
-        variables = model.trainable_variables
-        optimizer.build(variables)
-        self._state = [*model.variables, *optimizer.variables]
-
-        def gradients(images: Any, labels: Any) -> Any:
-            with tf.GradientTape() as tape:
-                loss = hepcnn.loss(labels, model(hepcnn.prepare(images), training=True))
-            gradients = tape.gradient(loss, [v.value for v in variables])
-            return loss, tf.linalg.global_norm(gradients), gradients
-
-        def apply(averaged: Any) -> None:
-            optimizer.apply(averaged, variables)
-
-        def scores(images: Any, labels: Any) -> Any:
-            logits = model(hepcnn.prepare(images), training=False)
-            return hepcnn.score(logits), hepcnn.loss(labels, logits)
-
-        self.gradients = tf.function(gradients)
-        self.apply = tf.function(apply)
-        self.scores = tf.function(scores)
-
-    def weights(self) -> list[comm.core.Array]:
-        return [np.asarray(variable) for variable in self.model.variables]
-
-    def broadcast(self, ranks: Comm) -> None:
-        """Rank 0's weights *and* optimizer state, on every rank."""
-        values = ranks.broadcast([np.asarray(variable) for variable in self._state])
-        for variable, value in zip(self._state, values, strict=True):
-            variable.assign(value)
+    keras.mixed_precision.set_global_policy(config.precision)
+    return framework
 
 
-def _all_equal(ranks: Comm, network: _Network, when: str) -> tuple[str, ...]:
+def _recipe(config: WorkerConfig, task: Task) -> Recipe:
+    """The task's recipe, with what the configuration says otherwise."""
+    recipe = task.published if config.published else task.quick
+    given = {"batch": config.batch, "epochs": config.epochs, "dropout": config.dropout}
+    return replace(recipe, **{k: v for k, v in given.items() if v is not None})
+
+
+def _outputs(task: Task, rows: Rows) -> int:
+    """As many as a sample has targets; for classes, as many as the task has."""
+    return rows.target[0] if rows.target else task.network.outputs
+
+
+def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tuple[Course, str]:
+    """How many steps to take if time allows, and what limits them."""
+    each = rows.batches_per_epoch(recipe.batch)
+    if each == 0:
+        raise fail(
+            "there are fewer samples than one step needs",
+            where=str(config.data),
+            why=f"{rows.total} training samples for batches of {recipe.batch} on every rank",
+            remedy="lower the batch or generate more samples",
+            check="data-too-small",
+        )
+    steps, stopped_by = each * recipe.epochs, "epochs"
+    if config.max_steps is not None and config.max_steps < steps:
+        steps, stopped_by = config.max_steps, "max_steps"
+    return Course(recipe.batch * ranks.size, steps, each, ranks.size), stopped_by
+
+
+def _identity(
+    config: WorkerConfig, task: Task, course: Course, rows: Rows, network: steps.Steps
+) -> dict[str, object]:
+    """What a checkpoint must agree on with the training that goes on from it."""
+    return {
+        "model": task.name,
+        "recipe": "published" if config.published else "quick",
+        "backend": config.backend,
+        "precision": config.precision,
+        "parameters": parameters(network.model),
+        "optimizer": type(network.optimizer).__name__,
+        "dropout": network.recipe.dropout,
+        "seed": config.seed,
+        "batch": course.batch,
+        "ranks": course.ranks,
+        "steps": course.steps,
+        "samples": rows.total,
+    }
+
+
+def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
     """The sha256 of each rank's weights, which are all the same."""
     match = ranks.check_buffers_match(network.weights())
     if match.first is not None:
-        name = network.model.variables[match.first].path
+        name = network.variables[match.first].path
         raise fail(
             f"the ranks' weights differ {when}",
             where=f"{name}, ranks {list(match.ranks)}",
@@ -207,116 +246,13 @@ def _all_equal(ranks: Comm, network: _Network, when: str) -> tuple[str, ...]:
     return match.digests
 
 
-def _steps(config: WorkerConfig, rows: Rows) -> tuple[int, str]:
-    """How many steps to take if time allows, and what limits them."""
-    each = rows.batches_per_epoch(config.batch)
-    if each == 0:
-        raise fail(
-            "there are fewer events than one step needs",
-            where=str(config.data),
-            why=f"{rows.total} training events for batches of {config.batch} on every rank",
-            remedy="lower the batch or generate more events",
-            check="data-too-small",
-        )
-    steps = each * config.epochs
-    if config.max_steps is not None and config.max_steps < steps:
-        return config.max_steps, "max_steps"
-    return steps, "epochs"
-
-
-@dataclass(frozen=True)
-class _StepTimes:
-    """Seconds of one step on this rank."""
-
-    whole: float
-    input: float
-    compute: float
-    wait: float
-    communicate: float
-
-
-@dataclass(frozen=True)
-class _Trained:
-    points: list[LossPoint]
-    times: list[_StepTimes]
-
-
-def _batches(config: WorkerConfig, rows: Rows) -> Iterator[tuple[int, Events]]:
-    for epoch in range(config.epochs):
-        for batch in rows.shuffled(config.batch, config.seed, epoch):
-            yield epoch, batch
-
-
-def _train(
-    config: WorkerConfig, ranks: Comm, network: _Network, rows: Rows, steps: int, log: EventLog
-) -> _Trained:
-    """The loop. Loss and time ride in the gradients' fused buffer, so all ranks stop together."""
-    points: list[LossPoint] = []
-    times: list[_StepTimes] = []
-    batches = _batches(config, rows)
-    begun = time.perf_counter()
-    for step in range(steps):
-        start = time.perf_counter()
-        epoch, batch = next(batches)
-        read = time.perf_counter()
-        loss, norm, gradients = network.gradients(batch.images, batch.labels)
-        late = start - begun > config.max_seconds
-        own = np.array([float(loss), float(norm), late], np.float32)
-        arrays = [np.asarray(gradient) for gradient in gradients]
-        before, computed = ranks.timings, time.perf_counter()
-        *averaged, shared = ranks.aggregate([*arrays, own])
-        aggregated = time.perf_counter()
-        waited = ranks.timings.wait_s - before.wait_s
-        # the gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite
-        if not np.isfinite(shared[:2]).all():
-            raise _not_finite(ranks, step, own[:2], config.learning_rate)
-        network.apply(averaged)
-        end = time.perf_counter()
-        times.append(
-            _StepTimes(
-                whole=end - start,
-                input=read - start,
-                compute=computed - read + end - aggregated,
-                wait=waited,
-                communicate=aggregated - computed - waited,
-            )
-        )
-        points.append(LossPoint(step, epoch, end - begun, float(shared[0])))
-        recent = [t.whole for t in times[config.warmup :][-10:]] or [times[-1].whole]
-        log.write(
-            "step",
-            step=step + 1,
-            epoch=epoch,
-            loss=float(shared[0]),
-            seconds=end - begun,
-            samples_per_s=config.batch * ranks.size / statistics.median(recent),
-        )
-        if shared[2] > 0:
-            break
-    return _Trained(points, times)
-
-
-def _not_finite(ranks: Comm, step: int, own: comm.core.Array, rate: float) -> FairleadError:
-    """Names the first rank whose loss or gradient norm (``own``) is no finite number."""
-    everyone = ranks.gather(own)
-    table = ranks.broadcast(
-        [np.zeros((ranks.size, 2), np.float32) if everyone is None else np.array(everyone)]
-    )
-    losses, norms = table[0].T
-    # all finite, and yet their mean is not: the sum overflowed, which rank 0 then stands for
-    rank = next((r for r in range(ranks.size) if not np.isfinite(table[0][r]).all()), 0)
-    name = "loss" if not math.isfinite(losses[rank]) else "gradient"
-    return fail(
-        f"the {name} on rank {rank} is no finite number in step {step + 1}",
-        where=f"rank {rank}, step {step + 1}",
-        why=f"loss {losses[rank]:.4g}, norm of the gradients {norms[rank]:.4g}",
-        remedy=f"look for bad values in that rank's files, or lower the learning rate ({rate:g})",
-        check="loss-not-finite",
-    )
-
-
-def _speed(times: list[_StepTimes], samples: int) -> Speed:
-    if not times:
+def _speed(progress: loop.Progress, warmup: int, samples: int) -> Speed | None:
+    """How fast this launch's steps were; None for what went on from a checkpoint and had little left to do."""
+    times = progress.times
+    whole = times.whole[warmup:]
+    if not whole and progress.resumed_from:
+        return None
+    if not whole:
         raise fail(
             "no step was timed",
             where="fairlead.train.worker",
@@ -324,42 +260,53 @@ def _speed(times: list[_StepTimes], samples: int) -> Speed:
             remedy="allow more steps or seconds",
             check="too-few-steps",
         )
-    whole = [t.whole for t in times]
     median = statistics.median(whole)
+    gradients, update = (statistics.median(t[warmup:]) for t in (times.gradients, times.update))
     return Speed(
-        steps=len(times),
+        steps=len(whole),
         samples_per_s=samples / median,
         step_median_s=median,
         step_p95_s=float(np.percentile(whole, 95)),
-        compute_s=statistics.median(t.compute for t in times),
-        communicate_s=statistics.median(t.communicate for t in times),
-        wait_s=statistics.median(t.wait for t in times),
-        input_s=statistics.fmean(t.input for t in times),
+        compute_s=gradients + update,
+        communicate_s=statistics.median(times.communicate[warmup:]),
+        wait_s=statistics.median(times.wait[warmup:]),
+        input_s=statistics.fmean(times.input[warmup:]),
+        forward_s=min(progress.forward_s, gradients),
+        update_s=update,
     )
 
 
-def _evaluate(config: WorkerConfig, ranks: Comm, network: _Network, log: EventLog) -> Evaluation:
-    """Scores the held-out events, each rank its share; AUC and ROC are rank 0's to compute."""
+def _evaluate(config: WorkerConfig, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
+    """What the network says of held-out samples, each rank its share; the scores are rank 0's to compute.
+
+    BatchNorm's statistics are the mean over ranks, so that it does not matter who says it.
+    """
     begun = time.perf_counter()
-    rows = Rows(config.data, "val", ranks.rank, ranks.size)
-    log.write("evaluate", events=rows.total)
-    scores, labels, summed = [], [], 0.0
+    network.average_statistics(ranks)
+    rows = open_rows(config.data, "val", ranks.rank, ranks.size, skip_damaged=config.skip_damaged)
+    log.write("evaluate", samples=rows.total)
+    outputs: list[Array] = []
+    targets: list[Array] = []
+    summed = 0.0
     for batch in rows.in_order(_EVALUATION_BATCH):
-        score, loss = network.scores(batch.images, batch.labels)
-        scores.append(np.asarray(score))
-        labels.append(batch.labels)
-        summed += float(loss) * len(batch.labels)
-        log.write("evaluated", events=min(sum(map(len, labels)) * ranks.size, rows.total))
-    mine = (np.concatenate(scores), np.concatenate(labels))
+        output, loss = network.outputs(batch.inputs, batch.targets)
+        outputs.append(output)
+        targets.append(batch.targets)
+        summed += loss * len(batch.targets)
+        log.write("evaluated", samples=min(sum(map(len, targets)) * ranks.size, rows.total))
+    empty = np.zeros((0, network.model.output_shape[-1]), np.float32)
+    mine = (np.concatenate([empty, *outputs]), targets)
     parts = ranks.gather(mine) or [mine]
-    every_score = np.concatenate([part[0] for part in parts])
-    every_label = np.concatenate([part[1] for part in parts])
+    every_output = np.concatenate([part[0] for part in parts])
+    every_target = np.concatenate([one for part in parts for one in part[1]])
     loss = ranks.average(summed) * ranks.size / rows.total
+    scores = network.task.scores(every_target, every_output) if ranks.rank == 0 else {}
+    margin = every_output[:, 1] - every_output[:, 0]
     return Evaluation(
-        events=rows.total,
-        auc=auc(every_label, every_score),
+        samples=rows.total,
+        scores={name: float(value) for name, value in scores.items()},
         loss=loss,
-        roc=roc(every_label, every_score),
+        roc=roc(every_target, margin) if "auc" in scores else (),
         seconds=time.perf_counter() - begun,
     )
 
@@ -372,12 +319,12 @@ def _mpi_version(ranks: Comm) -> str:
     return " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
 
 
-def _versions(tf: Any) -> dict[str, str]:
+def _versions(framework: Any) -> dict[str, str]:
     import keras
 
     versions = {
         "python": platform.python_version(),
-        "tensorflow": tf.__version__,
+        framework.__name__: framework.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
     }

@@ -1,0 +1,245 @@
+"""The training loop of a rank: batches in, one mean of gradients a step, checkpoints on the way.
+
+Loss, time and the wish for a checkpoint ride in the gradients' own buffer, so all ranks stop, and write, after the same
+step without a further message.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead.comm import Comm, fronts
+from fairlead.data.rows import Batch, Rows
+from fairlead.findings import FairleadError, fail
+from fairlead.models.task import Array, Course
+from fairlead.serial import from_json, to_json
+from fairlead.train import checkpoint
+from fairlead.train.events import EventLog
+from fairlead.train.model import LossPoint, StepTimes, WorkerConfig
+from fairlead.train.steps import Steps, arrays, assign
+
+# Under loss scaling a step that overflows is left out; so many in a row mean that training is over.
+_OVERFLOWS = 50
+_FORWARDS = 5
+
+
+@dataclass
+class Times:
+    """Seconds of this rank's steps; see :class:`fairlead.train.model.StepTimes`."""
+
+    whole: list[float] = field(default_factory=list)
+    input: list[float] = field(default_factory=list)
+    gradients: list[float] = field(default_factory=list)
+    communicate: list[float] = field(default_factory=list)
+    wait: list[float] = field(default_factory=list)
+    update: list[float] = field(default_factory=list)
+
+    def add(self, at: tuple[float, ...], wait: float) -> None:
+        """One step, by the clock at its five borders, and the seconds waited between the third and the fourth."""
+        start, read, computed, averaged, end = at
+        self.whole.append(end - start)
+        self.input.append(read - start)
+        self.gradients.append(computed - read)
+        self.communicate.append(averaged - computed - wait)
+        self.wait.append(wait)
+        self.update.append(end - averaged)
+
+    def of(self, rank: int, host: str) -> StepTimes:
+        """As it is told to others."""
+        parts = (self.input, self.gradients, self.communicate, self.wait, self.update)
+        rest = [max(w - sum(p), 0.0) for w, *p in zip(self.whole, *parts, strict=True)]
+        rounded = [tuple(round(v, 6) for v in values) for values in (*parts, rest)]
+        return StepTimes(rank, host, *rounded)
+
+
+@dataclass
+class Progress:
+    """How far a training is.
+
+    Attributes:
+        step: steps that are over.
+        resumed_from: of those, by an earlier launch.
+        points: the loss of each.
+        forward_s: seconds of a forward pass alone; 0 where it was not measured.
+    """
+
+    step: int = 0
+    resumed_from: int = 0
+    points: list[LossPoint] = field(default_factory=list)
+    times: Times = field(default_factory=Times)
+    forward_s: float = 0.0
+    written: list[checkpoint.Written] = field(default_factory=list)
+
+
+def resume(
+    config: WorkerConfig, ranks: Comm, steps: Steps, identity: dict[str, object], log: EventLog
+) -> Progress:
+    """The last whole checkpoint, on every rank; a new beginning where there is none. Collective.
+
+    Raises:
+        FairleadError: the checkpoint is of another training.
+    """
+    folder, found = config.checkpoints, None
+    if folder is None or not config.resume:
+        return Progress()
+    error = None
+    if ranks.rank == 0:
+        found = checkpoint.newest(folder, lambda words: log.write("damaged", what=words))
+        try:
+            if found is not None:
+                checkpoint.require_same(found, identity, folder)
+        except FairleadError as exc:
+            error = exc
+    told = fronts.broadcast_object(
+        ranks, error or (found and (found.step, found.own, found.told)), 0
+    )
+    if isinstance(told, FairleadError):
+        raise told
+    if told is None:
+        return Progress()
+    step, own, more = told
+    variables = steps.shared()
+    values = list(found.shared) if found else arrays(variables)
+    assign(variables, ranks.broadcast(values))
+    steps.restore(own[ranks.rank])
+    log.write("resumed", step=step)
+    return Progress(step, step, [from_json(LossPoint, point) for point in more["loss"]])
+
+
+def run(
+    config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows,
+    progress: Progress, identity: dict[str, object], log: EventLog,
+) -> bool:  # fmt: skip
+    """Trains until the course is over or the time is up; ``progress`` is carried on. Collective.
+
+    Returns:
+        Whether the course is over.
+    Raises:
+        FairleadError: the loss is no finite number; a file is damaged; a checkpoint could not be written.
+    """
+    writer = None
+    if config.checkpoints is not None and ranks.rank == 0:
+        writer = checkpoint.Writer(config.checkpoints)
+    batches = _batches(config, course, ranks, steps, rows, progress.step)
+    before = progress.points[-1].seconds if progress.points else 0.0
+    begun = saved = time.perf_counter()
+    overflows, batch, late, kept = 0, None, False, progress.resumed_from
+    while progress.step < course.steps and not late:
+        step = progress.step
+        start = time.perf_counter()
+        batch = next(batches)
+        read = time.perf_counter()
+        found = steps.gradients(batch.inputs, batch.targets)
+        loss, norm = steps.own(found)
+        wanted = writer is not None and not writer.busy and start - saved > config.every_seconds
+        own = np.array([loss, norm, start - begun > config.max_seconds, wanted], np.float32)
+        waits, computed = ranks.timings.wait_s, time.perf_counter()
+        means, shared = steps.mean(found, own)
+        averaged = time.perf_counter()
+        waited = ranks.timings.wait_s - waits
+        # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite.
+        scaled = config.precision == "mixed_float16" and math.isfinite(shared[0])
+        overflows = overflows + 1 if scaled and not math.isfinite(shared[1]) else 0
+        if not np.isfinite(shared[: 1 if scaled else 2]).all() or overflows > _OVERFLOWS:
+            raise _not_finite(ranks, step, own[:2])
+        steps.set_rate(steps.recipe.rate(course, step))
+        steps.apply(means)
+        end = time.perf_counter()
+        progress.times.add((start, read, computed, averaged, end), waited)
+        progress.step += 1
+        epoch = step // course.per_epoch
+        progress.points.append(LossPoint(step, epoch, before + end - begun, float(shared[0])))
+        _tell(log, config, course, progress)
+        late = shared[2] > 0
+        if shared[3] > 0 or (config.every_steps and progress.step % config.every_steps == 0):
+            saved, kept = time.perf_counter(), progress.step
+            _save(ranks, steps, progress, identity, writer)
+    if batch is not None:
+        progress.forward_s = _forward(steps, batch)
+    if config.checkpoints is not None and kept != progress.step:
+        _save(ranks, steps, progress, identity, writer)
+    if writer is not None:
+        writer.wait()
+        progress.written = writer.written
+    return progress.step >= course.steps
+
+
+def _batches(
+    config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows, begin: int
+) -> Iterator[Batch]:
+    """The batches from step ``begin`` on, the same as a run would get that was never interrupted."""
+    augment = steps.recipe.augment
+    batch = course.batch // course.ranks
+    for epoch in range(begin // course.per_epoch, -(-course.steps // course.per_epoch)):
+        first = max(begin - epoch * course.per_epoch, 0)
+        numbers = range(epoch * course.per_epoch + first, course.steps)
+        shuffled = rows.shuffled(batch, config.seed, epoch, begin=first)
+        for number, one in zip(numbers, shuffled, strict=False):
+            if augment is None:
+                yield one
+            else:
+                key = np.random.SeedSequence(config.seed, spawn_key=(2, number, ranks.rank))
+                yield Batch(augment(np.random.default_rng(key), one.inputs), one.targets)
+
+
+def _save(
+    ranks: Comm, steps: Steps, progress: Progress, identity: dict[str, object],
+    writer: checkpoint.Writer | None,
+) -> None:  # fmt: skip
+    """Hands the state to the writer. Collective: each rank gives what is its own."""
+    begun = time.perf_counter()
+    own = ranks.gather(steps.own_state())
+    if writer is None:
+        return
+    told = {"loss": [to_json(point) for point in progress.points]}
+    state = checkpoint.Checkpoint(progress.step, identity, arrays(steps.shared()), own or [], told)
+    writer.start(state, time.perf_counter() - begun)
+
+
+def _forward(steps: Steps, batch: Batch) -> float:
+    """Median seconds of a forward pass alone; the state of dropout is put back."""
+    kept, seconds = steps.own_state(), []
+    for _ in range(_FORWARDS):
+        begun = time.perf_counter()
+        steps.forward(batch.inputs, batch.targets)
+        seconds.append(time.perf_counter() - begun)
+    steps.restore(kept)
+    return statistics.median(seconds[1:])
+
+
+def _tell(log: EventLog, config: WorkerConfig, course: Course, progress: Progress) -> None:
+    recent = progress.times.whole[config.warmup :][-10:] or progress.times.whole[-1:]
+    point = progress.points[-1]
+    log.write(
+        "step",
+        step=progress.step,
+        epoch=point.epoch,
+        loss=point.loss,
+        seconds=point.seconds,
+        samples_per_s=course.batch / statistics.median(recent),
+    )
+
+
+def _not_finite(ranks: Comm, step: int, own: Array) -> FairleadError:
+    """Names the first rank whose loss or gradient norm (``own``) is no finite number."""
+    everyone = ranks.gather(own)
+    table = ranks.broadcast(
+        [np.zeros((ranks.size, 2), np.float32) if everyone is None else np.array(everyone)]
+    )
+    losses, norms = table[0].T
+    # All finite, and yet their mean is not: the sum overflowed, which rank 0 then stands for.
+    rank = next((r for r in range(ranks.size) if not np.isfinite(table[0][r]).all()), 0)
+    name = "loss" if not math.isfinite(losses[rank]) else "gradient"
+    return fail(
+        f"the {name} on rank {rank} is no finite number in step {step + 1}",
+        where=f"rank {rank}, step {step + 1}",
+        why=f"loss {losses[rank]:.4g}, norm of the gradients {norms[rank]:.4g}",
+        remedy="look for bad values in that rank's files, or train with a smaller batch or in float32",
+        check="loss-not-finite",
+    )
