@@ -235,14 +235,37 @@ def test_constants_that_runs_were_made_from_are_found() -> None:
 
 @pytest.mark.parametrize("delayed", [False, True])
 def test_band_holds_the_truth_as_often_as_it_says(delayed: bool) -> None:
-    at = WORK.at(4)  # of as many batches, the larger is projected
+    at = WORK.at(4)
     truth = step(at, FABRIC, SPREAD, 2048, delayed).step_s
     held = 0
-    for seed in range(40):
+    for seed in range(30):
         runs = small_runs(100 + seed, batches=(4,), steps=30)
-        found = fit(runs, SURE, draws=80, seed=seed).point(2048, delayed).step_s
+        found = fit(runs, SURE, draws=60, seed=seed).point(2048, delayed).step_s
         held += found.low <= truth <= found.high
-    assert held >= 35  # of 40; 38 would be 95 %
+    assert held >= 26  # of 30; 28 or 29 would be 95 %
+
+
+def test_waiting_of_the_mean_rank_tells_the_spread_where_one_rank_was_looked_at() -> None:
+    runs = []
+    for run in small_runs(13, batches=(4,), spread=Spread(0, 0.03), ranks=(1, 4, 16, 64)):
+        times = np.array(run.compute_s)
+        waits = tuple((times.max(axis=0) - times.mean(axis=0)).tolist())
+        runs.append(replace(run, compute_s=run.compute_s[:1], wait_s=waits * (run.ranks > 1)))
+    found = fit(runs, SURE)
+    assert any("how long ranks wait" in words for words in found.assumed)
+    normal = [d.spread.whole for d in found.draws if d.spread.tail is Tail.LOGNORMAL]
+    assert float(np.median(normal)) == pytest.approx(0.03, rel=0.1)
+    assert not any("rates do not tell" in words for words in found.assumed)
+
+
+def test_other_batch_is_projected_where_two_were_measured() -> None:
+    runs = small_runs(14, batches=(1, 4))
+    (point,) = fit(runs, SURE, batch=2).curve(1)
+    assert point.step.compute_s == pytest.approx(WORK.at(2).compute_s, rel=0.03)
+    assert fit(runs, SURE, batch=4, draws=2).draws[0].work.batch == 4
+    with pytest.raises(FairleadError) as told:
+        fit(small_runs(14, batches=(4,)), SURE, batch=2)
+    assert "--batch 4" in told.value.findings[0].remedy
 
 
 def test_heavier_tail_is_seen_in_many_samples_and_left_open_in_few() -> None:

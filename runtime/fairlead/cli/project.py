@@ -87,7 +87,12 @@ ALGORITHMS = ("halving", "ring", "doubling", "tree")
     metavar="N",
     help="Of a validation: bytes of gradients, unless the model is bundled.",
 )
-@click.option("--batch", type=_COUNT, metavar="N", help="Of a validation: samples a rank and step.")
+@click.option(
+    "--batch",
+    type=_COUNT,
+    metavar="N",
+    help="Samples a rank and step; of a validation, those of its training.",
+)
 @json_option
 def project(
     file: Path,
@@ -124,7 +129,7 @@ def project(
     )
     runs = model_of.read(file, model, size, batch)
     target = model_of.Target(network, per_node, Algorithm(algorithm), storage or math.inf)
-    found = model_of.fit(runs, target)
+    found = model_of.fit(runs, target, batch)
     curve, delayed = found.curve(nodes), found.curve(nodes, delayed=True)
     answers = model_of.answer(found, nodes, keep)
     said = model_of.sentences(answers)

@@ -183,11 +183,12 @@ def given(bandwidth: float | None, latency_s: float | None, found: Network | Non
 
 def _unknown(network: Network, absent: list[str]) -> FairleadError:
     pingpong = "a pingpong between two nodes, as `osu_bw` and `osu_latency` of the site's MPI, measures them"
+    other = "" if network.name in NETWORKS else ", or --fabric NAME instead of --site"
     return fail(
         f"{' and '.join(word.split()[0][2:] for word in absent)} of `{network.name}` cannot be told",
         where="the table of fabrics, and the site profiles",
         why=f"no source gives a number, and none is guessed; {pingpong}",
-        remedy=f"add {' '.join(absent)}",
+        remedy=f"add {' '.join(absent)}{other}",
         check="project-fabric",
         code=ExitCode.USAGE,
     )

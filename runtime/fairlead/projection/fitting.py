@@ -130,23 +130,36 @@ def band(values: Sequence[float]) -> Band:
     return Band(middle, low, high)
 
 
-def fit(runs: Sequence[SmallRun], target: Target, draws: int = DRAWS, seed: int = 1) -> Projection:
+def fit(
+    runs: Sequence[SmallRun],
+    target: Target,
+    batch: int | None = None,
+    draws: int = DRAWS,
+    seed: int = 1,
+) -> Projection:
     """What small runs tell of a target.
 
     Args:
         runs: at the same bytes of gradients; at two local batches or more, if another batch is to be asked for.
+        batch: local batch that is projected; that of most runs otherwise.
         seed: of the draws; the same seed gives the same curve.
     Raises:
         FairleadError: exit code 2; the runs do not tell what the target needs.
     """
-    batch = _usual_batch(runs)
-    usual = [run for run in runs if run.local_batch == batch]
+    batches = [run.local_batch for run in runs]
+    seen_batch = batch if batch in batches else max(sorted(set(batches)), key=batches.count)
+    usual = [run for run in runs if run.local_batch == seen_batch]
     computing = [run for run in runs if run.compute_s]
-    if not any(run.local_batch == batch for run in computing):
+    if not any(run.local_batch == seen_batch for run in computing):
         raise _absent("no run at that batch tells computing time", "give `compute_s` of one rank")
     assumed: list[str] = []
     tell_spread = _spread_of(usual, assumed)
-    line = _line(computing, batch, assumed)
+    line = _line(computing, seen_batch)
+    if batch not in (None, seen_batch) and len({run.local_batch for run in computing}) == 1:
+        raise _absent(
+            f"a local batch of {batch} is asked for, and all runs have {seen_batch}",
+            f"add runs at another, or --batch {seen_batch}",
+        )
     reducing = [run for run in usual if run.ranks > 1]
     if target.ranks > 1 and not any(run.ranks > run.nodes for run in reducing):
         raise _absent(
@@ -180,12 +193,14 @@ def fit(runs: Sequence[SmallRun], target: Target, draws: int = DRAWS, seed: int 
         work = Work(
             compute_s=compute,
             bytes=usual[0].bytes,
-            batch=batch,
+            batch=seen_batch,
             fixed_s=fixed,
             sample_s=sample,
             input_s=_mean([t for run in usual for t in run.input_s], random),
             overlap=overlap,
         )
+        if batch is not None and batch != seen_batch:
+            work = work.at(batch)
         fabric = Fabric(
             bandwidth,
             latency,
@@ -200,21 +215,17 @@ def fit(runs: Sequence[SmallRun], target: Target, draws: int = DRAWS, seed: int 
     return Projection(tuple(made), tuple(assumed))
 
 
-def _usual_batch(runs: Sequence[SmallRun]) -> int:
-    """The local batch of most runs; of as many, the larger."""
-    batches = [run.local_batch for run in runs]
-    return max(sorted(set(batches), reverse=True), key=batches.count)
-
-
 Random = np.random.Generator
 
 
 def _spread_of(
     runs: Sequence[SmallRun], assumed: list[str]
 ) -> Callable[[Random, float], tuple[float, Spread]]:
-    """How a draw is told computing time and spread: from the ranks' own times, else from what steps take longer."""
-    if not _rates(runs):
-        tables = [np.array(run.compute_s) for run in runs if run.compute_s]
+    """How a draw is told computing time and spread: from the ranks' own times, else from how long they wait, else from
+    what steps take longer."""
+    tables = [np.array(run.compute_s) for run in runs if len(run.compute_s) == run.ranks]
+    several = [run for run in runs if run.ranks > 1]
+    if not several or any(len(run.compute_s) == run.ranks for run in several):
         if not any(table.shape[1] > 1 for table in tables):
             raise _absent("one step of a rank tells no spread", "give at least 20 steps")
         told = seen(tables)
@@ -223,34 +234,33 @@ def _spread_of(
                 "no rank is slower than others for long: one rank alone tells nothing of that"
             )
         return lambda random, overlap: told.draw(random)
+    what = "how long ranks wait" if any(run.wait_s for run in several) else "what steps take longer"
     assumed.append(
-        "the spread of ranks is what steps take longer than computing and allreduce; its tail is unknown"
+        f"the spread of ranks is {what} beyond computing and allreduce, none of it lasting; its tail is unknown"
     )
-    return lambda random, overlap: _from_steps(runs, overlap, random)
+    return lambda random, overlap: _from_waiting(runs, overlap, random)
 
 
-def _rates(runs: Sequence[SmallRun]) -> bool:
-    """Whether several ranks have whole steps only, as those of a validation."""
-    several = [run for run in runs if run.ranks > 1]
-    return bool(several) and not any(run.compute_s for run in several)
-
-
-def _from_steps(runs: Sequence[SmallRun], overlap: float, random: Random) -> tuple[float, Spread]:
-    """A deviation by least squares from how much longer steps are than what their parts explain."""
+def _from_waiting(runs: Sequence[SmallRun], overlap: float, random: Random) -> tuple[float, Spread]:
+    """A deviation by least squares: the mean rank waits for the slowest as long as that exceeds the mean."""
     compute = _mean([t for run in runs for rank in run.compute_s for t in rank], random)
     tail = Tail.GUMBEL if random.random() < 0.5 else Tail.LOGNORMAL
     above, below = 0.0, 0.0
     for run in runs:
-        if run.ranks > 1 and run.step_s:
+        if run.ranks == 1 or not (run.wait_s or run.step_s):
+            continue
+        if run.wait_s:
+            rest = _mean(run.wait_s, random)
+        else:
             moving = _mean(run.communicate_s, random)
             rest = _mean(run.step_s, random) - compute - moving + overlap * min(compute, moving)
-            unit = excess(0.01, run.ranks, tail) / 0.01 * compute
-            above, below = above + rest * unit, below + unit**2
+        unit = excess(0.01, run.ranks, tail) / 0.01 * compute
+        above, below = above + rest * unit, below + unit**2
     return compute, Spread(0.0, max(0.0, above / below) if below else 0.0, tail)
 
 
 def _line(
-    runs: Sequence[SmallRun], batch: int, assumed: list[str]
+    runs: Sequence[SmallRun], batch: int
 ) -> Callable[[Random, float], tuple[float | None, float | None]]:
     """How computing grows with the local batch: a line through the draw's own value and the other batches."""
     others = sorted({run.local_batch for run in runs} - {batch})
@@ -273,20 +283,30 @@ def _line(
 
 
 def _overlap_of(runs: Sequence[SmallRun], assumed: list[str]) -> Callable[[Random], float]:
-    told = [run for run in runs if run.step_s]
-    if not told:
+    """How a draw is told the overlap, from whole steps of runs whose slowest rank is known."""
+    whole = [run for run in runs if run.step_s]
+    told = [
+        run for run in whole if len(run.compute_s) == run.ranks or (run.compute_s and run.wait_s)
+    ]
+    if not whole:
         assumed.append("nothing of the allreduce is hidden: no run has `step_s`")
         return lambda random: 0.0
-    if _rates(runs):
+    if not told:
         assumed.append("anything from none to all of the allreduce is hidden: rates do not tell")
         return lambda random: float(random.uniform())
 
+    def slowest(run: SmallRun, random: Random) -> float:
+        times = np.array(run.compute_s)
+        if len(times) == run.ranks:
+            return _mean(times.max(axis=0), random)
+        return _mean(times[0], random) + _mean(run.wait_s, random)
+
     def overlap(random: Random) -> float:
-        slowest = [_mean(list(np.array(run.compute_s).max(axis=0)), random) for run in told]
         moving = [_mean(run.communicate_s, random) for run in told]
         if not any(moving):
             return 0.0
-        return fit_overlap(slowest, moving, [_mean(run.step_s, random) for run in told])
+        steps = [_mean(run.step_s, random) for run in told]
+        return fit_overlap([slowest(run, random) for run in told], moving, steps)
 
     return overlap
 
