@@ -503,7 +503,7 @@ def test_all_mistakes_of_runs_are_told_at_once(tmp_path: Path) -> None:
         assert words in said
 
 
-def validation(subject: str = "cosmoflow") -> dict[str, Any]:
+def validation(subject: str = "cosmoflow-sc18") -> dict[str, Any]:
     """Rates of 2, 4 and 8 samples a step, and allreduces below and above 28 MB."""
     random = np.random.default_rng(11)
     spread, size = Spread(0, 0.02), 28_165_772
@@ -541,9 +541,9 @@ def test_validation_is_projected_with_what_its_rates_leave_open(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("subject", "options", "words"),
     [
-        ("cosmoflow", {}, "--batch"),
-        ("mine", {"batch": 4}, "--bytes"),
-        ("cosmoflow", {"batch": 4, "model": "other"}, "--model"),
+        ("cosmoflow-sc18", {}, "--batch"),
+        ("resnet50", {"batch": 4}, "--bytes"),
+        ("cosmoflow-sc18", {"batch": 4, "model": "other"}, "--model"),
     ],
 )
 def test_validation_that_lacks_something_names_the_option(
@@ -552,6 +552,18 @@ def test_validation_that_lacks_something_names_the_option(
     with pytest.raises(FairleadError) as told:
         read(written(tmp_path, validation(subject)), **options)
     assert words in told.value.findings[0].remedy
+
+
+def test_crowded_ranks_of_a_validation_are_left_out(tmp_path: Path) -> None:
+    data = validation()
+    for one in data["measurements"]:
+        one["crowded"] = one["ranks"] == 8
+    assert [run.ranks for run in read(written(tmp_path, data), batch=4)] == [1, 2, 4]
+    for one in data["measurements"]:
+        one["crowded"] = True
+    with pytest.raises(FairleadError) as told:
+        read(written(tmp_path, data), batch=4)
+    assert "a core each" in told.value.findings[0].why
 
 
 def test_validation_without_allreduces_or_single_ranks_is_refused(tmp_path: Path) -> None:

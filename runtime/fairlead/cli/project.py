@@ -85,7 +85,7 @@ ALGORITHMS = ("halving", "ring", "doubling", "tree")
     "size",
     type=_COUNT,
     metavar="N",
-    help="Of a validation: bytes of gradients, unless the model is bundled.",
+    help="Of a validation: bytes of gradients, unless its network is bundled under that name.",
 )
 @click.option(
     "--batch",

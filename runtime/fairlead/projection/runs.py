@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.models import cosmoflow, hepcnn
 from fairlead.serial import from_json, to_json
 from fairlead.validate.model import Measurement, What
 
 SCHEMA, SCHEMA_VERSION = "fairlead/small-runs", 1
 VALIDATION = "fairlead/validation"
 GRADIENT = 4  # bytes of a float32
-# Trainable parameters of the bundled models, as their own modules count them.
-PARAMETERS = {"hepcnn": 594_178, "resnet50": 25_549_352, "cosmoflow": 7_041_443}
+# Trainable parameters of bundled networks whose name says all; of others, as of reduced ones, --bytes is asked for.
+PARAMETERS = {
+    one.name: one.trainable
+    for one in (hepcnn.NETWORK, hepcnn.network_224(), cosmoflow.sc18_network())
+    if one.trainable
+} | {"hepcnn": hepcnn.TRAINABLE}  # what `fairlead train hepcnn` trains
 
 
 @dataclass(frozen=True)
@@ -154,10 +159,13 @@ def of_rates(
     Raises:
         FairleadError: exit code 2; what is needed is not there.
     """
+    # Ranks that share a core measure the sharing.
+    measured = [m for m in measured if not m.crowded]
     trained = [m for m in measured if m.what is What.TRAIN and min(m.samples, default=0) > 0]
     names = sorted({m.subject for m in trained})
     if not names:
-        raise _refused(path, "it has no training rates", "run the validation with a model")
+        why = "it has no training rates of ranks that have a core each"
+        raise _refused(path, why, "run the validation with a model, and no more ranks than cores")
     if not model and len(names) > 1:
         raise _refused(path, f"it has several models: {', '.join(names)}", "add --model NAME")
     name = model or names[0]
