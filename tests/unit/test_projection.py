@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
 from dataclasses import replace
@@ -40,6 +41,7 @@ from fairlead.projection import (
     small_runs_json,
     step,
 )
+from fairlead.projection import spread as spread_module
 from fairlead.projection.answers import batch_words, nodes_words
 from fairlead.projection.fitting import Band
 from fairlead.serial import to_json
@@ -111,6 +113,10 @@ def test_excess_is_the_mean_maximum_of_as_many_draws() -> None:
             assert excess(0.1, ranks, tail) == pytest.approx(
                 drawn.max(axis=1).mean() - 1, abs=0.006
             )
+
+
+def test_examples_of_docstrings_are_right() -> None:
+    assert doctest.testmod(spread_module) == (0, 1)
 
 
 def test_one_rank_has_nobody_to_wait_for() -> None:

@@ -65,7 +65,7 @@ def excess(deviation: float, ranks: int, tail: Tail = Tail.LOGNORMAL) -> float:
     """Expected maximum of ``ranks`` draws with mean 1 and this standard deviation, less 1.
 
     >>> round(excess(0.02, 8192), 3), round(excess(0.02, 8192, Tail.GUMBEL), 3)
-    (0.077, 0.141)
+    (0.079, 0.141)
     """
     if ranks < 2 or deviation <= 0:
         return 0.0
