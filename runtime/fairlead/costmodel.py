@@ -3,18 +3,20 @@
 The allreduce of ``n`` bytes is a latency and a time a byte in each of two stages. Within a node every rank
 copies, adds and copies ``n`` bytes, at once with the others as far as there are cores. Between nodes it
 takes ``ceil(log2 N)`` messages there and back, and ``2 (N-1)/N n`` bytes through each node's link, the least that an
-allreduce can move. A step is computing plus allreduce, less what of the shorter goes on beside the longer.
+allreduce can move; other algorithms are in :class:`Algorithm`. A step is computing plus allreduce, less what of the
+shorter goes on beside the longer.
 
 Sources: R. Hockney, *The communication challenge for MPP*, Parallel Computing 20 (1994), for latency and
 bandwidth; A. Alexandrov et al., *LogGP*, SPAA 1995, for long messages; R. Thakur, R. Rabenseifner and W.
 Gropp, *Optimization of Collective Communication Operations in MPICH*, IJHPCA 19 (2005), for the allreduce.
 
 It knows nothing of contention between nodes, of stragglers, or of a network's topology: on many nodes it is
-a bound from below.
+a bound from below. :mod:`fairlead.projection` adds stragglers and says how sure it is.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +29,40 @@ Floats = npt.NDArray[np.float64]
 _ROUNDS = 50
 
 
+class Algorithm(enum.StrEnum):
+    """How the nodes add ``n`` bytes: messages one after the other, and bytes through each node's link.
+
+    Sources: Thakur et al. 2005 for ``halving`` and ``doubling``; P. Patarasuk and X. Yuan, *Bandwidth optimal
+    all-reduce algorithms for clusters of workstations*, JPDC 69 (2009), for ``ring``; P. Sanders, J. Speck and
+    J. Träff, *Two-tree algorithms for full bandwidth broadcast, reduction and scan*, Parallel Computing 35
+    (2009), for ``tree``.
+    """
+
+    HALVING = (
+        "halving"  # 2 ceil(log2 N) messages, 2 (N-1)/N n bytes: recursive halving, then doubling
+    )
+    RING = "ring"  # 2 (N-1) messages, 2 (N-1)/N n bytes
+    DOUBLING = "doubling"  # ceil(log2 N) messages, ceil(log2 N) n bytes
+    TREE = "tree"  # 2 ceil(log2 N) messages, 2 n bytes: two trees, in a pipeline
+
+    def messages(self, nodes: int) -> int:
+        """One after the other."""
+        if nodes < 2:
+            return 0
+        doublings = math.ceil(math.log2(nodes))
+        if self is Algorithm.RING:
+            return 2 * (nodes - 1)
+        return doublings if self is Algorithm.DOUBLING else 2 * doublings
+
+    def moved(self, nodes: int) -> float:
+        """Through each node's link, for each byte that is reduced."""
+        if nodes < 2:
+            return 0.0
+        if self is Algorithm.DOUBLING:
+            return float(math.ceil(math.log2(nodes)))
+        return 2.0 if self is Algorithm.TREE else 2 * (nodes - 1) / nodes
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where ranks are.
@@ -34,12 +70,14 @@ class Layout:
     Attributes:
         nodes, ranks, cores: ranks and cores are those of one node.
         link: bytes a second that a node can send; not looked at for one node.
+        algorithm: between nodes.
     """
 
     nodes: int = 1
     ranks: int = 1
     cores: int = 1
     link: float = math.inf
+    algorithm: Algorithm = Algorithm.HALVING
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.ranks, self.cores) < 1 or not self.link > 0:
@@ -81,13 +119,11 @@ def features(layout: Layout, size: float) -> tuple[float, float, float, float]:
     """What each of :class:`Costs` is multiplied by for an allreduce of ``size`` bytes."""
     several = layout.ranks > 1
     doublings = math.ceil(math.log2(layout.ranks)) if several else 0
-    hops = math.ceil(math.log2(layout.nodes)) if layout.nodes > 1 else 0
-    moved = 2 * (layout.nodes - 1) / layout.nodes * size
     return (
         layout.crowd * doublings,
         layout.crowd * size * several,
-        2.0 * hops,
-        moved / layout.link if layout.nodes > 1 else 0.0,
+        float(layout.algorithm.messages(layout.nodes)),
+        layout.algorithm.moved(layout.nodes) * size / layout.link,
     )
 
 
@@ -124,8 +160,11 @@ def fit(seen: Sequence[Allreduce]) -> Costs:
     rows = np.array([features(one.layout, one.size) for one in seen])
     measured = np.array([one.seconds for one in seen])
     weights = 1 / measured
+    found = np.full(rows.shape[1], math.inf)
     for _ in range(_ROUNDS):
-        found = _nonnegative(rows * weights[:, None], measured * weights)
+        before, found = found, _nonnegative(rows * weights[:, None], measured * weights)
+        if np.allclose(found, before, rtol=1e-12, atol=0):
+            break
         ratio = measured / np.maximum(rows @ found, 1e-3 * measured)
         # What makes the difference weighted the difference of the logarithms.
         near = np.abs(ratio - 1) < 1e-6

@@ -70,6 +70,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Running",
         "Train a bundled model data-parallel, and report.",
     ),
+    "project": (
+        "fairlead.cli.project:project",
+        "Running",
+        "From runs of a few ranks to thousands of nodes, with a band.",
+    ),
 }
 
 EPILOG = """\

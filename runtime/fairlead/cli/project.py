@@ -1,0 +1,243 @@
+"""``fairlead project``: small runs, and what they say of thousands of nodes."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlead.cli.screen import columns, json_option, print_json, table, wrap
+from fairlead.findings import fail
+from fairlead.serial import to_json
+
+if TYPE_CHECKING:
+    from fairlead.projection import Band, Network, Point
+
+EPILOG = """\b
+Examples:
+  fairlead project small-runs.json --fabric slingshot-11
+  fairlead project small-runs.json --site cori --nodes 2048 --keep 0.8
+  fairlead project validation.json --batch 16 --bandwidth 12.5 --latency 1.5
+"""
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_ABOVE_0 = click.FloatRange(0, min_open=True)
+_COUNT = click.IntRange(1)
+# As fairlead.costmodel.Algorithm; `--help` must not load NumPy.
+ALGORITHMS = ("halving", "ring", "doubling", "tree")
+
+
+@click.command(
+    epilog=EPILOG, short_help="From runs of a few ranks to thousands of nodes, with a band."
+)
+@click.argument("file", type=_FILE)
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 1 << 20),
+    default=8192,
+    show_default=True,
+    help="How far the curve goes.",
+)
+@click.option("--per-node", type=_COUNT, default=1, show_default=True, help="Ranks of a node.")
+@click.option(
+    "--fabric",
+    metavar="NAME",
+    help="The network between the nodes, as docs/projection.md lists them.",
+)
+@click.option(
+    "--site", metavar="NAME", help="Its numbers as this site's profile has measured them."
+)
+@click.option("--cards", type=_COUNT, default=1, show_default=True, help="Network cards of a node.")
+@click.option(
+    "--bandwidth", type=_ABOVE_0, metavar="GB/S", help="Of a node, one way; GB are 10**9 bytes."
+)
+@click.option(
+    "--latency", type=click.FloatRange(0), metavar="US", help="Of a small message, microseconds."
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(ALGORITHMS),
+    default="halving",
+    show_default=True,
+    help="Of the allreduce between nodes.",
+)
+@click.option(
+    "--storage",
+    type=_ABOVE_0,
+    metavar="SAMPLES/S",
+    help="What the shared storage gives all ranks together; no limit otherwise.",
+)
+@click.option(
+    "--keep",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.9,
+    show_default=True,
+    help="The efficiency of the reverse question.",
+)
+@click.option(
+    "--model", default="", metavar="NAME", help="Of a validation with several: whose training."
+)
+@click.option(
+    "--bytes",
+    "size",
+    type=_COUNT,
+    metavar="N",
+    help="Of a validation: bytes of gradients, unless its network is bundled under that name.",
+)
+@click.option(
+    "--batch",
+    type=_COUNT,
+    metavar="N",
+    help="Samples a rank and step; of a validation, those of its training.",
+)
+@json_option
+def project(
+    file: Path,
+    nodes: int,
+    per_node: int,
+    fabric: str | None,
+    site: str | None,
+    cards: int,
+    bandwidth: float | None,
+    latency: float | None,
+    algorithm: str,
+    storage: float | None,
+    keep: float,
+    model: str,
+    size: int | None,
+    batch: int | None,
+    as_json: bool,
+) -> None:
+    """Project small runs to many nodes: time of a step, efficiency, and what costs most.
+
+    FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a
+    validation's rates. Every number comes with the range in which it lies with 95 %.
+    """  # fmt: skip
+    _need_numpy()
+    from fairlead import projection as model_of
+    from fairlead.costmodel import Algorithm
+
+    if fabric and site:
+        raise click.UsageError("--fabric and --site both name the network")
+    network = model_of.given(
+        bandwidth * 1e9 if bandwidth else None,
+        latency * 1e-6 if latency is not None else None,
+        _network(fabric, site, cards),
+    )
+    runs = model_of.read(file, model, size, batch)
+    target = model_of.Target(network, per_node, Algorithm(algorithm), storage or math.inf)
+    found = model_of.fit(runs, target, batch)
+    curve, delayed = found.curve(nodes), found.curve(nodes, delayed=True)
+    answers = model_of.answer(found, nodes, keep)
+    said = model_of.sentences(answers)
+    if as_json:
+        print_json(
+            "project",
+            _finite(
+                {
+                    "fabric": to_json(network),
+                    "synchronous": [_point_json(p) for p in curve],
+                    "delayed": [_point_json(p) for p in delayed],
+                    "answers": to_json(answers),
+                    "sentences": said,
+                    "assumed": list(found.assumed),
+                }
+            ),
+        )
+        return
+    click.echo(f"{file.name} on {network.name}: {_words(network)}\n")
+    head = (
+        "nodes",
+        "ranks",
+        "step",
+        "efficiency",
+        "costs most",
+        "delayed: step",
+        "efficiency",
+        "costs most",
+    )
+    rows = [
+        (f"{p.nodes:,}", f"{p.ranks:,}", *_cells(p), *_cells(d))
+        for p, d in zip(curve, delayed, strict=True)
+    ]
+    click.echo(table(rows, head))
+    _paragraph("", said)
+    _paragraph("Assumed, since no run tells it:", found.assumed)
+    _paragraph(
+        "",
+        (
+            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/projection.md "
+            "for how far off it was on published curves",
+        ),
+    )
+
+
+def _need_numpy() -> None:
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        raise fail(
+            "projecting needs NumPy",
+            where="this Python",
+            why="fairlead's command line does without it",
+            remedy="pip install 'fairlead[data]'",
+            check="project-numpy",
+        ) from None
+
+
+def _network(fabric: str | None, site: str | None, cards: int) -> Network | None:
+    from fairlead.projection import network, of_site
+    from fairlead.site import load_site
+
+    if site:
+        return of_site(load_site(site, os.environ)).cards(cards)
+    return network(fabric).cards(cards) if fabric else None
+
+
+def _words(network: Network) -> str:
+    parts = []
+    for known, scale, unit in ((network.bandwidth, 1e9, "GB/s"), (network.latency_s, 1e-6, "us")):
+        assert known is not None  # `given` has seen to it
+        least, most = known.value / known.factor / scale, known.value * known.factor / scale
+        around = f" ({least:.3g} to {most:.3g})" if known.factor > 1 else ""
+        parts.append(f"{known.value / scale:.3g} {unit}{around}")
+    return ", ".join(parts)
+
+
+def _cells(point: Point) -> tuple[str, str, str]:
+    return _seconds(point.step_s), _percent(point.efficiency), point.dominant
+
+
+def _seconds(found: Band) -> str:
+    scale, unit = (1e3, "ms") if found.value < 1 else (1, "s")
+    value, low, high = (f"{v * scale:.3g}" for v in (found.value, found.low, found.high))
+    return f"{value} {unit} ({low} to {high})"
+
+
+def _percent(found: Band) -> str:
+    return f"{found.value:.0%} ({100 * found.low:.0f} to {100 * found.high:.0f})"
+
+
+def _paragraph(title: str, lines: tuple[str, ...] | list[str]) -> None:
+    if lines:
+        click.echo(f"\n{title}" if title else "")
+    for line in lines:
+        first, *rest = wrap(line, columns() - 2)
+        click.echo("\n".join([f"* {first}", *(f"  {more}" for more in rest)]))
+
+
+def _point_json(point: Point) -> dict[str, Any]:
+    made: dict[str, Any] = to_json(point)
+    return made
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list) else value
