@@ -201,6 +201,21 @@ def test_slow_everywhere_is_not_followed() -> None:
     assert network.rounds < 60
 
 
+@given(nodes=st.integers(0, 70), seed=st.integers(0, 10**6), spread=st.floats(0, 6))
+@settings(max_examples=60)
+def test_any_times_at_all_come_to_an_end(nodes: int, seed: int, spread: float) -> None:
+    network, chance = Network(nodes, seed), random.Random(seed)
+
+    def measure(groups: Sequence[Across]) -> list[Seconds]:
+        network.measure(groups)
+        found = [sorted(chance.lognormvariate(0, spread) for _ in "12") for _ in groups]
+        return [Seconds(*each) for each in found]
+
+    outcome = find_links(network.names, measure)
+    assert outcome.rounds <= culprit.most_rounds(nodes, culprit.meetings(nodes)) if nodes > 2 else 1
+    assert bool(outcome.culprits) == (outcome.answer in (Answer.ONE, Answer.SEVERAL))
+
+
 def test_time_that_is_up_ends_the_search_with_what_was_found() -> None:
     slow = Network(64, 3, {5: 9.0}, ends_after=9)
     outcome = find_links(slow.names, slow.measure)

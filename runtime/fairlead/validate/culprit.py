@@ -201,7 +201,7 @@ class _Search:
             s.typical
             for a, met in self.met.items()
             for b, s in met.items()
-            if a < b and max(quickest[a], quickest[b]) < most
+            if a < b and max(quickest[a], quickest[b]) <= most
         )
 
     def _round(self, groups: Sequence[Across]) -> list[tuple[Across, Seconds]]:
@@ -224,8 +224,12 @@ class _Search:
         """Those that were slow with all, once more with nodes that were quick with somebody."""
         suspects = [n for n, met in self.met.items() if all(map(self._slow, met.values()))]
         suspects.sort()
-        # By the median, no more than half are suspects, so each finds a partner of its own.
         quick = [node for node in range(len(self.names)) if node not in suspects]
+        if len(suspects) > len(quick):  # then there is no telling what is usual
+            said = f"{len(suspects)} of {len(self.names)} nodes were slow with every other that they met"
+            self.unsure.append(f"{said}, more than half")
+            self.aside.update(suspects)
+            return
         again: dict[int, list[Seconds]] = defaultdict(list)
         for turn in range(_CONFIRM if suspects else 0):
             at = turn * max(1, len(quick) // _CONFIRM)
@@ -281,8 +285,8 @@ class _Search:
     def _of_node(self, node: int, found: Sequence[Seconds]) -> Culprit:
         times, name = median(s.typical for s in found) / self.usual, self.names[node]
         evidence = (
-            f"{len(found)} of {len(found)} exchanges of {name}, each with another node where there is one, took"
-            f" {_range(found)}; {_s(self.usual)} is usual"
+            f"all {len(found)} exchanges of {name}, each with another node where there is one, took {_range(found)};"
+            f" {_s(self.usual)} is usual"
         )
         remedy = (
             f"leave {name} out of the job, and have its cable, port and link rate looked at:"

@@ -71,12 +71,17 @@ class Orders:
         while not request.Test():
             time.sleep(_SLEEP_S)
 
-    def meet(self, other: int) -> None:
-        """Returns on both ranks at about the same time; the first to come sleeps until the other is there."""
+    def meet(self, other: int, word: int = 0) -> int:
+        """Returns on both ranks at about the same time; the first to come sleeps until the other is there.
+
+        Returns:
+            The other's ``word``, 0 to 255.
+        """
+        theirs = bytearray(1)
         for pause in (lambda: time.sleep(_SLEEP_S), os.sched_yield):
-            give = self.world.Isend(bytearray(1), other, 0)
-            take = self.world.Irecv(bytearray(1), other, 0)
-            finish(self._mpi, [give, take], pause)
+            give = self.world.Isend(bytes([word]), other, 0)
+            finish(self._mpi, [give, self.world.Irecv(theirs, other, 0)], pause)
+        return theirs[0]
 
     def swap(self, give: Any, take: Any, other: int) -> None:
         """Sends the buffer ``give`` and receives ``take``, both ways at once."""

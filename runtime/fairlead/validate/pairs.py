@@ -2,7 +2,7 @@
 
 Rank 0 carries the search out (:mod:`fairlead.validate.culprit`) and gives orders; the first rank of each host exchanges
 messages with those of other hosts, all groups of a round at the same time. Before, every rank runs kernels of its own
-(:mod:`fairlead.validate.compute`), by turns where there are more ranks than cores. Every message is checked.
+(:mod:`fairlead.validate.compute`), by turns where there are more ranks than cores. Every exchange is checked.
 
 The config is the JSON form of :class:`Settings`; rank 0 writes that of a document that :func:`outcomes` reads.
 """
@@ -46,6 +46,7 @@ class Settings:
         repeats: of each exchange and kernel, of which the median and the quickest count.
         link_threshold, compute_threshold: how many times slower than usual is slow.
         sample_s: seconds of CPU that a kernel's sample takes: more than a few periods of a CPU quota (0.1 s).
+        round_s: after which a rank repeats its exchanges of a round no more.
         limit_s: after which no more rounds of links begin.
         compute, links: whether processors, whether links are looked at.
     """
@@ -56,6 +57,7 @@ class Settings:
     link_threshold: float = culprit.THRESHOLD
     compute_threshold: float = compute.THRESHOLD
     sample_s: float = 0.25
+    round_s: float = 5
     limit_s: float = 120
     compute: bool = True
     links: bool = True
@@ -130,7 +132,12 @@ class Rank:
         self._kernels = None
 
     def across(
-        self, left: Sequence[int], right: Sequence[int], size: int, repeats: int
+        self,
+        left: Sequence[int],
+        right: Sequence[int],
+        size: int,
+        repeats: int,
+        round_s: float,
     ) -> tuple[Seconds, list[str]]:
         """This rank's part of a group: an exchange with each rank of the other side.
 
@@ -143,7 +150,7 @@ class Rank:
         place, steps = (left if mine else right).index(rank), max(len(left), len(right))
         inner = max(1, min(100, (64 << 10) // size))
         values = np.arange(size) % _PERIOD
-        take, wrong = np.empty(size, np.uint8), []
+        take, wrong, late = np.empty(size, np.uint8), [], time.monotonic() + round_s
         found: dict[int, list[float]] = {}
         for repeat in range(-1, repeats):  # the first connects the two, and does not count
             for step in range(steps):
@@ -153,7 +160,9 @@ class Rank:
                 other = (right if mine else left)[at]
                 give = _message(values, rank, repeat)
                 take.fill(255)
-                self._orders.meet(other)
+                enough = int(repeat > 0 and time.monotonic() > late)
+                if self._orders.meet(other, enough) or enough:
+                    continue  # both know it
                 begun = time.perf_counter()
                 for _ in range(inner):
                     self._orders.swap(give, take, other)
@@ -233,6 +242,7 @@ class Conductor:
         for rank, host in enumerate(self.hosts):
             first.setdefault(host, rank)
         names, leaders = list(first), list(first.values())
+        repeats, round_s = self._settings.repeats, self._settings.round_s
 
         def measure(groups: Sequence[Across]) -> list[Seconds]:
             if time.monotonic() > self._late:
@@ -242,7 +252,7 @@ class Conductor:
             ranks = [[*left, *right] for left, right in sides]
             for batch in at_once(ranks, self.machines):
                 orders = {
-                    rank: ("across", *sides[number], size, self._settings.repeats)
+                    rank: ("across", *sides[number], size, repeats, round_s)
                     for number in batch
                     for rank in ranks[number]
                 }

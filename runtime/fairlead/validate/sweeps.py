@@ -1,6 +1,6 @@
 """Ping-pong, allreduce and broadcast over message sizes: ``python3 -m fairlead.validate.sweeps --config FILE`` on every rank.
 
-A sample is a number of calls in a row, chosen so that it lasts a sensible time; each call has buffers of its own, and
+A sample is a number of calls in a row without a barrier between, chosen so that it lasts a sensible time; each call has buffers of its own, and
 every answer is checked: its values depend on rank, repeat, call and position, so that an old, a partial or a shifted one is
 seen. The config is the JSON form of :class:`Settings`; rank 0 writes that of a document that :func:`measurements` reads.
 """
