@@ -76,7 +76,7 @@ def test_answer_that_comes_in_part_is_counted_and_its_rank_named(tmp_path: Path)
         assert (one["rank"], one["host"]) == (1, os.uname().nodename)
         assert (one["bytes"], one["position"], one["count"]) == (8192, 2047, 1)
         assert one["got"] != one["expected"]
-    assert {one["repeat"] for one in named} >= {-2, -1, 0}
+    assert {one["repeat"] for one in named} >= {-3, -2, -1, 0}
     assert [m.wrong for m in sweeps.measurements(document, Way.NATIVE)] == [0, large["wrong"]]
 
 

@@ -103,7 +103,7 @@ def period(ranks: int) -> int:
 
 def values(rank: int, repeat: int, call: int, size: int) -> Any:
     """A period of a rank's values: whole numbers from 1 to ``size``, float64, shape (size,)."""
-    shift = 13 * (rank % _RANKS) + 31 * (repeat + 2) + 17 * call
+    shift = 13 * (rank % _RANKS) + 31 * repeat + 17 * call
     return (np.arange(size) + shift) % size + 1.0
 
 

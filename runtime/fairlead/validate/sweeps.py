@@ -225,11 +225,14 @@ class Sweep:
             wrong.extend(found[: max(0, _NAMED - len(wrong))])
             return seconds
 
-        # The first connects the ranks; the second says what a call costs.
-        costs = [sample(repeat, 1) for repeat in (-2, -1)]
-        calls = calls_of(
-            self._settings.sample_s, max(team.allgather(costs[1] * per_call)), point.bytes
-        )
+        def cost(repeat: int, calls: int) -> float:
+            """Seconds of a call, the same on all ranks."""
+            return float(max(team.allgather(sample(repeat, calls) * per_call)))
+
+        cost(-3, 1)  # connects the ranks
+        # One call may have waited for a core; a few say better what a call costs.
+        few = calls_of(self._settings.sample_s / 4, cost(-2, 1), point.bytes)
+        calls = calls_of(self._settings.sample_s, cost(-1, few), point.bytes)
         seconds = [sample(0, calls)]
         for repeat in range(1, self._settings.repeats):
             if not team.bcast(time.monotonic() < late):
