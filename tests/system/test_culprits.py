@@ -147,7 +147,8 @@ def test_slow_pair_of_eight_nodes_is_found_by_bisection(tmp_path: Path) -> None:
     with switched(8) as network, slow(network, "pair", (1, 6)):
         outcome = searched(network, tmp_path, compute=False)
     assert named(outcome) == [(Kind.PAIR, ("node2", "node7"), (1, 6))], outcome
-    assert 3 + 3 + 2 < outcome.rounds <= culprit.most_rounds(8)
+    # A busy machine may raise a false alarm, which is followed and dropped.
+    assert 3 + 3 + 2 < outcome.rounds <= culprit.most_rounds(8, 2)
 
 
 @pytest.mark.full
