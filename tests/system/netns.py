@@ -1,8 +1,8 @@
-"""Two hosts on one machine: all namespaces that part two processes, and a network cable between.
+"""Hosts on one machine: all namespaces that part processes, and a network between: a cable, or a switch.
 
 Each has its own name, address, processes, mounts, /dev/shm and IPC objects, so that an MPI cannot
 but take them for two machines. They share the disk, as the nodes of a cluster do. A command comes
-to the other host over the network only: its launcher's rsh asks the daemon that is the host's init.
+to another host over the network only: its launcher's rsh asks the daemon that is the host's init.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ip link set lo up && shift 2 && exec "$@"
 
 @dataclass(frozen=True)
 class Host:
-    """One of the two.
+    """One of them.
 
     Attributes:
         init: its first process, by the number that this machine gives it.
@@ -99,23 +99,80 @@ class Host:
 @contextmanager
 def two_hosts() -> Iterator[tuple[Host, Host]]:
     """``node1`` and ``node2``, joined by a cable; needs root. Nothing is left of them afterwards."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlead-hosts-")))
-        names = "".join(f"{address} {name}\n" for name, address in ADDRESSES.items())
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        one, two = (
-            Host(name, stack.enter_context(_started(name, folder)), folder) for name in ADDRESSES
-        )
+    with _apart(ADDRESSES) as (one, two):
         # Made within, it is never an interface of this machine, and it goes with either host.
         _on(one, "ip", "link", "add", CABLE, "type", "veth", "peer", CABLE, "netns", str(two.init))
-        for host in (one, two):
-            _on(host, "ip", "address", "add", f"{ADDRESSES[host.name]}/24", "dev", CABLE)
-            _on(host, "ip", "link", "set", CABLE, "up")
-        for host in (one, two):
-            # Up to a second goes by until the kernel says so, and MPIs pass over what is not up.
-            while "UP" not in _on(host, "ip", "-brief", "link", "show", CABLE).split():
-                time.sleep(0.02)
+        _up((one, two), ADDRESSES)
         yield one, two
+
+
+@contextmanager
+def switched(count: int) -> Iterator[tuple[Host, ...]]:
+    """``node1`` to ``nodeCOUNT`` (at most 9), each with a cable to one switch; else as :func:`two_hosts`."""
+    addresses = {f"node{number}": f"10.77.0.{number}" for number in range(1, count + 1)}
+    # The switch is a host that nothing is run on.
+    with _apart({**addresses, "switch": "10.77.0.254"}) as (*nodes, switch):
+        _on(switch, "ip", "link", "add", "ports", "type", "bridge")
+        _on(switch, "ip", "link", "set", "ports", "up")
+        for host in nodes:
+            peer = (f"to-{host.name}", "netns", str(switch.init))
+            _on(host, "ip", "link", "add", CABLE, "type", "veth", "peer", *peer)
+            _on(switch, "ip", "link", "set", peer[0], "master", "ports", "up")
+        _up(nodes, addresses)
+        yield tuple(nodes)
+
+
+def slow_link(host: Host, rate: str) -> None:
+    """Limits what leaves a host, e.g. to ``100mbit``."""
+    _on(host, "tc", "qdisc", "replace", "dev", CABLE, "root", *_bucket(rate))
+
+
+def slow_pair(host: Host, other: Host, rate: str) -> None:
+    """Limits what a host sends to one other."""
+    on, fast = ("dev", CABLE), ("htb", "rate", "100gbit", "quantum", "200000")
+    _on(host, "tc", "qdisc", "replace", *on, "root", "handle", "1:", "htb", "default", "1")
+    for number in ("1:1", "1:2"):
+        _on(host, "tc", "class", "add", *on, "parent", "1:", "classid", number, *fast)
+    _on(host, "tc", "qdisc", "add", *on, "parent", "1:2", *_bucket(rate))
+    where = ("u32", "match", "ip", "dst", f"{_address(other)}/32")
+    _on(host, "tc", "filter", "add", *on, "parent", "1:", "protocol", "ip", *where, "flowid", "1:2")
+
+
+def unlimited(host: Host) -> None:
+    """Undoes :func:`slow_link` and :func:`slow_pair`."""
+    _on(host, "tc", "qdisc", "replace", "dev", CABLE, "root", "pfifo")
+    _on(host, "tc", "qdisc", "del", "dev", CABLE, "root")
+
+
+def _bucket(rate: str) -> tuple[str, ...]:
+    return ("tbf", "rate", rate, "burst", "64kb", "latency", "200ms")
+
+
+def _address(host: Host) -> str:
+    names = [line.split() for line in (host.folder / "hosts").read_text().splitlines()]
+    return next(address for address, name in names if name == host.name)
+
+
+@contextmanager
+def _apart(addresses: Mapping[str, str]) -> Iterator[tuple[Host, ...]]:
+    """Hosts without a network, which know each other's addresses."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlead-hosts-")))
+        names = "".join(f"{address} {name}\n" for name, address in addresses.items())
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        yield tuple(
+            Host(name, stack.enter_context(_started(name, folder)), folder) for name in addresses
+        )
+
+
+def _up(hosts: Sequence[Host], addresses: Mapping[str, str]) -> None:
+    for host in hosts:
+        _on(host, "ip", "address", "add", f"{addresses[host.name]}/24", "dev", CABLE)
+        _on(host, "ip", "link", "set", CABLE, "up")
+    for host in hosts:
+        # Up to a second goes by until the kernel says so, and MPIs pass over what is not up.
+        while "UP" not in _on(host, "ip", "-brief", "link", "show", CABLE).split():
+            time.sleep(0.02)
 
 
 @contextmanager
@@ -148,7 +205,7 @@ def launcher(
     hosts: str = "node1:1,node2:1",
     before: str = "",
 ) -> Path:
-    """An ``mpiexec`` that starts ranks on both hosts.
+    """An ``mpiexec`` that starts ranks on several hosts.
 
     Args:
         before: shell that its rsh runs first, with the host and the command among its words.

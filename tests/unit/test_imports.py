@@ -26,7 +26,10 @@ def imported(module: str, *options: str, path: str = "") -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", ["fairlead.comm", "fairlead.prove"])
+@pytest.mark.parametrize(
+    "module",
+    ["fairlead.comm", "fairlead.prove", "fairlead.validate.pairs", "fairlead.validate.sweeps"],
+)
 def test_imports_of_what_every_rank_runs_are_few(module: str) -> None:
     names = {name.partition(".")[0] for name in imported(module)}
     # An editable installation adds a finder, whose name begins with an underscore.
