@@ -32,7 +32,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.comm import Comm
 from fairlead.data.baseline import auc, roc
-from fairlead.data.hep import Events
+from fairlead.data.samples import Samples
 from fairlead.data.shards import Rows
 from fairlead.findings import FairleadError, fail
 from fairlead.models import hepcnn
@@ -241,7 +241,7 @@ class _Trained:
     times: list[_StepTimes]
 
 
-def _batches(config: WorkerConfig, rows: Rows) -> Iterator[tuple[int, Events]]:
+def _batches(config: WorkerConfig, rows: Rows) -> Iterator[tuple[int, Samples]]:
     for epoch in range(config.epochs):
         for batch in rows.shuffled(config.batch, config.seed, epoch):
             yield epoch, batch
@@ -259,7 +259,7 @@ def _train(
         start = time.perf_counter()
         epoch, batch = next(batches)
         read = time.perf_counter()
-        loss, norm, gradients = network.gradients(batch.images, batch.labels)
+        loss, norm, gradients = network.gradients(batch.inputs, batch.targets)
         late = start - begun > config.max_seconds
         own = np.array([float(loss), float(norm), late], np.float32)
         arrays = [np.asarray(gradient) for gradient in gradients]
@@ -345,10 +345,10 @@ def _evaluate(config: WorkerConfig, ranks: Comm, network: _Network, log: EventLo
     log.write("evaluate", events=rows.total)
     scores, labels, summed = [], [], 0.0
     for batch in rows.in_order(_EVALUATION_BATCH):
-        score, loss = network.scores(batch.images, batch.labels)
+        score, loss = network.scores(batch.inputs, batch.targets)
         scores.append(np.asarray(score))
-        labels.append(batch.labels)
-        summed += float(loss) * len(batch.labels)
+        labels.append(batch.targets)
+        summed += float(loss) * len(batch)
         log.write("evaluated", events=min(sum(map(len, labels)) * ranks.size, rows.total))
     mine = (np.concatenate(scores), np.concatenate(labels))
     parts = ranks.gather(mine) or [mine]
