@@ -285,7 +285,7 @@ class RecordFile:
         return rows
 
     def _sample(self, number: int, record: memoryview, draw: Draw) -> tuple[Array, Array]:
-        features = _features(self.path, number, record)
+        features = _features(self.path, number, record, self.form.names)
         if not {self.form.input, self.form.target} <= set(features):
             raise DamagedFile(self.path, f"record {number} lacks {self.form}", self.form.title)
         assert self.form.sample is not None  # as every form of TFRecord has it
@@ -324,8 +324,10 @@ class _Records:
                 pass
 
 
-def _features(path: Path, number: int, record: memoryview) -> dict[str, Feature]:
+def _features(
+    path: Path, number: int, record: memoryview, names: frozenset[str] | None = None
+) -> dict[str, Feature]:
     try:
-        return decode(record)
+        return decode(record, names)
     except BadExample as exc:
         raise DamagedFile(path, f"record {number} is no tf.train.Example: {exc}", TFRECORD) from exc

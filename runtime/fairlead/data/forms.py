@@ -40,6 +40,9 @@ _CHANNELS = (1, 4)  # of CosmoFlow's volumes, where only the number of voxels is
 _PARAMETERS = range(1, 17)
 
 
+_BOXES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+
 class BadSample(ValueError):
     """A record is no sample of its data set."""
 
@@ -62,6 +65,12 @@ class Form:
     target: str
     sample: Callable[[Mapping[str, Feature], Draw], tuple[Array, Array]] | None = None
     single: bool = False
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The features that :attr:`sample` looks at."""
+        boxes = _BOXES if self.data_set == "imagenet" else ()
+        return frozenset((self.input, self.target, *boxes))
 
     @property
     def title(self) -> str:
@@ -134,7 +143,7 @@ def _sc18(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
 
 def _picture(features: Mapping[str, Feature], draw: Draw) -> tuple[Array, Array]:
     label = _label(features, "image/class/label")
-    sides = [features.get(f"image/object/bbox/{side}") for side in ("ymin", "xmin", "ymax", "xmax")]
+    sides = [features.get(side) for side in _BOXES]
     known = [side for side in sides if isinstance(side, np.ndarray)]
     if len({len(side) for side in known}) > 1:
         raise BadSample("its boxes have sides of different numbers")

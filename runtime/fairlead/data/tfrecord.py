@@ -173,6 +173,8 @@ def count(path: Path) -> int:
 def _holds_one(path: Path) -> bool:
     with path.open("rb") as stream:
         head = _Inflated(path, stream, Compression.GZIP).read(_HEAD.size)
+        if not head:
+            return False
         stream.seek(-4, os.SEEK_END)
         size = _TAIL.unpack(stream.read(4))[0]
     length = _length(path, 0, 0, head, LIMIT)
