@@ -127,6 +127,8 @@ def opened(path: Path, form: Form | None = None) -> File:
 def _form_of_hdf5(path: Path) -> Form:
     with _Opened(path, HDF5) as file:
         names = list(file)
+        # Names of damaged files may be no text.
+        names = [name for name in names if isinstance(name, str)]
     return _known(path, HDF5, names)
 
 
@@ -169,13 +171,14 @@ class _Opened:
             ) from exc
         try:
             self._file = h5py.File(self._path, "r")
-        except OSError as exc:
+        except (OSError, RuntimeError, ValueError) as exc:
             raise DamagedFile(self._path, f"truncated or altered: {exc}", self._title) from exc
         return self._file
 
     def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
         self._file.close()
-        if isinstance(exc, (OSError, KeyError)):
+        # Which of these h5py raises depends on where in the file the damage is.
+        if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)):
             why = f"truncated, altered or of another kind: {exc}"
             raise DamagedFile(self._path, why, self._title) from exc
 
@@ -189,37 +192,48 @@ class HDF5File:
 
     def rows(self) -> int:
         with _Opened(self.path, self.form.title) as file:
-            inputs, targets = file[self.form.input], file[self.form.target]
-            if self.form.single:
-                return 1
-            if inputs.ndim < 2 or targets.ndim < 1 or len(inputs) != len(targets):
-                raise DamagedFile(
-                    self.path,
-                    f"`{self.form.input}` is {inputs.shape}, `{self.form.target}` {targets.shape}",
-                    self.form.title,
-                )
-            return len(inputs)
+            inputs, _ = self._datasets(file)
+            return 1 if self.form.single else len(inputs)
 
     def layout(self) -> Layout:
         with _Opened(self.path, self.form.title) as file:
-            inputs, targets = file[self.form.input], file[self.form.target]
+            inputs, targets = self._datasets(file)
             first = 0 if self.form.single else 1
-            return Layout(
+            found = Layout(
                 self.form.data_set,
                 tuple(inputs.shape[first:]),
                 stored_dtype(inputs.dtype),
                 tuple(targets.shape[first:]),
                 self.form.target_dtype,
             )
+        if found.bytes > tfrecord.LIMIT:
+            raise DamagedFile(self.path, f"a sample of {found.bytes} bytes", self.form.title)
+        return found
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
         with _Opened(self.path, self.form.title) as file:
-            inputs, targets = file[self.form.input], file[self.form.target]
+            inputs, targets = self._datasets(file)
             if self.form.single:
                 return _Columns(self, inputs[()][None], targets[()][None])
             if len(inputs) < stop:
                 raise DamagedFile(self.path, f"{len(inputs)} rows, not {stop}", self.form.title)
             return _Columns(self, inputs[start:stop], targets[start:stop])
+
+    def _datasets(self, file: Any) -> tuple[Any, Any]:
+        """The two datasets, if they are numbers and fit each other."""
+        found = tuple(file[name] for name in (self.form.input, self.form.target))
+        shapes = [getattr(one, "shape", None) or () for one in found]
+        numbers = all(getattr(one, "dtype", np.dtype("O")).kind in "iuf" for one in found)
+        fit = self.form.single or shapes[0][:1] == shapes[1][:1]
+        if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
+            why = ", ".join(
+                f"`{name}` is {getattr(one, 'dtype', 'no dataset')} {shape}"
+                for name, one, shape in zip(
+                    (self.form.input, self.form.target), found, shapes, strict=True
+                )
+            )
+            raise DamagedFile(self.path, why, self.form.title)
+        return found[0], found[1]
 
     def verify(self, layout: Layout) -> int:
         rows, found = self.rows(), self.layout()
