@@ -130,7 +130,8 @@ def main() -> None:
     if given.json:
         print(json.dumps(told))
         return
-    print(f"{stock.layout}: {stock.total} samples in {len(stock.shards)} files")
+    files = len(stock.shards)
+    print(f"{stock.layout}: {stock.total} samples in {files} file{'' if files == 1 else 's'}")
     for damage in stock.damaged:
         print(f"skipped {damage.path}: {damage.why}")
     print(
