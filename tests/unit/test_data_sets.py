@@ -469,6 +469,33 @@ def test_altered_data_are_found_by_reading_or_by_a_full_check(tmp_path: Path, fo
     assert len(joined(Rows(found, "train", 0, 1).in_order(4))) == 14
 
 
+def test_file_whose_first_record_is_altered_is_not_counted_by_its_lengths(tmp_path: Path) -> None:
+    made(tmp_path, of("hep", "tfrecord"))
+    first = min(tmp_path.glob("*train*"))
+    content = bytearray(first.read_bytes())
+    content[300] ^= 1
+    first.write_bytes(content)
+    with pytest.raises(FairleadError) as caught:
+        take_stock(tmp_path, "train")
+    assert finding(caught).where == str(first)
+    found = take_stock(tmp_path, "train", skip_damaged=True)
+    assert [damage.path for damage in found.damaged] == [first] and found.total == 14
+
+
+def test_file_without_samples_counts_as_damaged(tmp_path: Path) -> None:
+    made(tmp_path, of("hep", "tfrecord"))
+    tfrecord(tmp_path / "hep_train_00009.tfrecord", how=Compression.GZIP)
+    with h5py.File(tmp_path / "hep_val_00000.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((0, 3, 4, 4)), np.zeros(0)
+    with pytest.raises(FairleadError) as caught:
+        take_stock(tmp_path, "train")
+    assert finding(caught).why == "it has no sample"
+    (tmp_path / "hep_val_00000.tfrecord").unlink()
+    with pytest.raises(FairleadError) as caught:
+        take_stock(tmp_path, "val", skip_damaged=True)
+    assert finding(caught).why == "it has no sample"
+
+
 class Ranks:
     """The ranks of one process, a thread each: what :class:`fairlead.comm.Comm` gives them."""
 

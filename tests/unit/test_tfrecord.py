@@ -318,6 +318,19 @@ def test_hostile_length_takes_no_memory(tmp_path: Path, how: Compression, length
     assert "record 0 at byte 0" in caught.value.why
 
 
+@pytest.mark.parametrize("how", [Compression.GZIP, Compression.ZLIB])
+def test_checksum_of_a_compressed_file_counts_for_its_last_record(
+    tmp_path: Path, how: Compression
+) -> None:
+    path = tmp_path / "a"
+    whole = bytearray(written(path, RECORDS, how))
+    whole[-6 if how is Compression.GZIP else -1] ^= 1
+    path.write_bytes(whole)
+    assert len(list(tfrecord.records(path, 0, 4))) == 4
+    with pytest.raises(DamagedFile):
+        list(tfrecord.records(path, 0, 5))
+
+
 def test_gzip_members_follow_on_each_other(tmp_path: Path) -> None:
     first, second = (written(tmp_path / n, [n.encode()] * 2, Compression.GZIP) for n in "ab")
     path = tmp_path / "both"

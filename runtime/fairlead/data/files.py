@@ -135,7 +135,7 @@ def _form_of_hdf5(path: Path) -> Form:
 def _form_of_records(path: Path) -> Form:
     for record in tfrecord.records(path, 0, 1):
         return _known(path, TFRECORD, list(_features(path, 0, record)))
-    raise DamagedFile(path, "it has no record", TFRECORD)
+    raise DamagedFile(path, "it has no sample", TFRECORD)
 
 
 def _known(path: Path, container: str, names: list[str]) -> Form:
@@ -199,6 +199,8 @@ class HDF5File:
         with _Opened(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             first = 0 if self.form.single else 1
+            if first and not len(inputs):
+                raise DamagedFile(self.path, "it has no sample", self.form.title)
             found = Layout(
                 self.form.data_set,
                 tuple(inputs.shape[first:]),
@@ -281,7 +283,7 @@ class RecordFile:
                 target.shape,
                 self.form.target_dtype,
             )
-        raise DamagedFile(self.path, "it has no record", TFRECORD)
+        raise DamagedFile(self.path, "it has no sample", TFRECORD)
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
         if tfrecord.compression(self.path) is Compression.NONE:

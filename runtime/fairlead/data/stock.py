@@ -142,11 +142,12 @@ def take_stock(
         Path(name)
         for name in _from_root(together, lambda: [str(p) for p in find_shards(folder, split)])
     ]
-    number, look = _from_root(together, lambda: _first(paths))
+    number, look, bad = _from_root(together, lambda: _first(paths))
     form, layout = FORMS[number], Layout(**{k: _tuple(v) for k, v in look.items()})
     mine = [_looked(path, form, layout, verify) for path in paths[rank::size]]
     parts = together.gather(mine) if together else [mine]
     every = _from_root(together, lambda: _in_order(parts or [], len(paths)))
+    every[: len(bad)] = [("damaged", why) for why in bad]
     return _stock(split, paths, form, layout, every, skip_damaged)
 
 
@@ -154,16 +155,17 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def _first(paths: Sequence[Path]) -> tuple[int, dict[str, Any]]:
-    """Form and layout of the first whole file, as plain values; all others must have the same."""
-    damaged: list[Finding] = []
+def _first(paths: Sequence[Path]) -> tuple[int, dict[str, Any], list[str]]:
+    """Form and layout of the first whole file, as plain values, which all others must have; and
+    what is wrong with those before it."""
+    damaged: list[DamagedFile] = []
     for path in paths:
         try:
             file = files.opened(path)
-            return FORMS.index(file.form), asdict(file.layout())
+            return FORMS.index(file.form), asdict(file.layout()), [exc.why for exc in damaged]
         except DamagedFile as exc:
-            damaged += exc.findings
-    raise FairleadError(damaged[:_NAMED])
+            damaged.append(exc)
+    raise FairleadError([finding for exc in damaged[:_NAMED] for finding in exc.findings])
 
 
 def _looked(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, Any]:
@@ -176,7 +178,8 @@ def _looked(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, 
         file = files.opened(path, form if container == TFRECORD else None)
         if container == HDF5 and (file.form, file.layout()) != (form, layout):
             return "other", f"{file.layout()} among {layout}"
-        return "rows", file.verify(layout) if verify else file.rows()
+        rows = file.verify(layout) if verify else file.rows()
+        return ("rows", rows) if rows else ("damaged", "it has no sample")
     except DamagedFile as exc:
         return "damaged", exc.why
     except FairleadError as exc:
@@ -209,11 +212,11 @@ def _stock(
             check="data-form",
         )
     damaged = tuple(Damage(path, why) for path, word, why in told if word == "damaged")
-    if damaged and not skip_damaged:
+    shards = tuple(Shard(path, rows) for path, word, rows in told if word == "rows")
+    if damaged and not (skip_damaged and shards):
         raise FairleadError(
             [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
         )
-    shards = tuple(Shard(path, rows) for path, word, rows in told if word == "rows")
     return Stock(split, form, layout, shards, damaged)
 
 

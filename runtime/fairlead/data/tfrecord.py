@@ -120,8 +120,8 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
     """Records ``start`` to ``stop`` (None: all) of any file; those before are passed over.
 
     Raises:
-        DamagedFile: it is no TFRecord file, or damaged before the last record asked for; with
-            ``stop`` None, also when what is behind it is.
+        DamagedFile: it is no TFRecord file, or damaged in what is read; lengths behind the last record
+            asked for count in an uncompressed file only.
         OSError: it cannot be read.
     """
     how = compression(path)
@@ -150,6 +150,8 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
             if number >= start:
                 yield _checked(path, number, at, view[:length], view[length:])
             number += 1
+        # At the end of a file this reads its own checksum.
+        content.read(1)
 
 
 def count(path: Path) -> int:
