@@ -321,6 +321,14 @@ def test_files_by_name_and_by_folder_are_ambiguous(tmp_path: Path) -> None:
     assert finding(caught).check == "data-missing"
 
 
+def test_file_of_both_splits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "constrained_val.h5").touch()
+    for split in ("train", "val"):
+        with pytest.raises(FairleadError, match="both train and val") as caught:
+            find_shards(tmp_path, split)
+        assert finding(caught).where == str(tmp_path / "constrained_val.h5")
+
+
 # --- sharing out ------------------------------------------------------------------------------
 
 LAYOUT = Layout("hep", (3, 4, 4), "float32", (), "int32")

@@ -87,7 +87,7 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     """The files of ``split``, sorted: those in a folder of its name, or those that have it in their names.
 
     Raises:
-        FairleadError: there is none, or both kinds are there.
+        FairleadError: there is none, both kinds are there, or a name has both splits in it.
     """
     inside = [
         path
@@ -102,6 +102,15 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
             where=str(folder),
             why=f"{inside[0].parent.name}/{inside[0].name} and {named[0].name}, among {len(inside)} and {len(named)}",
             remedy=f"mkdir {shlex.quote(str(folder / 'other'))}, and move one of the sets there",
+            check="data-form",
+        )
+    both = [path for path in named if all(word in path.name for word in _FOLDERS)]
+    if both:
+        raise fail(
+            "a file's name says both train and val",
+            where=str(both[0]),
+            why=f"{len(both)} of {len(named)} files would be in both splits",
+            remedy="give them other names, or put each split into a folder `train` or `val`",
             check="data-form",
         )
     if not (paths := inside or named):
