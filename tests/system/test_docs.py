@@ -75,7 +75,7 @@ def base_image() -> None:
 
 
 # Pages whose commands write files where one stands: they get a folder of their own.
-WRITING = ("recipes.md", "collectives.md")
+WRITING = ("recipes.md", "collectives.md", "data.md")
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def test_generate_any_number_of_processes_gives_same_events(tmp_path):
         generated(tmp_path / str(processes), processes=processes)
     for split, count in (("train", 50), ("val", 30)):
         one, three = (
-            [batch.images for batch in Rows(tmp_path / n, split, 0, 1).in_order(20)]
+            [batch.inputs for batch in Rows(tmp_path / n, split, 0, 1).in_order(20)]
             for n in ("1", "3")
         )
         np.testing.assert_array_equal(np.concatenate(one), np.concatenate(three))
@@ -138,7 +138,7 @@ def test_generate_again_keeps_whole_files_and_mends_the_rest(tmp_path):
     (tmp_path / ".hep_val_00001.h5.x.partial").write_bytes(b"half")
     generated(tmp_path)
     assert kept.stat().st_mtime_ns == stamp
-    assert len(read(Rows(tmp_path, "train", 0, 1).spans[1]).labels) == 20
+    assert len(read(Rows(tmp_path, "train", 0, 1).spans[1]).targets) == 20
     assert sorted(p.name for p in tmp_path.glob("*hep*")) == sorted(before)
 
 
@@ -158,10 +158,10 @@ def test_generate_reports_start_shards_and_end(tmp_path):
 
 def test_rows_shares_are_disjoint_whole_and_even(tmp_path):
     generated(tmp_path)
-    whole = np.concatenate([b.images for b in Rows(tmp_path, "train", 0, 1).in_order(7)])
+    whole = np.concatenate([b.inputs for b in Rows(tmp_path, "train", 0, 1).in_order(7)])
     for ranks in (2, 3, 7):
         shares = [Rows(tmp_path, "train", rank, ranks) for rank in range(ranks)]
-        joined = np.concatenate([b.images for share in shares for b in share.in_order(7)])
+        joined = np.concatenate([b.inputs for share in shares for b in share.in_order(7)])
         np.testing.assert_array_equal(joined, whole)
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
         assert len({share.batches_per_epoch(4) for share in shares}) == 1
@@ -176,8 +176,8 @@ def test_shuffled_epoch_has_full_batches_of_distinct_rows(tmp_path):
     generated(tmp_path)
     rows = Rows(tmp_path, "train", 1, 2)
     batches = list(rows.shuffled(4, seed=1, epoch=0))
-    assert [len(b.labels) for b in batches] == [4] * 6  # 25 rows
-    flat = np.concatenate([b.images for b in batches]).reshape(24, -1)
+    assert [len(b.targets) for b in batches] == [4] * 6  # 25 rows
+    flat = np.concatenate([b.inputs for b in batches]).reshape(24, -1)
     assert len(np.unique(flat, axis=0)) == 24
 
 
@@ -186,7 +186,7 @@ def test_shuffled_same_seed_repeats_and_next_epoch_differs(tmp_path):
     rows = Rows(tmp_path, "train", 0, 1)
 
     def epoch(seed, number):
-        return np.concatenate([b.images for b in rows.shuffled(8, seed, number)])
+        return np.concatenate([b.inputs for b in rows.shuffled(8, seed, number)])
 
     np.testing.assert_array_equal(epoch(1, 0), epoch(1, 0))
     assert not np.array_equal(epoch(1, 0), epoch(1, 1))
@@ -207,7 +207,7 @@ def test_read_truncated_file_is_named_with_remedy(tmp_path):
 def test_read_altered_byte_is_found_by_checksum(tmp_path):
     content = bytearray(generated(tmp_path)["hep_val_00000.h5"])
     altered = tmp_path / "hep_val_00000.h5"
-    data = next(Rows(tmp_path, "val", 0, 1).in_order(20)).images
+    data = next(Rows(tmp_path, "val", 0, 1).in_order(20)).inputs
     place = content.index(data[0, 0, 5].tobytes())
     content[place] ^= 0x10
     altered.write_bytes(content)

@@ -112,9 +112,9 @@ def measure(folder: Path, train: int, val: int) -> dict[str, float]:
 def _first(folder: Path, split: str, events: int) -> tuple[npt.NDArray[np.float32], Labels]:
     images, labels, held = [], [], 0
     for batch in Rows(folder, split, 0, 1).in_order(500):
-        take = min(events - held, len(batch.labels))
-        images.append(batch.images[:take])
-        labels.append(batch.labels[:take])
+        take = min(events - held, len(batch))
+        images.append(batch.inputs[:take])
+        labels.append(batch.targets[:take])
         held += take
         if held == events:
             break

@@ -1,7 +1,7 @@
-"""``python3 -m fairlead.data.generate --out DIR``: writes the synthetic HEP-CNN data, in parallel.
+"""``python3 -m fairlead.data.generate --out DIR``: writes synthetic data of a bundled model, in parallel.
 
-Shards that are there and whole are kept, so an interrupted run goes on where it was. What is
-written depends on the seed and the counts, not on the number of processes.
+Files that are there and whole are kept, so an interrupted run goes on where it was. What is written depends on the
+data set, the seed, the counts, the size and the format, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -9,15 +9,53 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.data import VERSION, hep
-from fairlead.data.shards import is_whole, shard_path, write_shard
+from fairlead.data import VERSION, cosmo, gratings, hep
+from fairlead.data.samples import Samples
+from fairlead.data.write import FORMATS, is_whole, shard_path, write_shard
 from fairlead.paths import locked
 from fairlead.train.events import EventLog
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A synthetic data set.
+
+    Attributes:
+        version: of its recipe.
+        size: pixels or voxels along each edge, unless another is asked for.
+        make: seed, split, index of the shard, samples, size, to the samples of one shard.
+    """
+
+    version: int
+    size: int
+    make: Callable[[int, str, int, int, int], Samples]
+
+
+def _hep(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = hep.shard(seed, split, index, count, size)
+    return Samples(made.images, made.labels)
+
+
+def _cosmo(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = cosmo.shard(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = gratings.shard(seed, split, index, count, size)
+    return Samples(made.pixels, made.labels)
+
+
+KINDS = {
+    "hep": Kind(VERSION, 64, _hep),
+    "cosmo": Kind(cosmo.VERSION, 32, _cosmo),
+    "gratings": Kind(gratings.VERSION, 64, _gratings),
+}
 
 
 @dataclass(frozen=True)
@@ -25,26 +63,30 @@ class DataSet:
     """What to generate.
 
     Attributes:
-        train, val: events in each split.
-        per_shard: events in a file; the last file of a split may have fewer.
-        seed: of all events.
-        size: pixels along each edge.
+        train, val: samples in each split.
+        per_shard: samples in a file; the last file of a split may have fewer.
+        seed: of all samples.
+        size: pixels or voxels along each edge; None for the data set's own.
+        kind: a key of :data:`KINDS`.
+        format: a key of :data:`fairlead.data.write.FORMATS`.
     """
 
     train: int
     val: int
     per_shard: int = 500
     seed: int = 1
-    size: int = 64
+    size: int | None = None
+    kind: str = "hep"
+    format: str = "hdf5"
 
     def jobs(self, folder: Path) -> Iterator[Job]:
         """One job a file, in order."""
+        size = KINDS[self.kind].size if self.size is None else self.size
         for split, events in (("train", self.train), ("val", self.val)):
             for index, start in enumerate(range(0, events, self.per_shard)):
                 count = min(self.per_shard, events - start)
-                yield Job(
-                    shard_path(folder, split, index), self.seed, split, index, count, self.size
-                )
+                path = shard_path(folder, split, index, self.kind, self.format)
+                yield Job(path, self.seed, split, index, count, size, self.kind)
 
 
 @dataclass(frozen=True)
@@ -57,26 +99,28 @@ class Job:
     index: int
     events: int
     size: int
+    kind: str = "hep"
 
     @property
     def identity(self) -> str:
-        """What the events depend on; kept in the file."""
+        """What the samples depend on; kept in the file."""
         return (
-            f"fairlead.data.hep v{VERSION} seed={self.seed} split={self.split}"
-            f" index={self.index} events={self.events} size={self.size}"
+            f"fairlead.data.{self.kind} v{KINDS[self.kind].version} seed={self.seed}"
+            f" split={self.split} index={self.index} events={self.events} size={self.size}"
         )
 
     def run(self) -> int:
-        """Writes the file and returns its number of events."""
-        events = hep.shard(self.seed, self.split, self.index, self.events, self.size)
-        write_shard(self.path, events, self.identity)
+        """Writes the file and returns its number of samples."""
+        kind = KINDS[self.kind]
+        samples = kind.make(self.seed, self.split, self.index, self.events, self.size)
+        write_shard(self.path, samples, self.identity, self.kind, kind.version)
         return self.events
 
 
 def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:
-    """Makes ``folder`` hold exactly the files of ``data``, keeping those that are whole.
+    """Makes ``folder`` hold, of this data set, exactly the files of ``data``, keeping those that are whole.
 
-    Reports ``start`` (events in all), ``shard`` (events done so far) and ``done``.
+    Reports ``start`` (samples in all), ``shard`` (samples done so far) and ``done``.
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,8 +135,7 @@ def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> Non
     done = sum(job.events for job in jobs) - sum(job.events for job in missing)
     log.write("start", events=sum(job.events for job in jobs), kept=done)
     wanted = {job.path for job in jobs}
-    leftovers = [*folder.glob("hep_*_*.h5"), *folder.glob(".hep_*.partial")]
-    for path in leftovers:
+    for path in _leftovers(data.kind, folder):
         if path not in wanted:
             path.unlink()
     # spawn: a forked child would share this process's BLAS and HDF5 state
@@ -103,19 +146,38 @@ def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> Non
             log.write("shard", events=done)
 
 
+def _leftovers(kind: str, folder: Path) -> Iterator[Path]:
+    """Files of this data set in any format: of two, no reader could tell which one is meant."""
+    for suffix in FORMATS.values():
+        yield from folder.glob(f"{kind}_*_*{suffix}")
+    yield from folder.glob(f".{kind}_*.partial")
+
+
 def main() -> None:
     """The command line; ``--help`` tells."""
     parser = argparse.ArgumentParser(prog="python3 -m fairlead.data.generate", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--train", type=int, default=4000, help="training events")
-    parser.add_argument("--val", type=int, default=2000, help="held-out events")
-    parser.add_argument("--per-shard", type=int, default=500, help="events in a file")
+    parser.add_argument("--set", dest="kind", choices=KINDS, default="hep", help="data set")
+    parser.add_argument("--format", choices=FORMATS, default="hdf5", help="of the files")
+    parser.add_argument("--train", type=_positive, default=4000, help="training samples")
+    parser.add_argument("--val", type=_positive, default=2000, help="held-out samples")
+    parser.add_argument("--per-shard", type=_positive, default=500, help="samples in a file")
+    parser.add_argument("--size", type=_positive, help="pixels or voxels along each edge")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--processes", type=_positive, default=1)
     parser.add_argument("--events-file", type=Path, help="progress as JSON lines, instead of text")
     given = parser.parse_args()
-    data = DataSet(given.train, given.val, given.per_shard, given.seed)
+    data = DataSet(
+        given.train, given.val, given.per_shard, given.seed, given.size, given.kind, given.format
+    )
     generate(data, given.out, given.processes, EventLog(given.events_file))
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
 
 
 if __name__ == "__main__":

@@ -1,95 +1,55 @@
-"""Sharded HDF5 files of labelled images, in the layout of the published HEP-CNN data.
+"""Rows of a data set, shared out over ranks: whole batches, shuffled by epoch, from any step on.
 
-A file has ``data[N,3,S,S]`` float32, ``label[N]`` int32, ``normweight[N]``, ``weight[N]`` and
-``psr[N]`` float32; its name contains ``train`` or ``val``. Files get their names when they are
-whole, and carry checksums, so a truncated or altered file is named when it is read.
-:class:`Rows` gives each rank its part; :mod:`fairlead.data.generate` writes the files.
+:class:`Rows` gives each rank its part of a split, whatever its files are: :mod:`fairlead.data.forms` lists the
+data sets, :mod:`fairlead.data.stock` finds the files and what is damaged. :mod:`fairlead.data.prefetch` reads ahead
+in a thread, :mod:`fairlead.data.speed` measures all of it, and :mod:`fairlead.data.write` writes such files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from fairlead.data import VERSION
-from fairlead.data.hep import Events
-from fairlead.findings import FairleadError, fail
-from fairlead.paths import atomic_write
+from fairlead.data import files
+from fairlead.data.samples import Draw, Samples
+from fairlead.data.stock import Shard, Stock, find_shards, take_stock
+from fairlead.data.write import is_whole, shard_path, write_shard
+from fairlead.findings import fail
 
-_CHUNK = 64  # events that share a checksum, 3 MB
+__all__ = ["Rows", "Span", "find_shards", "is_whole", "read", "shard_path", "write_shard"]
+
+# Bytes of inputs that are held at once: a larger file is read and shuffled in parts.
+_PIECE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Span:
-    """A run of rows of one file: ``path[start:stop]``."""
+    """A run of rows of one file, ``path[start:stop]``.
+
+    Attributes:
+        first: the number of row ``start`` among all rows of the split.
+    """
 
     path: Path
     start: int
     stop: int
+    first: int = 0
+
+    def __len__(self) -> int:
+        return self.stop - self.start
 
 
-def shard_path(folder: Path, split: str, index: int) -> Path:
-    """``hep_train_00003.h5``."""
-    return folder / f"hep_{split}_{index:05d}.h5"
+@dataclass(frozen=True)
+class Step:
+    """A batch and where in the training it belongs."""
 
-
-def write_shard(path: Path, events: Events, identity: str) -> None:
-    """Writes one file; it has its name only once it is whole.
-
-    Args:
-        identity: what the events were made from; :func:`is_whole` compares it.
-    """
-    import h5py
-
-    count, *image = events.images.shape
-    ones = np.ones(count, np.float32)
-    with atomic_write(path, "w+b") as stream, h5py.File(stream, "w") as file:
-        file.attrs["identity"] = identity
-        file.attrs["generator"] = VERSION
-        columns: dict[str, npt.NDArray[Any]] = {
-            "data": events.images,
-            "label": events.labels,
-            "normweight": ones,
-            "weight": ones,
-            "psr": np.zeros(count, np.float32),
-        }
-        for name, values in columns.items():
-            chunk = (min(_CHUNK, count), *(image if name == "data" else ()))
-            file.create_dataset(name, data=values, chunks=chunk, fletcher32=True)
-
-
-def is_whole(path: Path, identity: str, events: int) -> bool:
-    """Whether ``path`` is a readable shard of ``events`` events made from ``identity``."""
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            return bool(file.attrs["identity"] == identity and len(file["data"]) == events)
-    except (OSError, KeyError):
-        return False
-
-
-def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
-    """The files of ``split`` in ``folder``, sorted.
-
-    Raises:
-        FairleadError: there is none.
-    """
-    paths = tuple(sorted(folder.glob(f"*{split}*.h5")))
-    if not paths:
-        raise fail(
-            f"no {split} files in the data folder",
-            where=f"{folder}/*{split}*.h5",
-            why="HEP-CNN data are HDF5 files whose names contain `train` or `val`",
-            remedy=f"python3 -m fairlead.data.generate --out {folder}",
-            check="data-missing",
-        )
-    return paths
+    epoch: int
+    step: int
+    batch: Samples
 
 
 class Rows:
@@ -97,94 +57,146 @@ class Rows:
 
     Shares differ by one row at most, and there may be more ranks than files.
 
+    Args:
+        source: the folder of the files, or what :func:`fairlead.data.stock.take_stock` said of it, which can
+            skip damaged files, check all of them, and share that work among ranks.
+        split: ``train`` or ``val``.
+        rank, ranks: whose share it is.
+        piece_bytes: of the inputs that are held at once.
+        threads: that decode pictures.
+    Raises:
+        FairleadError: there are no files, or one is damaged.
+
     Attributes:
-        spans: the rank's share, file by file.
+        stock: the files.
+        layout: how a sample looks.
+        spans: the rank's share, file by file; of a large file, part by part.
         total: rows of all ranks together.
     """
 
-    def __init__(self, folder: Path, split: str, rank: int, ranks: int):
-        paths = find_shards(folder, split)
-        ends = np.cumsum([_length(path) for path in paths])
-        self.total = int(ends[-1])
+    def __init__(
+        self,
+        source: Path | Stock,
+        split: str,
+        rank: int,
+        ranks: int,
+        *,
+        piece_bytes: int = _PIECE_BYTES,
+        threads: int = 1,
+    ):
+        self.stock = source if isinstance(source, Stock) else take_stock(source, split)
+        self.layout, self.total = self.stock.layout, self.stock.total
         low, high = self.total * rank // ranks, self.total * (rank + 1) // ranks
-        self.spans = tuple(
-            Span(path, max(low - begin, 0), min(high, end) - begin)
-            for path, begin, end in zip(paths, [0, *ends[:-1].tolist()], ends.tolist(), strict=True)
-            if low < end and begin < high
-        )
+        most = max(piece_bytes // max(self.layout.bytes, 1), 1)
+        self.spans = tuple(_spans(self.stock.shards, low, high, most))
         self._smallest_share = self.total // ranks
+        self._threads = threads
 
     def __len__(self) -> int:
-        return sum(span.stop - span.start for span in self.spans)
+        return sum(map(len, self.spans))
 
     def batches_per_epoch(self, batch: int) -> int:
         """Full batches that *every* rank has in an epoch, so that all take the same steps."""
         return self._smallest_share // batch
 
-    def in_order(self, batch: int) -> Iterator[Events]:
-        """The rank's rows once, in order; the last batch may be smaller."""
-        for span in self.spans:
-            for start in range(span.start, span.stop, batch):
-                yield read(Span(span.path, start, min(start + batch, span.stop)))
+    def in_order(self, batch: int) -> Iterator[Samples]:
+        """The rank's rows once, in order, pictures as they are evaluated; the last batch may be smaller."""
+        orders = [np.arange(len(span)) for span in self.spans]
+        return self._batches(zip(self.spans, orders, strict=True), batch, Draw())
 
-    def shuffled(self, batch: int, seed: int, epoch: int) -> Iterator[Events]:
+    def shuffled(self, batch: int, seed: int, epoch: int, first: int = 0) -> Iterator[Samples]:
         """Full batches of one epoch: files in a drawn order, rows shuffled within each.
 
-        Holds one file's share at a time. Yields :meth:`batches_per_epoch` batches, the same ones
-        for the same arguments.
+        Holds one span at a time. Yields :meth:`batches_per_epoch` batches less ``first``, the same ones for
+        the same arguments: what an epoch would have had from its step ``first`` on, without reading
+        what lies before.
         """
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
-        left = self.batches_per_epoch(batch)
-        over = _NOTHING
-        for index in rng.permutation(len(self.spans)):
-            held = read(self.spans[index])
-            order = rng.permutation(len(held.labels))
-            images, labels = held.images[order], held.labels[order]
-            if len(over.labels):
-                images = np.concatenate([over.images, images])
-                labels = np.concatenate([over.labels, labels])
-            full = min(len(labels) // batch, left)
-            for start in range(0, full * batch, batch):
-                yield Events(images[start : start + batch], labels[start : start + batch])
-            left -= full
-            over = Events(images[full * batch :], labels[full * batch :])
+        spans = [self.spans[index] for index in rng.permutation(len(self.spans))]
+        orders = [rng.permutation(len(span)) for span in spans]
+        training = Draw(self.stock.split == "train", seed, epoch)
+        batches = self._batches(zip(spans, orders, strict=True), batch, training, first * batch)
+        return islice(batches, max(self.batches_per_epoch(batch) - first, 0))
+
+    def steps(
+        self, batch: int, seed: int, first: int = 0, epochs: int | None = None
+    ) -> Iterator[Step]:
+        """Batches of epoch after epoch, from step ``first`` of the whole training on.
+
+        Args:
+            batch: samples of this rank in a step.
+            seed: of the order.
+            first: steps that were taken before, as in the run whose checkpoint is gone on with; ranks, files,
+                ``batch`` and ``seed`` must be what they were.
+            epochs: where it ends; None for never.
+        Raises:
+            FairleadError: some rank has no full batch.
+        """
+        each = self.batches_per_epoch(batch)
+        if each == 0:
+            raise fail(
+                "there are fewer samples than one step needs",
+                where=str(self.stock.shards[0].path.parent) if self.stock.shards else "",
+                why=f"{self.total} samples for batches of {batch} on every rank",
+                remedy="lower the batch or generate more samples",
+                check="data-too-small",
+            )
+        epoch, begin = divmod(first, each)
+        while epochs is None or epoch < epochs:
+            for step, samples in enumerate(self.shuffled(batch, seed, epoch, begin), begin):
+                yield Step(epoch, epoch * each + step, samples)
+            epoch, begin = epoch + 1, 0
+
+    def _batches(
+        self,
+        plan: Iterable[tuple[Span, files.Rows]],
+        batch: int,
+        draw: Draw,
+        skip: int = 0,
+    ) -> Iterator[Samples]:
+        """Batches of the planned rows behind the first ``skip``; the last may be smaller."""
+        out, filled = None, 0
+        for span, whole in plan:
+            order = whole[skip:]
+            skip = max(skip - len(whole), 0)
+            held = None
+            while len(order):
+                if held is None:
+                    file = files.opened(span.path, self.stock.form)
+                    held = file.hold(span.start, span.stop, self._threads)
+                out = out or self.layout.empty(batch)
+                rows, order = order[: batch - filled], order[batch - filled :]
+                draws = [
+                    Draw(draw.training, draw.seed, draw.epoch, span.first + int(row))
+                    for row in rows
+                ]
+                held.put(rows, out, filled, draws)
+                filled += len(rows)
+                if filled == batch:
+                    yield out
+                    out, filled = None, 0
+        if out is not None:
+            yield Samples(out.inputs[:filled], out.targets[:filled])
 
 
-_NOTHING = Events(np.empty((0, 0, 0, 0), np.float32), np.empty(0, np.int32))
+def _spans(shards: Iterable[Shard], low: int, high: int, most: int) -> Iterator[Span]:
+    """Rows ``low`` to ``high`` of all, in runs of ``most`` at most, none over two files."""
+    begin = 0
+    for shard in shards:
+        start, stop = max(low - begin, 0), min(high - begin, shard.rows)
+        for at in range(start, stop, most):
+            yield Span(shard.path, at, min(at + most, stop), begin + at)
+        begin += shard.rows
 
 
-def read(span: Span) -> Events:
-    """The events of a span.
+def read(span: Span) -> Samples:
+    """The samples of a span; pictures as they are evaluated.
 
     Raises:
         FairleadError: the file cannot be read, or its checksums say that it was altered.
     """
-    import h5py
-
-    try:
-        with h5py.File(span.path, "r") as file:
-            rows = slice(span.start, span.stop)
-            return Events(file["data"][rows], file["label"][rows].astype(np.int32))
-    except (OSError, KeyError) as exc:
-        raise _damaged(span.path, exc) from exc
-
-
-def _length(path: Path) -> int:
-    import h5py
-
-    try:
-        with h5py.File(path, "r") as file:
-            return len(file["data"])
-    except (OSError, KeyError) as exc:
-        raise _damaged(path, exc) from exc
-
-
-def _damaged(path: Path, exc: Exception) -> FairleadError:
-    return fail(
-        f"{path.name} is not a whole HEP-CNN file",
-        where=str(path),
-        why=f"truncated, altered or of another kind: {exc}",
-        remedy=f"rm {path}; generated files come back with the next `fairlead train hepcnn`,"
-        " others must be copied again",
-        check="data-damaged",
-    )
+    file = files.opened(span.path)
+    out = file.layout().empty(len(span))
+    rows = np.arange(len(span))
+    file.hold(span.start, span.stop).put(rows, out, 0, [Draw()] * len(span))
+    return out

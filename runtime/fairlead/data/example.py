@@ -1,0 +1,210 @@
+"""tf.train.Example messages, without TensorFlow: named lists of bytes, of float32 or of int64.
+
+Source: tensorflow/core/example/{example,feature}.proto and the protocol buffers' wire format
+(protobuf.dev/programming-guides/encoding). Unknown fields are passed over, repeated numbers may be
+packed or not, the last feature of a name counts: as any protobuf reader does it.
+
+Arrays and byte strings of :func:`decode` are views of the message: nothing is copied, and no length in
+a message is believed before as many bytes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+# What a feature holds when it was read; without a list of any kind, no byte strings.
+Feature = tuple[memoryview, ...] | Floats | Ints
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# The numbers of Feature's three kinds of list.
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+_ALL_ONES = 0xFFFFFFFFFFFFFFFF
+_FEW = 64  # bytes of integers that are faster one by one than all at once
+
+
+class BadExample(ValueError):
+    """The bytes are no tf.train.Example; the message tells what and at which byte."""
+
+
+def encode(features: Mapping[str, bytes | Sequence[bytes] | Floats | Ints]) -> bytes:
+    """The message of ``features``, in the order of their names, so that equal ones have equal bytes.
+
+    Args:
+        features: byte strings, or an array of float32 or int64, of one dimension, by name.
+    Raises:
+        TypeError: an array is of another type.
+    """
+    return _field(1, b"".join(_field(1, _entry(name, features[name])) for name in sorted(features)))
+
+
+def decode(
+    message: bytes | bytearray | memoryview, names: Collection[str] | None = None
+) -> dict[str, Feature]:
+    """The features of a message.
+
+    Args:
+        names: the features to read, where they are there; the values of others are passed over. None for all.
+    Returns:
+        By name: byte strings as views of ``message``, float32 ``(n,)``, or int64 ``(n,)``.
+    Raises:
+        BadExample: it is none.
+    """
+    features: dict[str, Feature] = {}
+    for number, kind, part in _fields(memoryview(message), 0):
+        if (number, kind) != (1, _BYTES):
+            continue
+        for inner, inner_kind, entry in _fields(part[1], part[0]):
+            if (inner, inner_kind) == (1, _BYTES):
+                name, value = _read_entry(entry)
+                if names is None or name in names:
+                    features[name] = _read_feature(value)
+    return features
+
+
+def _entry(name: str, value: bytes | Sequence[bytes] | Floats | Ints) -> bytes:
+    return _field(1, name.encode()) + _field(2, _feature(value))
+
+
+def _feature(value: bytes | Sequence[bytes] | Floats | Ints) -> bytes:
+    if isinstance(value, np.ndarray):
+        if value.dtype == np.float32 and value.ndim == 1:
+            return _field(_FLOAT_LIST, _field(1, value.astype("<f4").tobytes()))
+        if value.dtype == np.int64 and value.ndim == 1:
+            packed = b"".join(_varint(number & _ALL_ONES) for number in value.tolist())
+            return _field(_INT64_LIST, _field(1, packed))
+        raise TypeError(
+            f"a feature is float32 or int64 of one dimension, not {value.dtype} of {value.ndim}"
+        )
+    strings = [value] if isinstance(value, bytes) else value
+    return _field(_BYTES_LIST, b"".join(_field(1, string) for string in strings))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return b"".join((_varint(number << 3 | _BYTES), _varint(len(content)), content))
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+# A part of a message: where it begins in the whole, and its bytes.
+_Part = tuple[int, memoryview]
+
+
+def _read_entry(entry: _Part) -> tuple[str, _Part]:
+    name, feature = "", (entry[0], entry[1][:0])
+    for number, kind, part in _fields(entry[1], entry[0]):
+        if (number, kind) == (1, _BYTES):
+            try:
+                name = str(part[1], "utf-8")
+            except UnicodeDecodeError as exc:
+                raise BadExample(f"the name of a feature at byte {part[0]} is no UTF-8") from exc
+        elif (number, kind) == (2, _BYTES):
+            feature = part
+    return name, feature
+
+
+def _read_feature(part: _Part) -> Feature:
+    feature: Feature = ()
+    for number, kind, content in _fields(part[1], part[0]):
+        if kind != _BYTES:
+            continue
+        if number == _BYTES_LIST:
+            found = _fields(content[1], content[0])
+            feature = tuple(value[1] for n, k, value in found if (n, k) == (1, _BYTES))
+        elif number == _FLOAT_LIST:
+            feature = _joined(np.dtype("<f4"), [*_floats(content)]).astype(np.float32, copy=False)
+        elif number == _INT64_LIST:
+            feature = _joined(np.dtype(np.int64), [*_integers(content)])
+    return feature
+
+
+def _joined(dtype: np.dtype, parts: list[npt.NDArray]) -> npt.NDArray:  # type: ignore[type-arg]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
+
+
+def _floats(content: _Part) -> Iterator[Floats]:
+    for number, kind, part in _fields(content[1], content[0]):
+        if number != 1 or kind not in (_BYTES, _FIXED32):
+            continue
+        if len(part[1]) % 4:
+            raise BadExample(f"floats at byte {part[0]} are {len(part[1])} bytes, no multiple of 4")
+        yield np.frombuffer(part[1], "<f4")
+
+
+def _integers(content: _Part) -> Iterator[Ints]:
+    for number, kind, part in _fields(content[1], content[0]):
+        if number == 1 and kind in (_BYTES, _VARINT):
+            yield _varints(part)
+
+
+def _varints(part: _Part) -> Ints:
+    """All integers of a packed list, at once."""
+    if len(part[1]) < _FEW:
+        few, at = [], 0
+        while at < len(part[1]):
+            number, at = _read_varint(part[1], at, part[0])
+            few.append(number & _ALL_ONES)
+        return np.array(few, np.uint64).view(np.int64)
+    raw = np.frombuffer(part[1], np.uint8)
+    ends = np.flatnonzero(raw < 128)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
+    if raw[-1] >= 128 or (ends - starts).max() > 9:
+        raise BadExample(f"an integer among those at byte {part[0]} does not end")
+    lengths = ends - starts + 1
+    place = np.arange(len(raw)) - np.repeat(starts, lengths)
+    bits = (raw & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
+    return np.bitwise_or.reduceat(bits, starts).view(np.int64)
+
+
+def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, _Part]]:
+    """Number, wire type and content of each field; ``base`` is where ``data`` begins."""
+    at, end = 0, len(data)
+    while at < end:
+        begin = at
+        key, at = _read_varint(data, at, base)
+        number, kind = key >> 3, key & 7
+        if kind == _VARINT:
+            start = at
+            _, at = _read_varint(data, at, base)
+            length = at - start
+            at = start
+        elif kind == _BYTES:
+            length, at = _read_varint(data, at, base)
+        elif kind in (_FIXED32, _FIXED64):
+            length = 4 if kind == _FIXED32 else 8
+        else:
+            raise BadExample(f"a field at byte {base + begin} has the unknown wire type {kind}")
+        if number == 0:
+            raise BadExample(f"a field at byte {base + begin} has the number 0")
+        if length > end - at:
+            raise BadExample(
+                f"a field at byte {base + begin} says {length} bytes, {end - at} are there"
+            )
+        yield number, kind, (base + at, data[at : at + length])
+        at += length
+
+
+def _read_varint(data: memoryview, at: int, base: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 128:
+        return data[at], at + 1
+    value = 0
+    for shift in range(0, 70, 7):
+        if at == len(data):
+            break
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+    raise BadExample(f"a number before byte {base + at} does not end")

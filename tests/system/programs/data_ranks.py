@@ -1,0 +1,26 @@
+"""Ranks look through a data set together, and read it: ``data_ranks.py FOLDER`` prints what rank 0 gathered."""
+
+import json
+import sys
+from pathlib import Path
+
+from fairlead import comm
+from fairlead.data.prefetch import prefetch
+from fairlead.data.shards import Rows
+from fairlead.data.stock import take_stock
+
+ranks = comm.init()
+stock = take_stock(Path(sys.argv[1]), "train", skip_damaged=True, verify=True, together=ranks)
+rows = Rows(stock, "train", ranks.rank, ranks.size)
+sums = [float(step.batch.inputs.sum(dtype="f8")) for step in prefetch(rows.steps(4, 1, epochs=1))]
+mine = {
+    "damaged": [damage.path.name for damage in stock.damaged],
+    "total": stock.total,
+    "rows": len(rows),
+    "steps": len(sums),
+    "sum": sum(sums),
+}
+every = ranks.gather(mine)
+comm.finalize()
+if every is not None:
+    print("FOUND", json.dumps(every), flush=True)

@@ -1,0 +1,72 @@
+"""Files of samples between fairlead and TensorFlow, and ranks that look through them together, in the image."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system import hosts
+
+PROGRAMS = hosts.PROGRAMS
+
+
+def found(folder: Path, program: str, ranks: int = 1) -> Any:
+    done = hosts.fairlead(
+        "run", "-q", "-n", ranks, "-B", PROGRAMS, "-B", folder, hosts.image("tensorflow"), "--",
+        "python3", PROGRAMS / program, folder, limit_s=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
+    return json.loads(line.removeprefix("FOUND "))
+
+
+def generated(folder: Path, *words: str) -> None:
+    """Written in the image, by the command that the guide shows."""
+    done = hosts.fairlead(
+        "run", "-q", "-n", "1", "-B", folder, hosts.image("tensorflow"), "--",
+        "python3", "-m", "fairlead.data.generate", "--out", folder / words[0], "--set", *words,
+        "--train", "20", "--val", "4", "--per-shard", "8", "--size", "16", limit_s=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("data")
+    generated(folder, "cosmo", "--format", "tfrecord-gzip")
+    generated(folder, "hep", "--format", "tfrecord")
+    told = found(folder, "data_tensorflow.py")
+    assert isinstance(told, dict)
+    return told
+
+
+def test_tensorflow_reads_what_was_generated(compared: dict[str, Any]) -> None:
+    assert (compared["cosmo"], compared["hep"]) == (20, 20)
+
+
+def test_records_of_tensorflow_are_read_in_each_compression(compared: dict[str, Any]) -> None:
+    assert compared["theirs"] == {"": True, "GZIP": True, "ZLIB": True, "same bytes": True}
+
+
+def test_messages_are_the_same_in_both_directions(compared: dict[str, Any]) -> None:
+    assert compared["messages"] == {"bytes": True, "floats": True, "ints": True}
+
+
+def test_photographs_are_cut_as_the_published_code_cuts_them(compared: dict[str, Any]) -> None:
+    told = compared["photographs"]
+    assert (told["decoder"], told["labels"]) == ("tensorflow", [1, 1000])
+    assert told["largest difference"] < 0.01
+
+
+def test_ranks_skip_the_same_damaged_file(tmp_path: Path) -> None:
+    generated(tmp_path, "gratings", "--format", "tfrecord")
+    path = tmp_path / "gratings" / "gratings_train_00001.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # only its checksum tells
+    path.write_bytes(content)
+    told = found(tmp_path / "gratings", "data_ranks.py", ranks=2)
+    assert [one["damaged"] for one in told] == [[path.name]] * 2
+    assert [one["total"] for one in told] == [12, 12]
+    assert sum(one["rows"] for one in told) == 12 and {one["steps"] for one in told} == {1}
