@@ -64,5 +64,5 @@ def test_demo_by_an_ordinary_user_is_proved_and_learns(home: Path) -> None:
     assert "each rank runs in a user namespace of its own" in done.stdout
     report = json.loads((home / "fairlead/fairlead-report/report.json").read_text())
     assert [row["rank"] for row in report["proof"]] == [0, 1]
-    assert report["training"]["auc"] >= 0.9
+    assert report["training"]["scores"]["auc"] >= 0.9
     assert len({w["final"] for w in report["training"]["all"]["weights"]}) == 1

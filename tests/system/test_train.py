@@ -50,8 +50,8 @@ def report(trained: Path) -> dict[str, Any]:
 def test_training_in_the_image_learns_what_a_linear_model_cannot(report: dict[str, Any]) -> None:
     training = report["training"]
     assert training["all"]["parameters"] == 4_494_594
-    assert training["all"]["evaluation"]["events"] >= 2000
-    assert training["auc"] > 0.8 > 0.6 > training["baseline"]["auc"]
+    assert training["all"]["evaluation"]["samples"] >= 2000
+    assert training["scores"]["auc"] > 0.8 > 0.6 > training["baseline"]["scores"]["auc"]
     first, *_, last = training["all"]["loss"]
     assert last["loss"] < first["loss"]
 
@@ -117,6 +117,9 @@ def test_demo_passes_its_gate_and_again_from_its_cache(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stdout + done.stderr
     assert (
-        json.loads((tmp_path / "fairlead-report/report.json").read_text())["training"]["auc"] >= 0.9
+        json.loads((tmp_path / "fairlead-report/report.json").read_text())["training"]["scores"][
+            "auc"
+        ]
+        >= 0.9
     )
     assert "unchanged: tensorflow" in done.stderr

@@ -24,11 +24,14 @@ VOID = {"meta", "br", "use", "path"}
 def worker(ranks, samples_per_s, auc=0.95):
     same = "f" * 64
     return WorkerResult(
+        model="hepcnn",
+        backend="tensorflow",
+        precision="float32",
         ranks=ranks,
         batch=16,
         threads=1,
         parameters=4_494_594,
-        train_events=6000,
+        train_samples=6000,
         seed=1,
         mpi="MPICH Version: 5.0.2",
         versions={"keras": "3.15.1"},
@@ -39,13 +42,18 @@ def worker(ranks, samples_per_s, auc=0.95):
         ),
         train_seconds=56.1,
         epochs_done=1.0,
-        evaluation=Evaluation(2000, auc, 0.3, tuple((i / 100, i / 100) for i in range(101)), 4.0),
+        evaluation=Evaluation(
+            2000, {"auc": auc}, 0.3, tuple((i / 100, i / 100) for i in range(101)), 4.0
+        ),
     )
 
 
 def example(ranks=2, auc=0.95, **changes):
     training = TrainResult(
-        worker(1, 66.0), worker(ranks, 129.0, auc), Baseline(0.52, 1500, 2000, 1.0), Path("/data")
+        worker(1, 66.0),
+        worker(ranks, 129.0, auc),
+        Baseline({"auc": 0.52}, 1500, 2000, 1.0),
+        Path("/data"),
     )
     report = Report(
         title="HEP-CNN in tensorflow",
@@ -160,7 +168,7 @@ def test_json_holds_the_report_and_comes_back(tmp_path):
     payload = json.loads(data.read_text())
     assert (payload["schema"], payload["version"]) == ("fairlead/report", 1)
     assert payload["training"].pop("efficiency") == pytest.approx(129 / 132)
-    assert payload["training"].pop("auc") == 0.95
+    assert payload["training"].pop("scores") == {"auc": 0.95}
     fields = {f.name for f in dataclasses.fields(Report)}
     back = from_json(Report, {k: v for k, v in payload.items() if k in fields})
     assert to_json(back) == to_json(report)

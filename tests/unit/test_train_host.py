@@ -38,7 +38,7 @@ def native(tmp_path, **environ):
 @pytest.fixture
 def options(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return TrainOptions(tmp_path / "run", ranks=2, train_events=40, val_events=20, processes=1)
+    return TrainOptions(tmp_path / "run", ranks=2, train_samples=40, val_samples=20, processes=1)
 
 
 def test_train_worker_fails_the_ranks_own_words_arrive(tmp_path, options):
@@ -71,15 +71,24 @@ def test_train_ranks_leave_no_result_is_an_error(options, tmp_path):
         host.train(lambda ranks, command, binds: RunOutcome(0, ""), options, Silent())
 
 
-@pytest.mark.parametrize("change", [{"train_events": 41}, {"val_events": 21}, {"seed": 2}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train_samples": 41},
+        {"val_samples": 21},
+        {"seed": 2},
+        {"model": "cosmoflow"},
+        {"data_format": "tfrecord"},
+    ],
+)
 def test_data_key_differs_with_what_the_events_depend_on(options, change, tmp_path):
-    base = {"run_dir": tmp_path, "train_events": 40, "val_events": 20}
+    base = {"run_dir": tmp_path, "train_samples": 40, "val_samples": 20}
     assert host.data_key(TrainOptions(**base)) == host.data_key(TrainOptions(**base, batch=8))
     assert host.data_key(TrainOptions(**base)) != host.data_key(TrainOptions(**{**base, **change}))
 
 
 def test_worker_config_survives_json(tmp_path):
-    config = WorkerConfig(tmp_path, tmp_path / "r.json", tmp_path / "e.jsonl", max_steps=3)
+    config = WorkerConfig(tmp_path, tmp_path / "r.json", events=tmp_path / "e.jsonl", max_steps=3)
     assert from_json(WorkerConfig, json.loads(json.dumps(to_json(config)))) == config
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +28,19 @@ Examples:
   fairlead train hepcnn -n 2
   fairlead train hepcnn -n 4 --max-seconds 600 --epochs 5 -o report
   fairlead train hepcnn -n 2 --mpi container --json
-  fairlead train hepcnn -n 2 --data /scratch/hep-events
+  fairlead train resnet50 -n 2 --precision mixed_bfloat16
+  fairlead train cosmoflow -n 2 --data /scratch/universes --checkpoint 300
+  fairlead train cosmoflow -n 2 --data /scratch/universes --resume
   fairlead train --auto train.py -n 4
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
 """
-MODELS = ("hepcnn",)
+BACKENDS = ("tensorflow", "torch")
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+# What each backend's ranks import.
+_NEEDED = {
+    "tensorflow": ("tensorflow", "keras", "mpi4py"),
+    "torch": ("torch", "keras", "mpi4py"),
+}
 
 
 @click.command(epilog=EPILOG, short_help="Train a bundled model data-parallel, and report.")
@@ -54,24 +63,43 @@ MODELS = ("hepcnn",)
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of your own event files; otherwise they are generated once and kept.",
+    help="Folder of your own files; otherwise samples are generated once and kept.",
 )
 @click.option(
+    "--train-samples",
     "--train-events",
-    default=6000,
-    show_default=True,
     type=click.IntRange(100),
-    help="Events to train on.",
+    metavar="N",
+    help="Samples to generate and train on.  [default: as the model needs]",
+)
+@click.option(
+    "--published",
+    is_flag=True,
+    help="By the publication's recipe, not by the one that learns in minutes.",
 )
 @click.option(
     "--epochs",
-    default=1,
-    show_default=True,
     type=click.IntRange(1),
-    help="Times through the events.",
+    help="Times through the samples.  [default: the recipe's]",
 )
 @click.option(
-    "--batch", default=16, show_default=True, type=click.IntRange(1), help="Events a rank and step."
+    "--batch",
+    type=click.IntRange(1),
+    help="Samples a rank and step.  [default: the recipe's]",
+)
+@click.option(
+    "--backend",
+    default="tensorflow",
+    show_default=True,
+    type=click.Choice(BACKENDS),
+    help="Of Keras.",
+)
+@click.option(
+    "--precision",
+    default="float32",
+    show_default=True,
+    type=click.Choice(PRECISIONS),
+    help="What layers compute in; weights stay float32.",
 )
 @click.option(
     "--max-seconds",
@@ -81,6 +109,30 @@ MODELS = ("hepcnn",)
     help="Longest training time.",
 )
 @click.option("--seed", default=1, show_default=True, help="Seed of weights, data and order.")
+@click.option(
+    "--checkpoint",
+    "every_seconds",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Write a checkpoint every so many seconds, and one at the end.",
+)
+@click.option(
+    "--checkpoint-steps",
+    "every_steps",
+    type=click.IntRange(1),
+    metavar="N",
+    help="And every N steps.",
+)
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on from the last whole checkpoint in the report's folder, bit by bit.",
+)
+@click.option(
+    "--skip-damaged",
+    is_flag=True,
+    help="Leave out files that cannot be read, and count them; all are read before.",
+)
 @click.option(
     "-o",
     "--output",
@@ -105,11 +157,18 @@ def train(
     image: str,
     planning: options.Planning,
     data: Path | None,
-    train_events: int,
-    epochs: int,
-    batch: int,
+    train_samples: int | None,
+    published: bool,
+    epochs: int | None,
+    batch: int | None,
+    backend: str,
+    precision: str,
     max_seconds: float,
     seed: int,
+    every_seconds: float | None,
+    every_steps: int | None,
+    resume: bool,
+    skip_damaged: bool,
     output: Path,
     watchdog: float | None,
     dry_run: bool,
@@ -126,16 +185,9 @@ def train(
     """
     if auto is not None:
         return _auto(auto, ((model,) if model else ()) + arguments, ranks, image)
-    if model not in MODELS or arguments:
-        given = " ".join(filter(None, [model, *arguments]))
-        raise fail(
-            f"there is no bundled model `{given}`" if given else "nothing to train",
-            where="MODEL",
-            why=f"known: {', '.join(MODELS)}",
-            remedy="fairlead train hepcnn, or `--auto SCRIPT` for a script of your own",
-            check="train-model",
-            code=ExitCode.USAGE,
-        )
+    from fairlead.models import registry
+
+    task = registry.find(" ".join(filter(None, [model, *arguments])))
     from fairlead.report import require_tools, write_report
     from fairlead.report.compose import compose
     from fairlead.train.host import TrainOptions
@@ -150,19 +202,30 @@ def train(
         planning.request(ranks),
         progress=bars,
     )
-    _able(prepared, image)
+    _able(prepared, image, backend, data is None)
     require_tools()
     if prepared.refused:
         raise refuse(prepared)
     settings = TrainOptions(
         run_dir=output / "run",
+        model=task.name,
+        published=published,
+        backend=backend,
+        precision=precision,
         ranks=ranks,
         data_dir=data.absolute() if data else None,
-        train_events=train_events,
+        # An image of torch's has no HDF5 of its own.
+        data_format="tfrecord" if backend == "torch" else "hdf5",
+        train_samples=train_samples,
         epochs=epochs,
         batch=batch,
         max_seconds=max_seconds,
         seed=seed,
+        checkpoints=output / "checkpoints" if every_seconds or every_steps or resume else None,
+        every_seconds=every_seconds or (math.inf if every_steps else 600.0),
+        every_steps=every_steps,
+        resume=resume,
+        skip_damaged=skip_damaged,
     )
     if dry_run:
         return _dry_run(prepared, settings, as_json)
@@ -172,7 +235,7 @@ def train(
     launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog)
     result = train_model(launch_by_plan, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
-    title = f"HEP-CNN in {image} on {ranks} ranks"
+    title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
     report = compose(title, prepared, proof, result, _repeat(click.get_current_context(), image))
     with bars.stage("write the report"):
         page, document = write_report(output, report)
@@ -194,7 +257,10 @@ def train(
 
 
 # What says how a bundled model is trained, and nothing of a script.
-_OF_MODELS = ("data", "train_events", "epochs", "batch", "max_seconds", "seed", "output")
+_OF_MODELS = (
+    "data", "train_samples", "published", "epochs", "batch", "backend", "precision", "max_seconds", "seed", "output",
+    "every_seconds", "every_steps", "resume", "skip_damaged",
+)  # fmt: skip
 
 
 def _auto(script: Path, words: tuple[str, ...], ranks: int, image: str) -> int:
@@ -254,18 +320,19 @@ def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
     return (*built, shlex.join(words))
 
 
-def _able(prepared: Prepared, image: str) -> None:
+def _able(prepared: Prepared, image: str, backend: str, generates: bool) -> None:
     """The image must hold what the ranks import; its record says so, when it has one."""
     wheels = prepared.image.record.get("packages", {}).get("wheel")
     if wheels is None:
         return  # somebody else's image: the ranks will tell
     present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
-    lacking = [name for name in ("tensorflow", "keras", "h5py", "mpi4py") if name not in present]
+    needed = [*_NEEDED[backend], *(["h5py"] if generates and backend == "tensorflow" else [])]
+    lacking = [name for name in needed if name not in present]
     if lacking:
         raise fail(
             f"the image has no {', '.join(lacking)}",
             where=f"--image {image}",
-            why="every rank of the training imports it",
+            why=f"every rank of the training on {backend} imports it",
             remedy="--image tensorflow, or add it to [packages] pip of the image's recipe",
             check="train-image",
             code=ExitCode.USAGE,
@@ -274,13 +341,18 @@ def _able(prepared: Prepared, image: str) -> None:
 
 def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
     """What would be launched, in order. The lines themselves need files that each step makes."""
-    events = settings.data_dir or f"{settings.train_events} events, generated once and kept"
+    task, (train_samples, held_out) = settings.task, settings.samples
+    recipe = task.published if settings.published else task.quick
+    what = f"{task.sample}s"
+    found = settings.data_dir or f"{train_samples} {what}, generated once and kept"
+    kept = [f"checkpoints in {settings.checkpoints}"] if settings.checkpoints else []
     steps = [
-        f"data: {events}",
-        f"speed on 1 rank: {settings.measure_steps} steps of {settings.batch} events",
-        f"training on {settings.ranks} ranks: {settings.epochs} epochs, at most "
-        f"{settings.max_seconds:g} s, then {settings.val_events} held-out events",
-        "a linear model on the same events",
+        f"data: {found}",
+        f"speed on 1 rank: {settings.measure_steps} steps of {settings.batch or recipe.batch} {what}",
+        f"training on {settings.ranks} ranks: {settings.epochs or recipe.epochs} epochs, at most "
+        f"{settings.max_seconds:g} s, then {held_out} held-out {what}",
+        *kept,
+        f"a linear model on the same {what}",
         f"report in {settings.run_dir.parent}",
     ]
     if as_json:
@@ -292,28 +364,36 @@ def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
 
 def _summary(result: TrainResult, proof: Proof) -> str:
     """The figures of a training, in a table."""
+    from fairlead.train.host import name as score_name
+
     every = result.all
     first = proof.ranks[0]
-    rows = [
-        ("proved", f"{len(proof.ranks)} ranks", f"{first.version}; {first.transport}"),
-        (
-            "held-out AUC",
-            f"{result.auc:.3f}",
-            f"linear model on the same events: {result.baseline.auc:.3f}",
-        ),
-        (
-            f"samples/s, {every.ranks} ranks",
-            f"{every.speed.samples_per_s:.1f}",
-            f"batch {every.batch} a rank",
-        ),
-    ]
-    if result.one is not None:
+    rows = [("proved", f"{len(proof.ranks)} ranks", f"{first.version}; {first.transport}")]
+    for gate in result.task.gates:
+        linear = f"linear model on the same {result.task.sample}s: {result.baseline.scores[gate.metric]:.3f}"
+        label = f"held-out {score_name(gate.metric)}"
+        rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
+    if every.speed is not None:
+        rows.append(
+            (
+                f"samples/s, {every.ranks} rank{'s' if every.ranks > 1 else ''}",
+                f"{every.speed.samples_per_s:.1f}",
+                f"batch {every.batch} a rank",
+            )
+        )
+    if result.one is not None and result.one.speed is not None:
         rows.append(
             ("samples/s, 1 rank", f"{result.one.speed.samples_per_s:.1f}", "same batch a rank")
         )
         rows.append(
             ("efficiency", f"{100 * result.efficiency:.0f} %", f"of {every.ranks} x 1 rank")
         )
+    for written in every.checkpoints[-1:]:
+        rate = written.bytes / written.seconds / 1e6
+        held = f"{written.bytes / 1e6:.0f} MB at {rate:.0f} MB/s; the training stood still for {written.held_s:.2f} s"
+        rows.append(("last checkpoint", f"step {written.step}", held))
+    if every.resumed_from:
+        rows.append(("went on", f"after step {every.resumed_from}", "from a checkpoint"))
     digests = {w.final for w in every.weights}
     same = "bit-identical" if len(digests) == 1 else "DIFFERENT"
     rows.append(

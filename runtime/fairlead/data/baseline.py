@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from fairlead.data.shards import Rows
 from fairlead.findings import fail
+from fairlead.models import registry
+from fairlead.models.task import Task
 from fairlead.paths import atomic_write
 
 PENALTY = 1e4
@@ -68,19 +70,22 @@ def roc(
     return tuple((round(float(a), 4), round(float(b), 4)) for a, b in zip(x, y, strict=True))
 
 
-def ridge_scores(
-    train: npt.NDArray[Any], labels: Labels, test: npt.NDArray[Any], penalty: float = PENALTY
+def ridge(
+    train: npt.NDArray[Any],
+    wanted: npt.NDArray[Any],
+    test: npt.NDArray[Any],
+    penalty: float = PENALTY,
 ) -> npt.NDArray[np.float64]:
-    """Scores of ridge regression, in its dual form: one equation an event, not one a pixel.
+    """What ridge regression says, in its dual form: one equation a sample, not one a pixel.
 
     Args:
         train: (n, ...), flattened to features; these are standardised by ``train``'s own mean and
             deviation, and a feature that never varies is left out.
-        labels: (n,), 0 or 1.
+        wanted: (n, outputs).
         test: (m, ...), of the same features.
         penalty: weight of the squared coefficients.
     Returns:
-        (m,), higher for signal.
+        (m, outputs).
     """
     x = train.reshape(len(train), -1).astype(np.float32)
     z = test.reshape(len(test), -1).astype(np.float32)
@@ -91,45 +96,57 @@ def ridge_scores(
     z = ((z - mean) * scale).astype(np.float32)
     gram = (x @ x.T).astype(np.float64)
     gram[np.diag_indices_from(gram)] += penalty
-    dual = np.linalg.solve(gram, labels - labels.mean())
-    scores: npt.NDArray[np.float64] = z @ (x.T @ dual)
-    return scores
+    usual = wanted.mean(0)
+    dual = np.linalg.solve(gram, wanted - usual)
+    said: npt.NDArray[np.float64] = z @ (x.T @ dual) + usual
+    return said
 
 
-def measure(folder: Path, train: int, val: int) -> dict[str, float]:
-    """AUC of the linear model on the first ``train`` and ``val`` events of the two splits."""
+def measure(folder: Path, train: int, val: int, task: Task) -> dict[str, Any]:
+    """The linear model's scores on the first ``train`` and ``val`` samples of the two splits.
+
+    Counts enter as their logarithms, as in the network; classes become one output each.
+    """
     begun = time.monotonic()
-    x, labels = _first(folder, "train", train)
+    x, known = _first(folder, "train", train)
     z, truth = _first(folder, "val", val)
+    if x.dtype.kind == "i":
+        x, z = (np.log1p(counts.astype(np.float32)) for counts in (x, z))
+    classes = known.ndim == 1
+    wanted = np.eye(task.network.outputs)[known] if classes else known.astype(np.float64)
+    said = ridge(x, wanted, z, task.penalty)
     return {
-        "auc": auc(truth, ridge_scores(x, labels, z)),
-        "train": len(labels),
+        "scores": {name: float(value) for name, value in task.scores(truth, said).items()},
+        "train": len(known),
         "val": len(truth),
         "seconds": time.monotonic() - begun,
     }
 
 
-def _first(folder: Path, split: str, events: int) -> tuple[npt.NDArray[np.float32], Labels]:
-    images, labels, held = [], [], 0
+def _first(folder: Path, split: str, samples: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    inputs, targets, held = [], [], 0
     for batch in Rows(folder, split, 0, 1).in_order(500):
-        take = min(events - held, len(batch))
-        images.append(batch.inputs[:take])
-        labels.append(batch.targets[:take])
+        take = min(samples - held, len(batch))
+        inputs.append(batch.inputs[:take])
+        targets.append(batch.targets[:take])
         held += take
-        if held == events:
+        if held == samples:
             break
-    return np.concatenate(images), np.concatenate(labels)
+    return np.concatenate(inputs), np.concatenate(targets)
 
 
 def main() -> None:
     """The command line; ``--help`` tells."""
     parser = argparse.ArgumentParser(prog="python3 -m fairlead.data.baseline", description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder of HEP-CNN files")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the model's files")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--train", type=int, default=1500, help="events to fit")
-    parser.add_argument("--val", type=int, default=2000, help="held-out events to score")
+    parser.add_argument(
+        "--model", choices=registry.NAMES, default="hepcnn", help="whose task it is"
+    )
+    parser.add_argument("--train", type=int, default=1500, help="samples to fit")
+    parser.add_argument("--val", type=int, default=2000, help="held-out samples to score")
     given = parser.parse_args()
-    result = measure(given.data, given.train, given.val)
+    result = measure(given.data, given.train, given.val, registry.find(given.model))
     with atomic_write(given.out, "w") as stream:
         json.dump(result, stream)
 

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from fairlead.data.streams import stream
 
-VERSION = 1  # of the recipe: a change of any number in it must change this one, and makes data anew
 PARAMETERS = ("turnover", "strength", "tilt")
 
 

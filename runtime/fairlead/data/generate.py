@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.data import VERSION, cosmo, gratings, hep
+from fairlead.data import VERSIONS, cosmo, gratings, hep
 from fairlead.data.samples import Samples
 from fairlead.data.write import FORMATS, is_whole, shard_path, write_shard
 from fairlead.paths import locked
@@ -52,9 +52,9 @@ def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Sampl
 
 
 KINDS = {
-    "hep": Kind(VERSION, 64, _hep),
-    "cosmo": Kind(cosmo.VERSION, 32, _cosmo),
-    "gratings": Kind(gratings.VERSION, 64, _gratings),
+    "hep": Kind(VERSIONS["hep"], 64, _hep),
+    "cosmo": Kind(VERSIONS["cosmo"], 32, _cosmo),
+    "gratings": Kind(VERSIONS["gratings"], 64, _gratings),
 }
 
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from fairlead.data.streams import stream
 
-VERSION = 1  # of the recipe: a change of any number in it must change this one, and makes data anew
 CLASSES = 10
 _DIRECTIONS, _WAVES = 5, (6.0, 12.0)
 _BLOCK = 64  # images in flight: 3 MB at 64 pixels

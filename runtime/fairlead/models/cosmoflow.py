@@ -12,14 +12,10 @@ make the variants here that learn on two cores.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fairlead.data import cosmo
 from fairlead.models.network import Network, checked, features
 from fairlead.models.task import (
-    Array,
     Course,
     Gate,
     Recipe,
@@ -30,6 +26,11 @@ from fairlead.models.task import (
     squared_error,
     warmed_cosine,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fairlead.data.samples import Array
 
 SC18, MLPERF = "github.com/NERSC/CosmoFlow 128cube", "github.com/mlcommons/hpc 2c627d4"
 FILTERS = (32, 64, 128, 256, 512)
@@ -174,6 +175,10 @@ def scores(wanted: Array, found: Array) -> dict[str, float]:
 
     1 is no better than the mean, 0 is exact. ``error`` is the mean absolute error over all.
     """
+    import numpy as np
+
+    from fairlead.data import cosmo
+
     wanted = wanted.astype(np.float64)
     alone = np.abs(wanted - wanted.mean(0)).mean(0)
     error = np.abs(wanted - found).mean(0)
@@ -187,6 +192,8 @@ def turned(rng: np.random.Generator, volumes: Array) -> Array:
     A generated universe has no preferred direction and no edge, so all these are as likely. SC18 augmented its training by
     mirrors and permutations; rolling is for periodic volumes, which sub-volumes of a simulation are not.
     """
+    import numpy as np
+
     out = np.empty_like(volumes)
     size = volumes.shape[1]
     for place, volume in zip(out, volumes, strict=True):
@@ -228,15 +235,15 @@ def _mlperf(dropout: float, sample: tuple[int, ...], outputs: int) -> Any:
 TASKS = {
     "cosmoflow": Task(
         "cosmoflow", "CosmoFlow", mlperf_network(32, 1, 3, filters=_QUICK_FILTERS), _small, "cosmo", 32, prepare,
-        squared_error, scores, _GATES, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+        squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
     ),
     "cosmoflow-mlperf": Task(
         "cosmoflow-mlperf", "CosmoFlow MLPerf", mlperf_network(128, 1, 3), _mlperf,
-        "cosmo", 128, prepare, squared_error, scores, _GATES, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+        "cosmo", 128, prepare, squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
     ),
     "cosmoflow-sc18": Task(
         "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda dropout, sample, outputs: build_sc18(outputs, dropout),
-        "cosmo", 128, prepare, absolute_error, scores, _GATES, _QUICK,
+        "cosmo", 128, prepare, absolute_error, scores, _GATES, 1e5, _QUICK,
         Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18), train=4000, val=2000, sample="universe",
     ),
 }  # fmt: skip

@@ -17,12 +17,10 @@ generated event lie near 1/100 of the channel's maximum.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairlead.data.baseline import auc
 from fairlead.models.network import Network, checked, features
 from fairlead.models.task import (
-    Array,
     Gate,
     Recipe,
     Task,
@@ -31,6 +29,9 @@ from fairlead.models.task import (
     cross_entropy,
     warmed_cosine,
 )
+
+if TYPE_CHECKING:
+    from fairlead.data.samples import Array
 
 SIZE = 64
 CHANNELS = 3
@@ -136,6 +137,8 @@ def scores(labels: Array, logits: Array) -> dict[str, float]:
 
     Events are ordered by the difference of the logits, as by P(signal) without the ties of a saturated softmax.
     """
+    from fairlead.data.baseline import auc
+
     margin = logits[:, 1] - logits[:, 0]
     right = (margin > 0) == (labels == 1)
     return {"auc": auc(labels, margin), "accuracy": float(right.mean())}
@@ -145,13 +148,13 @@ _SOURCE = "github.com/sparticlesteve/hep_cnn_benchmark"
 _GATES = (Gate("auc", 0.90),)  # a linear model is near .55, counting clusters gives .95
 TASKS = {
     "hepcnn": Task(
-        "hepcnn", "HEP-CNN", NETWORK, lambda dropout, sample, outputs: build(dropout), "hep", SIZE, prepare, cross_entropy, scores, _GATES,
+        "hepcnn", "HEP-CNN", NETWORK, lambda dropout, sample, outputs: build(dropout), "hep", SIZE, prepare, cross_entropy, scores, _GATES, 1e4,
         Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
         Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64; 8 is its batch of all ranks"),
         train=6000, val=2000, sample="event",
     ),
     "hepcnn-224": Task(
-        "hepcnn-224", "HEP-CNN 224", network_224(), lambda dropout, sample, outputs: build_224(dropout, sample[-1]), "hep", 224, prepare, cross_entropy, scores, _GATES,
+        "hepcnn-224", "HEP-CNN 224", network_224(), lambda dropout, sample, outputs: build_224(dropout, sample[-1]), "hep", 224, prepare, cross_entropy, scores, _GATES, 1e4,
         Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
         Recipe(adam, constant(1e-3), 128, 32, 0.5, f"{_SOURCE}, scaling_improvements"),
         train=6000, val=2000, sample="event",

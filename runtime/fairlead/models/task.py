@@ -9,14 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from fairlead.models.network import Network
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fairlead.data.samples import Array
+
+
+if TYPE_CHECKING:
+    # A login node asks for names and gates without NumPy.
+    Augment = Callable[[np.random.Generator, Array], Array]
+    Scores = Callable[[Array, Array], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Recipe:
     dropout: float
     source: str
     l2: float = 0.0
-    augment: Callable[[np.random.Generator, Array], Array] | None = None
+    augment: Augment | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ class Task:
         loss: of targets and outputs, the mean over the batch.
         scores: of all held-out targets and outputs, as NumPy arrays.
         gates: all must be passed.
+        penalty: of the linear model to beat, :mod:`fairlead.data.baseline`.
         quick: the recipe that learns in minutes on two cores.
         published: the recipe of the publication.
         train, val: samples that the quick recipe needs.
@@ -122,8 +129,9 @@ class Task:
     size: int
     prepare: Callable[[Any], Any]
     loss: Callable[[Any, Any], Any]
-    scores: Callable[[Array, Array], Mapping[str, float]]
+    scores: Scores
     gates: tuple[Gate, ...]
+    penalty: float
     quick: Recipe
     published: Recipe
     train: int

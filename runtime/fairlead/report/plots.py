@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fairlead.models.task import Gate
 from fairlead.train.host import TrainResult
 from fairlead.train.model import LossPoint
 
@@ -32,24 +33,28 @@ _WIDTH = 4.3  # inches; 1 inch is about 95 px on the narrowest screen
 def loss_curve(training: TrainResult) -> str:
     """Loss against time: every step faint, the running mean strong."""
     points = training.all.loss
+    outputs = training.task.network.outputs
+    # What a network that knows nothing pays for classes; parameters have no such line.
+    guessing = math.log(outputs) if training.task.gates[0].metric in ("auc", "accuracy") else None
     seconds = [point.seconds for point in points]
     smooth = _running_mean(points, 11)
 
     def draw(axes: Any) -> None:
         axes.plot(seconds, [p.loss for p in points], color=_LINE, linewidth=1.0)
         axes.plot(seconds, smooth, color=_ACCENT, linewidth=2.0)
-        axes.axhline(math.log(2), color=_SOFT, linewidth=1, linestyle=(0, (4, 3)))
-        axes.annotate(
-            "guessing",
-            (seconds[-1], math.log(2)),
-            (0, 3),
-            textcoords="offset points",
-            ha="right",
-            va="bottom",
-            color=_SOFT,
-        )
+        if guessing is not None:
+            axes.axhline(guessing, color=_SOFT, linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate(
+                "guessing",
+                (seconds[-1], guessing),
+                (0, 3),
+                textcoords="offset points",
+                ha="right",
+                va="bottom",
+                color=_SOFT,
+            )
         # a single wild step must not flatten the curve
-        axes.set_ylim(0, max(1.0, 1.15 * max(smooth)))
+        axes.set_ylim(0, 1.15 * max(*smooth, (guessing or 0.0) * 1.2))
         axes.set_xlim(0, seconds[-1] * 1.01)
         axes.set_xlabel("seconds of training")
         axes.set_ylabel("loss")
@@ -59,10 +64,13 @@ def loss_curve(training: TrainResult) -> str:
 
 def scaling(training: TrainResult) -> str:
     """Samples per second on 1 rank and on all, beside what perfect scaling would give."""
-    ranks, fast = training.all.ranks, training.all.speed.samples_per_s
+    everyone = training.all.speed
+    single = training.one.speed if training.one is not None else None
+    assert everyone is not None  # the caller draws nothing without
+    ranks, fast = training.all.ranks, everyone.samples_per_s
     rows = [(f"{ranks} ranks" if ranks > 1 else "1 rank", fast)]
-    if training.one is not None:
-        rows.append(("1 rank", training.one.speed.samples_per_s))
+    if single is not None:
+        rows.append(("1 rank", single.samples_per_s))
 
     def draw(axes: Any) -> None:
         for place, (_, value) in enumerate(rows):
@@ -77,8 +85,8 @@ def scaling(training: TrainResult) -> str:
                 color="white",
                 fontweight="bold",
             )
-        if training.one is not None:
-            ideal = ranks * training.one.speed.samples_per_s
+        if single is not None:
+            ideal = ranks * single.samples_per_s
             axes.plot([ideal, ideal], [-0.42, 0.42], color=_INK, linewidth=1.6)
             axes.annotate(
                 "ideal",
@@ -96,20 +104,22 @@ def scaling(training: TrainResult) -> str:
     return _svg("scaling", 1.75, draw)
 
 
-def auc_bars(training: TrainResult) -> str:
-    """AUC of the network and of the linear model, between chance and perfection."""
-    rows = [("linear model", training.baseline.auc), ("HEP-CNN", training.auc)]
+def score_bars(training: TrainResult, gate: Gate) -> str:
+    """A score of the network and of the linear model, and the gate between them."""
+    network = training.task.title
+    rows = [
+        ("linear model", training.baseline.scores[gate.metric]),
+        (network, training.scores[gate.metric]),
+    ]
+    # An AUC begins at chance; an error of 1 is that of always saying the mean.
+    low = 0.5 if gate.metric == "auc" else 0.0
+    high = max(1.0, *(value for _, value in rows))
 
     def draw(axes: Any) -> None:
-        for place, (name, value) in enumerate(rows):
-            axes.barh(
-                place,
-                value - 0.5,
-                0.55,
-                left=0.5,
-                color=_ACCENT if name == "HEP-CNN" else _OTHER,
-            )
-            inside = value > 0.6
+        for place, (label, value) in enumerate(rows):
+            colour = _ACCENT if label == network else _OTHER
+            axes.barh(place, value - low, 0.55, left=low, color=colour)
+            inside = value - low > 0.2 * (high - low)
             axes.annotate(
                 f"{value:.3f}",
                 (value, place),
@@ -120,17 +130,32 @@ def auc_bars(training: TrainResult) -> str:
                 color="white" if inside else _INK,
                 fontweight="bold",
             )
-        axes.set_xlim(0.5, 1)
-        axes.set_xticks([0.5, 0.6, 0.7, 0.8, 0.9, 1], ["0.5\nchance", ".6", ".7", ".8", ".9", "1"])
-        _rows(axes, [name for name, _ in rows])
-        axes.set_xlabel("area under the ROC curve, held-out events")
+        axes.plot([gate.value] * 2, [-0.42, 1.42], color=_INK, linewidth=1.6)
+        axes.annotate(
+            f"wanted: {gate.words}",
+            (gate.value, 1.42),
+            (0, 3),
+            textcoords="offset points",
+            ha="center" if gate.value < 0.8 * high else "right",
+            va="bottom",
+            color=_SOFT,
+        )
+        axes.set_xlim(low, high)
+        _rows(axes, [label for label, _ in rows])
+        axes.set_xlabel(_AXES.get(gate.metric, f"error of {gate.metric}; 1: always the mean"))
 
-    return _svg("auc", 1.85, draw)
+    return _svg(f"score-{gate.metric}", 1.95, draw)
+
+
+_AXES = {
+    "auc": "area under the ROC curve; 0.5: guessing",
+    "accuracy": "told right",
+}
 
 
 def roc_curve(training: TrainResult) -> str:
     """Signal kept against background kept."""
-    assert training.all.evaluation is not None  # as TrainResult.auc
+    assert training.all.evaluation is not None  # the caller draws nothing without
     pairs = training.all.evaluation.roc
 
     def draw(axes: Any) -> None:

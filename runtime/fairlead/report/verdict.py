@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fairlead.findings import Severity
 from fairlead.report.model import Report
-from fairlead.train.host import AUC_GATE, TrainResult
+from fairlead.train.host import TrainResult, name
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,18 @@ def _training(training: TrainResult) -> Iterator[Claim]:
         f"one sha256 on {len(weights)} ranks after {len(training.all.loss)} steps;"
         f" {len(started)} different ones before the broadcast",
     )
+    task, found, linear = training.task, training.scores, training.baseline.scores
     yield Claim(
-        training.auc >= AUC_GATE and training.auc > training.baseline.auc,
+        all(
+            gate.passed(found[gate.metric]) and gate.better(found[gate.metric], linear[gate.metric])
+            for gate in task.gates
+        ),
         "It learnt what a linear model cannot see",
-        f"AUC {training.auc:.3f} on {training.baseline.val:,} held-out events; linear model"
-        f" {training.baseline.auc:.3f}; wanted {AUC_GATE:.2f}",
+        "; ".join(
+            f"{name(gate.metric)} {found[gate.metric]:.3f} on {training.baseline.val:,} held-out {task.sample}s,"
+            f" linear model {linear[gate.metric]:.3f}, wanted {gate.words}"
+            for gate in task.gates
+        ),
         needed=False,
     )
 

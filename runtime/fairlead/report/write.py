@@ -13,7 +13,7 @@ from fairlead.paths import atomic_write
 from fairlead.report.model import ProofRow, Report
 from fairlead.report.verdict import judge
 from fairlead.serial import to_json
-from fairlead.train.host import TrainResult
+from fairlead.train.host import TrainResult, name
 
 SCHEMA = "fairlead/report"
 SCHEMA_VERSION = 1
@@ -67,7 +67,7 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
     if report.training is not None:
         payload["training"] |= {
             "efficiency": report.training.efficiency,
-            "auc": report.training.auc,
+            "scores": report.training.scores,
         }
     with atomic_write(data, "w") as stream:
         json.dump(payload, stream, indent=2)
@@ -82,12 +82,12 @@ def require_tools() -> None:
     Raises:
         FairleadError: matplotlib or jinja2 is not installed.
     """
-    for name in ("matplotlib", "jinja2"):
-        if importlib.util.find_spec(name) is None:
+    for module in ("matplotlib", "jinja2"):
+        if importlib.util.find_spec(module) is None:
             raise fail(
                 "the report cannot be drawn",
                 where="fairlead.report",
-                why=f"{name} is not installed",
+                why=f"{module} is not installed",
                 remedy="pip install 'fairlead[report]'",
                 check="report-extra",
             )
@@ -129,10 +129,16 @@ def _numbers(training: TrainResult) -> tuple[Number, ...]:
     speed = training.all.speed
     ranks = f"on {training.all.ranks} rank{'s' if training.all.ranks > 1 else ''}"
     numbers = [
-        Number(f"{training.auc:.3f}", "AUC", f"linear model {training.baseline.auc:.3f}"),
-        Number(f"{speed.samples_per_s:.0f}", "samples/s", ranks),
+        Number(
+            f"{training.scores[gate.metric]:.3f}",
+            name(gate.metric),
+            f"linear model {training.baseline.scores[gate.metric]:.3f}",
+        )
+        for gate in training.task.gates
     ]
-    if training.one is not None:
+    if speed is not None:
+        numbers.append(Number(f"{speed.samples_per_s:.0f}", "samples/s", ranks))
+    if training.one is not None and training.one.speed is not None:
         alone = f"{training.one.speed.samples_per_s:.0f} samples/s on 1 rank"
         numbers.append(Number(f"{training.efficiency:.0%}", "of ideal", alone))
     return tuple(numbers)
@@ -141,43 +147,64 @@ def _numbers(training: TrainResult) -> tuple[Number, ...]:
 def _figures(training: TrainResult) -> tuple[Figure, ...]:
     from fairlead.report import plots
 
-    everyone, points = training.all, training.all.loss
+    everyone, points, task = training.all, training.all.loss, training.task
     smooth = sum(point.loss for point in points[-11:]) / len(points[-11:])
-    scaling = f"{everyone.speed.samples_per_s:.0f} samples/s on {everyone.ranks} ranks"
-    if training.one is not None:
-        scaling += (
+    figures = []
+    if everyone.speed is not None:
+        figures.append(Figure("Speed", _scaling(training), plots.scaling(training)))
+    for gate in task.gates:
+        found, linear = training.scores[gate.metric], training.baseline.scores[gate.metric]
+        figures.append(
+            Figure(
+                f"Held-out {name(gate.metric)}",
+                f"{found:.3f} against {linear:.3f} of a linear model on the same"
+                f" {training.baseline.val:,} {task.sample}s; wanted: {gate.words}",
+                plots.score_bars(training, gate),
+            )
+        )
+    figures.append(
+        Figure(
+            "Loss",
+            f"from {points[0].loss:.2f} to {smooth:.2f} in {len(points)} steps of"
+            f" {everyone.batch * everyone.ranks} {task.sample}s; faint: each step",
+            plots.loss_curve(training),
+        )
+    )
+    if everyone.evaluation is not None and everyone.evaluation.roc:
+        figures.append(
+            Figure(
+                "ROC",
+                "how much signal is kept for how much background, held-out events",
+                plots.roc_curve(training),
+            )
+        )
+    return tuple(figures)
+
+
+def _scaling(training: TrainResult) -> str:
+    """Speed on all ranks, on one, and what that says, in words."""
+    everyone = training.all
+    assert everyone.speed is not None  # asked before
+    words = f"{everyone.speed.samples_per_s:.0f} samples/s on {everyone.ranks} ranks"
+    if training.one is not None and training.one.speed is not None:
+        words += (
             f", {training.one.speed.samples_per_s:.0f} on 1: {training.efficiency:.0%} of ideal,"
             f" each rank with a batch of {everyone.batch} and {everyone.threads}"
             f" thread{'s' if everyone.threads > 1 else ''}"
         )
         if training.efficiency > 1.02:
-            scaling += "; more than ideal means that other work slowed the machine on 1 rank"
-    return (
-        Figure("Speed", scaling, plots.scaling(training)),
-        Figure(
-            "Signal from background",
-            f"AUC {training.auc:.3f} against {training.baseline.auc:.3f} of a linear model on the"
-            f" same {training.baseline.val:,} held-out events",
-            plots.auc_bars(training),
-        ),
-        Figure(
-            "Loss",
-            f"from {points[0].loss:.2f} to {smooth:.2f} in {len(points)} steps of"
-            f" {everyone.batch * everyone.ranks} events; faint: each step",
-            plots.loss_curve(training),
-        ),
-        Figure(
-            "ROC",
-            "how much signal is kept for how much background, held-out events",
-            plots.roc_curve(training),
-        ),
-    )
+            words += "; more than ideal means that other work slowed the machine on 1 rank"
+    return words
 
 
 def _shares(training: TrainResult) -> tuple[Share, ...]:
     speed = training.all.speed
-    parts = (
-        ("compute", speed.compute_s),
+    if speed is None:
+        return ()
+    parts: tuple[tuple[str, float], ...] = (
+        ("forward", speed.forward_s),
+        ("backward", max(speed.compute_s - speed.forward_s - speed.update_s, 0.0)),
+        ("update", speed.update_s),
         ("gradients over MPI", speed.communicate_s),
         ("waiting for other ranks", speed.wait_s),
         ("input", speed.input_s),

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.data.samples import Array
 from fairlead.findings import fail
-from fairlead.models.task import Array
 from fairlead.paths import atomic_write
 
 VERSION = 1

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlead.comm import Comm, fronts
-from fairlead.data.rows import Batch, Rows
+from fairlead.data.prefetch import prefetch
+from fairlead.data.samples import Array, Samples
+from fairlead.data.shards import Rows
 from fairlead.findings import FairleadError, fail
-from fairlead.models.task import Array, Course
+from fairlead.models.task import Course
 from fairlead.serial import from_json, to_json
 from fairlead.train import checkpoint
 from fairlead.train.events import EventLog
@@ -123,13 +125,13 @@ def run(
     Raises:
         FairleadError: the loss is no finite number; a file is damaged; a checkpoint could not be written.
     """
-    writer = None
+    writer, batch = None, None
     if config.checkpoints is not None and ranks.rank == 0:
         writer = checkpoint.Writer(config.checkpoints)
-    batches = _batches(config, course, ranks, steps, rows, progress.step)
+    batches = prefetch(_batches(config, course, ranks, steps, rows, progress.step))
     before = progress.points[-1].seconds if progress.points else 0.0
     begun = saved = time.perf_counter()
-    overflows, batch, late, kept = 0, None, False, progress.resumed_from
+    overflows, late, kept = 0, False, progress.resumed_from
     while progress.step < course.steps and not late:
         step = progress.step
         start = time.perf_counter()
@@ -172,20 +174,16 @@ def run(
 
 def _batches(
     config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows, begin: int
-) -> Iterator[Batch]:
+) -> Iterator[Samples]:
     """The batches from step ``begin`` on, the same as a run would get that was never interrupted."""
     augment = steps.recipe.augment
-    batch = course.batch // course.ranks
-    for epoch in range(begin // course.per_epoch, -(-course.steps // course.per_epoch)):
-        first = max(begin - epoch * course.per_epoch, 0)
-        numbers = range(epoch * course.per_epoch + first, course.steps)
-        shuffled = rows.shuffled(batch, config.seed, epoch, begin=first)
-        for number, one in zip(numbers, shuffled, strict=False):
-            if augment is None:
-                yield one
-            else:
-                key = np.random.SeedSequence(config.seed, spawn_key=(2, number, ranks.rank))
-                yield Batch(augment(np.random.default_rng(key), one.inputs), one.targets)
+    for one in rows.steps(course.batch // course.ranks, config.seed, begin):
+        if augment is None:
+            yield one.batch
+        else:
+            key = np.random.SeedSequence(config.seed, spawn_key=(2, one.step, ranks.rank))
+            inputs = augment(np.random.default_rng(key), one.batch.inputs)
+            yield Samples(inputs, one.batch.targets)
 
 
 def _save(
@@ -202,7 +200,7 @@ def _save(
     writer.start(state, time.perf_counter() - begun)
 
 
-def _forward(steps: Steps, batch: Batch) -> float:
+def _forward(steps: Steps, batch: Samples) -> float:
     """Median seconds of a forward pass alone; the state of dropout is put back."""
     kept, seconds = steps.own_state(), []
     for _ in range(_FORWARDS):

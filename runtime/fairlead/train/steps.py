@@ -14,7 +14,8 @@ import numpy as np
 
 from fairlead import comm
 from fairlead.comm import fronts
-from fairlead.models.task import Array, Course, Recipe, Task
+from fairlead.data.samples import Array
+from fairlead.models.task import Course, Recipe, Task
 
 # Layers whose scale and offset no weight decay touches.
 _NORMAL = "normal"

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from fairlead.comm import tensorflow as ours
-from fairlead.models.task import Array, Course, Recipe, Task
+from fairlead.data.samples import Array
+from fairlead.models.task import Course, Recipe, Task
 from fairlead.train.steps import Steps
 
 

@@ -11,7 +11,8 @@ import torch
 from keras import ops
 
 from fairlead.comm.torch import average_tensors
-from fairlead.models.task import Array, Course, Recipe, Task
+from fairlead.data.samples import Array
+from fairlead.models.task import Course, Recipe, Task
 from fairlead.train.steps import Steps
 
 

@@ -14,6 +14,7 @@ each of them; any other exception ends all ranks by ``MPI_Abort``.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -30,11 +31,13 @@ import numpy as np
 from fairlead import comm
 from fairlead.comm import Comm
 from fairlead.data.baseline import roc
-from fairlead.data.rows import Rows, open_rows
+from fairlead.data.samples import Array
+from fairlead.data.shards import Rows
+from fairlead.data.stock import take_stock
 from fairlead.findings import FairleadError, fail
 from fairlead.models import registry
 from fairlead.models.network import parameters
-from fairlead.models.task import Array, Course, Recipe, Task
+from fairlead.models.task import Course, Recipe, Task
 from fairlead.paths import atomic_write
 from fairlead.serial import from_json, to_json
 from fairlead.train import loop, steps
@@ -103,13 +106,13 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     framework = _framework(config)
     task = registry.find(config.model)
     recipe = _recipe(config, task)
-    rows = open_rows(config.data, "train", ranks.rank, ranks.size, skip_damaged=config.skip_damaged)
+    rows = _rows(config, "train", ranks)
     course, stopped_by = _course(config, recipe, rows, ranks)
     import keras
 
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
-    network = steps.make(task, recipe, course, rows.sample, _outputs(task, rows))
+    network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
     initial = ranks.check_buffers_match(network.weights())
     network.broadcast(ranks)
     broadcast = _all_equal(ranks, network, "after the broadcast")
@@ -154,7 +157,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             CheckpointTime(w.step, w.bytes, w.seconds, w.held_s) for w in progress.written
         ),
         resumed_from=progress.resumed_from,
-        damaged=tuple(rows.damaged),
+        damaged=tuple(str(one.path) for one in rows.stock.damaged),
     )
 
 
@@ -165,14 +168,10 @@ def _framework(config: WorkerConfig) -> Any:
     os.environ["KERAS_BACKEND"] = config.backend
     # A keras.json of the user's would change data type or layout; all ranks would write it at once.
     os.environ["KERAS_HOME"] = os.devnull
-    framework: Any
+    framework: Any = importlib.import_module(config.backend)
     if config.backend == "torch":
-        import torch as framework
-
         framework.set_num_threads(config.threads)
     else:
-        import tensorflow as framework
-
         framework.config.threading.set_intra_op_parallelism_threads(config.threads)
         framework.config.threading.set_inter_op_parallelism_threads(1)
     import keras
@@ -181,16 +180,31 @@ def _framework(config: WorkerConfig) -> Any:
     return framework
 
 
+def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
+    """This rank's share of a split; what is damaged is left out, if that was asked for. Collective.
+
+    To leave out what only checksums tell, all files are read before.
+    """
+    skip = config.skip_damaged
+    stock = take_stock(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
+    return Rows(stock, split, ranks.rank, ranks.size, threads=config.threads)
+
+
 def _recipe(config: WorkerConfig, task: Task) -> Recipe:
     """The task's recipe, with what the configuration says otherwise."""
     recipe = task.published if config.published else task.quick
-    given = {"batch": config.batch, "epochs": config.epochs, "dropout": config.dropout}
+    given: dict[str, Any] = {
+        "batch": config.batch,
+        "epochs": config.epochs,
+        "dropout": config.dropout,
+    }
     return replace(recipe, **{k: v for k, v in given.items() if v is not None})
 
 
 def _outputs(task: Task, rows: Rows) -> int:
     """As many as a sample has targets; for classes, as many as the task has."""
-    return rows.target[0] if rows.target else task.network.outputs
+    targets = rows.layout.target_shape
+    return targets[0] if targets else task.network.outputs
 
 
 def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tuple[Course, str]:
@@ -283,7 +297,7 @@ def _evaluate(config: WorkerConfig, ranks: Comm, network: steps.Steps, log: Even
     """
     begun = time.perf_counter()
     network.average_statistics(ranks)
-    rows = open_rows(config.data, "val", ranks.rank, ranks.size, skip_damaged=config.skip_damaged)
+    rows = _rows(config, "val", ranks)
     log.write("evaluate", samples=rows.total)
     outputs: list[Array] = []
     targets: list[Array] = []
