@@ -70,6 +70,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Running",
         "Train a bundled model data-parallel, and report.",
     ),
+    "report": (
+        "fairlead.cli.report:report",
+        "Running",
+        "A kept validation again: its page, or what changed since.",
+    ),
 }
 
 EPILOG = """\

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.findings import Finding, Severity
-from fairlead.validate.evidence import Evidence
+from fairlead.validate.evidence import Culprit, Evidence
 from fairlead.validate.model import Measurement, Way, What
 
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
@@ -93,10 +93,17 @@ def other_mpi(m: Measurement, evidence: Evidence) -> Reason | None:
 
 
 def culprit(m: Measurement, evidence: Evidence) -> Reason | None:
-    """A node, link or rank was found slower than its like; all wait for it."""
-    if not evidence.culprits or m.ranks < 2:
+    """A node, link or rank that takes part was found slower than its like; all wait for it."""
+
+    def takes_part(one: Culprit) -> bool:
+        if m.what is What.PINGPONG and m.nodes > 1:  # two nodes, which the subject names
+            return any(host in m.subject for host in one.hosts)
+        return m.ranks > 1 and m.nodes >= one.from_nodes
+
+    concerned = [one for one in evidence.culprits if takes_part(one)]
+    if not concerned:
         return None
-    worst = max(evidence.culprits, key=lambda c: c.times)
+    worst = max(concerned, key=lambda c: c.times)
     return Reason(
         f"{worst.name} is {worst.times:.2g} × as slow as its like: {worst.seen}",
         "leave it out, and tell the site",

@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 from fairlead.site.model import Reference, Site
+from fairlead.validate.evidence import Bound, Bounds
 from fairlead.validate.model import Measurement, What
 
 # How many times the bound a sound machine still is, judged: protocols, copies and the meeting of ranks cost
@@ -22,35 +23,6 @@ from fairlead.validate.model import Measurement, What
 REACH = {What.PINGPONG: 2.0, What.ALLREDUCE: 3.0, What.BROADCAST: 3.0, What.CHECKPOINT: 2.0}
 _BEYOND_CACHES = 64_000_000  # bytes; less may never leave the caches, which are faster than memory
 _DOMINATES_S = 100e-6  # seconds on the link beside which any latency is small
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A number of the machine, and who says it.
-
-    Attributes:
-        value: bytes a second, or seconds.
-    """
-
-    value: float
-    source: str
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What is known of the machine.
-
-    Attributes:
-        link: bytes a second that a node can send.
-        latency: seconds of the smallest message between two nodes, one way.
-        memory: bytes a second that all cores of a node read and write together.
-        disk: bytes a second to the storage.
-    """
-
-    link: Bound | None = None
-    latency: Bound | None = None
-    memory: Bound | None = None
-    disk: Bound | None = None
 
 
 @dataclass(frozen=True)

@@ -142,12 +142,14 @@ def _line(
     after: Mapping[str, State],
 ) -> LineChange:
     slow, fast = (new, old) if new.smaller_is_better else (old, new)
-    ratio = stats.ratio_of_medians(slow.samples, fast.samples) if old.samples and new.samples else None
+    ratio = (
+        stats.ratio_of_medians(slow.samples, fast.samples) if old.samples and new.samples else None
+    )
     times = ratio.value if ratio else 1.0
     change = Change.UNKNOWN
     if p is not None and p < stats.ALPHA:
-        change = Change.SAME if abs(times - 1) <= MATTERS else Change.SLOWER
-        change = Change.FASTER if times < 1 - MATTERS else change
+        moved = Change.SLOWER if times > 1 else Change.FASTER
+        change = moved if abs(times - 1) > MATTERS else Change.SAME
     elif p is not None:
         least = stats.smallest_p(len(old.samples), len(new.samples)) * lines
         change = Change.SAME

@@ -61,9 +61,7 @@ def _lines(value: Any, indent: str) -> Iterator[str]:
         yield json.dumps(value, allow_nan=False)
 
 
-def read(
-    path: Path, cls: type[T], schema: str, version: int, called: str, remedy: str
-) -> T:
+def read(path: Path, cls: type[T], schema: str, version: int, called: str, remedy: str) -> T:
     """The value in ``path``.
 
     Args:
@@ -101,7 +99,11 @@ def read(
 
 def _mistake(path: Path, called: str, why: str, remedy: str) -> Finding:
     return error(
-        f"this is not {called} that can be used", where=str(path), why=why, remedy=remedy, check=CHECK
+        f"this is not {called} that can be used",
+        where=str(path),
+        why=why,
+        remedy=remedy,
+        check=CHECK,
     )
 
 

@@ -12,6 +12,35 @@ from fairlead.findings import Finding
 
 
 @dataclass(frozen=True)
+class Bound:
+    """A number of the machine, and who says it.
+
+    Attributes:
+        value: bytes a second, or seconds.
+    """
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How fast the hardware is, as far as that is known; see :mod:`fairlead.validate.bounds`.
+
+    Attributes:
+        link: bytes a second that a node can send.
+        latency: seconds of the smallest message between two nodes, one way.
+        memory: bytes a second that all cores of a node read and write together.
+        disk: bytes a second to the storage.
+    """
+
+    link: Bound | None = None
+    latency: Bound | None = None
+    memory: Bound | None = None
+    disk: Bound | None = None
+
+
+@dataclass(frozen=True)
 class Shares:
     """What part of a training step's time went where, each of 0 to 1; medians over steps and ranks.
 
@@ -32,11 +61,15 @@ class Culprit:
         name: e.g. ``node n0017``.
         seen: in words, with the numbers, e.g. ``its link carries 1.9 GB/s, the others 12.1``.
         times: how many times slower.
+        hosts: whose it is.
+        from_nodes: nodes of the smallest launch that it takes part in: a job's hosts are filled in order.
     """
 
     name: str
     seen: str
     times: float
+    hosts: tuple[str, ...] = ()
+    from_nodes: int = 1
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, field
 
 from fairlead.proof import Proof
-from fairlead.validate.evidence import Evidence
+from fairlead.validate.evidence import Bounds, Evidence
 
 SCHEMA, SCHEMA_VERSION = "fairlead/validation", 1
 
@@ -210,6 +210,7 @@ class Validation:
         seconds: of the whole run.
         command: as it was typed.
         evidence: what verdicts were reasoned from; see :mod:`fairlead.validate.because`.
+        bounds: of the hardware, as they were known.
         steps: of the training on most ranks, one a rank.
         steps_of: the key of the measurement that they belong to.
         proof: what every rank of the largest launch saw of its MPI; None where nothing was launched so.
@@ -222,7 +223,8 @@ class Validation:
     machine: Machine
     measurements: tuple[Measurement, ...]
     verdicts: tuple[Verdict, ...]
-    evidence: Evidence = Evidence()
+    evidence: Evidence = field(default_factory=Evidence)
+    bounds: Bounds = field(default_factory=Bounds)
     steps: tuple[StepTimes, ...] = ()
     steps_of: str = ""
     proof: Proof | None = None

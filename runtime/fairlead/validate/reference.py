@@ -29,8 +29,8 @@ class Kept:
     Attributes:
         key: of the measurement (:attr:`Measurement.key`).
         unit: of ``median``, ``low`` and ``high``.
-        low, high: between which another day is normal: the inner eight tenths of the samples, and at
-            least 5 % to either side of the median.
+        low, high: between which another day is normal: the inner half of the samples, the interval of
+            their median, and at least 5 % to either side of it.
         repeats: that it was made of.
         crowded: ranks shared cores.
         when: ISO 8601 with time zone.
@@ -131,14 +131,15 @@ def make(validation: Validation) -> References:
 
 
 def _kept(m: Measurement, validation: Validation) -> Kept:
-    median = stats.summarize(m.samples).median
-    low, high = stats.inner(m.samples)
+    seen = stats.summarize(m.samples)
+    assert seen.low is not None and seen.high is not None  # there are enough samples
+    median, (low, high) = seen.median, stats.inner(m.samples)
     return Kept(
         key=m.key,
         unit=m.unit,
         median=median,
-        low=min(low, median * (1 - _LEAST)),
-        high=max(high, median * (1 + _LEAST)),
+        low=min(low, seen.low, median * (1 - _LEAST)),
+        high=max(high, seen.high, median * (1 + _LEAST)),
         repeats=len(m.samples),
         crowded=m.crowded,
         when=validation.begun,

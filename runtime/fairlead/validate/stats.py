@@ -74,9 +74,7 @@ def summarize(samples: Sequence[float]) -> Summary:
     """
     values = _sorted(samples)
     low, high, reached = _interval(values)
-    return Summary(
-        len(values), float(np.median(values)), low, high, reached, outliers(samples)
-    )
+    return Summary(len(values), float(np.median(values)), low, high, reached, outliers(samples))
 
 
 def _sorted(samples: Sequence[float]) -> Floats:
@@ -117,7 +115,7 @@ def outliers(samples: Sequence[float]) -> tuple[int, ...]:
     return tuple(map(int, np.flatnonzero((values < first - fence) | (values > third + fence))))
 
 
-def inner(samples: Sequence[float], part: float = 0.8) -> tuple[float, float]:
+def inner(samples: Sequence[float], part: float = 0.5) -> tuple[float, float]:
     """Between which the inner ``part`` of the samples lies, by interpolation."""
     values = _sorted(samples)
     low, high = np.quantile(values, ((1 - part) / 2, (1 + part) / 2))

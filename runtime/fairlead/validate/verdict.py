@@ -20,8 +20,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from fairlead.validate import because, bounds, stats
-from fairlead.validate.bounds import Bounds, Limit
-from fairlead.validate.evidence import Evidence
+from fairlead.validate.bounds import Limit
+from fairlead.validate.evidence import Bounds, Evidence
 from fairlead.validate.model import (
     Basis,
     Expected,
@@ -78,14 +78,20 @@ def _one(
     if m.wrong:
         said = f"{m.wrong} answer{'s were' if m.wrong > 1 else ' was'} wrong in {len(m.samples)} repeats"
         mistaken = because.other_mpi(m, evidence)
-        remedy = mistaken.remedy if mistaken else "fairlead doctor; do not trust results of this machine"
+        remedy = (
+            mistaken.remedy if mistaken else "fairlead doctor; do not trust results of this machine"
+        )
         said += f"; {mistaken.text}" if mistaken else ""
         return Verdict(m.key, State.WRONG, None, None, said, remedy)
     if not all(0 < value < math.inf for value in m.samples):
-        return _unknown(m, None, "a repeat took no time at all, or for ever: the clock is at fault", "")
+        return _unknown(
+            m, None, "a repeat took no time at all, or for ever: the clock is at fault", ""
+        )
     if len(m.samples) < stats.FEWEST:
         had = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
-        return _unknown(m, None, f"{had}, and {stats.FEWEST} is the least that says anything", _AGAIN)
+        return _unknown(
+            m, None, f"{had}, and {stats.FEWEST} is the least that says anything", _AGAIN
+        )
     seen = stats.summarize(m.samples)
     twin = twins.get(_without_way(m)) if m.way is Way.CONTAINER else None
     native = _by_native(twin) if twin else None
@@ -102,7 +108,11 @@ def _one(
 
 
 def _save(m: Measurement) -> str:
-    return "" if m.crowded else "fairlead validate --save-reference, once this machine is known to be well"
+    return (
+        ""
+        if m.crowded
+        else "fairlead validate --save-reference, once this machine is known to be well"
+    )
 
 
 def _unknown(m: Measurement, expected: Expected | None, why: str, remedy: str) -> Verdict:
@@ -157,8 +167,8 @@ def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence)
         why = f"faster than what should be possible ({expected.source}): that number is not this machine's"
         return _unknown(m, expected, why, "mend the profile: fairlead site check")
     if slow:
-        why = because.reason(m, evidence)
-        return Verdict(m.key, State.SLOW, expected, times, why.text, why.remedy)
+        reason = because.reason(m, evidence)
+        return Verdict(m.key, State.SLOW, expected, times, reason.text, reason.remedy)
     if not within:
         why = (
             f"its median is {times:.2f} × slower than expected, and its interval reaches what is normal"
@@ -171,7 +181,9 @@ def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence)
     better = seen.high < expected.low if time else seen.low > expected.high
     if better and expected.basis is Basis.REFERENCE:
         why = f"{1 / times:.2f} × faster than the reference: something has changed for the better"
-        return Verdict(m.key, State.NORMAL, expected, times, why, "fairlead validate --save-reference")
+        return Verdict(
+            m.key, State.NORMAL, expected, times, why, "fairlead validate --save-reference"
+        )
     return Verdict(m.key, State.NORMAL, expected, times)
 
 
@@ -189,7 +201,9 @@ def headline(validation: Validation) -> str:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        return f"{count[state]} {of} are slow, the worst {most.times:.2g} × slower than it should be."
+        return (
+            f"{count[state]} {of} are slow, the worst {most.times:.2g} × slower than it should be."
+        )
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
         told = f"; of {rest} nothing can be told" if rest else ""
