@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import shutil
-import subprocess
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,8 +125,8 @@ def page() -> Iterator[Page]:
     """A tab of a browser of its own, which ends with the block."""
     program = found()
     assert program
-    ours, browsers = os.pipe(), os.pipe()
-    with tempfile.TemporaryDirectory() as profile:
+    commands, answers = os.pipe(), os.pipe()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         argv = [
             program,
             "--headless",
@@ -136,20 +137,18 @@ def page() -> Iterator[Page]:
             "--remote-debugging-pipe",
             f"--user-data-dir={profile}",
         ]
-        # The browser reads commands from 3 and answers on 4.
-        plumbing = f'exec "$@" 3<&{browsers[0]} 4>&{ours[1]}'
-        running = subprocess.Popen(
-            ["sh", "-c", plumbing, "sh", *argv],
-            pass_fds=(browsers[0], ours[1]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+        # The browser reads commands from 3 and answers on 4; first out of the way of those two.
+        reads, writes = (
+            fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in (commands[0], answers[1])
         )
-        os.close(browsers[0])
-        os.close(ours[1])
+        quiet = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
+        dups = [(os.POSIX_SPAWN_DUP2, reads, 3), (os.POSIX_SPAWN_DUP2, writes, 4)]
+        pid = os.posix_spawn(program, argv, os.environ, file_actions=[quiet, *dups])
+        for fd in (reads, writes, commands[0], answers[1]):
+            os.close(fd)
         try:
-            yield Page(browsers[1], ours[0])
+            yield Page(commands[1], answers[0])
         finally:
-            running.terminate()
-            running.wait(30)
-            os.close(browsers[1])
+            os.close(commands[1])  # at the end of its commands it ends
+            os.kill(pid, signal.SIGTERM)
+            os.waitpid(pid, 0)

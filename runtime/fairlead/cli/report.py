@@ -26,9 +26,13 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="A kept validation again: its page, or what changed since.")
+@click.command(
+    epilog=EPILOG, short_help="A kept validation again: its page, or what changed since."
+)
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option("--list", "list_them", is_flag=True, help="The validations that are kept, the newest last.")
+@click.option(
+    "--list", "list_them", is_flag=True, help="The validations that are kept, the newest last."
+)
 @click.option(
     "--compare",
     nargs=2,
@@ -171,7 +175,9 @@ def comparison_text(found: Comparison, before: Validation, after: Validation) ->
             body = table(rows, ("line", "before", "after", "", "p"), indent="  ")
             parts.append(f"{click.style(title, fg=colour, bold=True)}: {len(lines)}\n{body}")
     same, unknown = found.of(Change.SAME), found.of(Change.UNKNOWN)
-    parts.append(f"{click.style('No significant change', bold=True)}: {len(same)} of {len(found.lines)} lines")
+    parts.append(
+        f"{click.style('No significant change', bold=True)}: {len(same)} of {len(found.lines)} lines"
+    )
     if unknown:
         rows = [(line.key, line.why) for line in unknown]
         body = table(rows, indent="  ", width=columns())

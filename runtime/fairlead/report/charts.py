@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 440, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 12, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 22, 12, 44
 
 
 @dataclass(frozen=True)

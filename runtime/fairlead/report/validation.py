@@ -97,6 +97,9 @@ def render(validation: Validation) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     state = worst(validation.verdicts)
+    told = " ".join(v.because for v in validation.verdicts)
+    culprits = [c for c in validation.evidence.culprits if c.name not in told]
+    well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
     ranks = _ranks(validation)
     steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
     facts = validation.machine.facts
@@ -104,12 +107,13 @@ def render(validation: Validation) -> str:
     drawn += filter(None, (figures.bandwidth(validation, w) for w in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST)))  # fmt: skip
     return environment.from_string(template).render(
         v=validation,
-        word=WORD[state],
-        state=state.value,
+        word=well,
+        state=state.value if well == WORD[state] else "look here",
         headline=headline(validation),
         counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
         numbers=_numbers(validation),
         groups=groups(validation),
+        culprits=culprits,
         figures=drawn,
         efficiency=_efficiency(validation),
         several=len(figures.models(validation)) > 1,
@@ -203,8 +207,8 @@ def _efficiency(validation: Validation) -> tuple[EfficiencyRow, ...]:
 
 
 def _share(m: Measurement, one: Measurement) -> str:
-    found = stats.ratio_of_medians(m.samples, one.samples)
-    return percent(found.value / (m.ranks / one.ranks))
+    fast, base = stats.summarize(m.samples).median, stats.summarize(one.samples).median
+    return percent(fast / base / (m.ranks / one.ranks))
 
 
 def _ratio(here: dict[Way, Measurement]) -> str:

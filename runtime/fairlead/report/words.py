@@ -25,6 +25,8 @@ def _digits(value: float) -> str:
 
 def label(m: Measurement) -> str:
     """A measurement in words: ``allreduce of 64 MiB, 64 ranks on 8 nodes, container``."""
+    if m.what is What.START:
+        return f"start: {m.subject}, {where(m)}, {name_of(m.way)}"
     what = ("training" if m.what is What.TRAIN else m.what.value) + (
         f" of {m.subject}" if m.subject else ""
     )

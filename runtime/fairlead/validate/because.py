@@ -152,7 +152,7 @@ def waits_for_input(m: Measurement, evidence: Evidence) -> Reason | None:
     if shares.communication > shares.input:
         return None
     return Reason(
-        f"{shares.input:.0%} of a step is waiting for samples",
+        f"{100 * shares.input:.0f} % of a step is waiting for samples",
         "stage the data in (--stage-in), or more readers a rank",
     )
 
@@ -163,7 +163,7 @@ def waits_for_messages(m: Measurement, evidence: Evidence) -> Reason | None:
     if m.what is not What.TRAIN or shares is None or shares.communication < _MESSAGES_BOUND:
         return None
     return Reason(
-        f"{shares.communication:.0%} of a step is communication that computing does not hide",
+        f"{100 * shares.communication:.0f} % of a step is communication that computing does not hide",
         "a larger batch a rank; --comm with compression (FAIRLEAD_COMM_COMPRESSION=bf16)",
     )
 

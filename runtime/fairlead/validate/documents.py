@@ -45,14 +45,14 @@ def text(value: Any, schema: str, version: int) -> str:
 
 
 def _lines(value: Any, indent: str) -> Iterator[str]:
-    """What ``json.dumps(value, indent=1)`` gives, whose line a number of a long list is too long to read."""
+    """What ``json.dumps(value, indent=1)`` gives, but a list of numbers in one line instead of a line a number."""
     inner = indent + " "
     if isinstance(value, dict) and value:
         for i, (key, item) in enumerate(value.items()):
             yield f"{',' if i else '{'}\n{inner}{json.dumps(key)}: "
             yield from _lines(item, inner)
         yield f"\n{indent}}}"
-    elif isinstance(value, list) and any(isinstance(v, dict | list) for v in value):
+    elif isinstance(value, list) and value and isinstance(value[0], dict | list):
         for i, item in enumerate(value):
             yield f"{',' if i else '['}\n{inner}"
             yield from _lines(item, inner)
@@ -129,7 +129,7 @@ def _mistakes(hint: Any, data: Any, at: str) -> Iterator[str]:
             yield f"{where}: a list is wanted, not {_kind(data)}"
         elif arguments[0] is float:  # by far the most, and seldom wrong
             for i, item in enumerate(data):
-                if type(item) is not float:
+                if type(item) is not float or not math.isfinite(item):
                     yield from _mistakes(float, item, f"{at}[{i}]")
         else:
             for i, item in enumerate(data):

@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 FEWEST = 5  # values; fewer say nothing
 CONFIDENCE = 0.95
 ALPHA = 1 - CONFIDENCE
-_RESAMPLES = 4000
+_RESAMPLES = 2000
 _SEED = 20180416
 _EXACT = 60  # values of both sides, up to which the null distribution is counted out
 _FENCE = 1.5  # interquartile ranges; Tukey's
@@ -142,9 +142,13 @@ def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Ratio:
 
 
 def _medians(values: Floats, source: np.random.Generator) -> Floats:
-    """Medians of as many values each, drawn with replacement; shape (resamples,)."""
-    drawn: Floats = np.median(source.choice(values, (_RESAMPLES, len(values))), axis=1)
-    return drawn
+    """Medians of as many of the sorted values each, drawn with replacement; shape (resamples,)."""
+    n = len(values)
+    # The values are sorted, so their places can be sorted for them: small whole numbers, which is quick.
+    places = source.integers(n, size=(_RESAMPLES, n), dtype=np.uint16 if n < 1 << 16 else np.uint32)
+    places.partition(((n - 1) // 2, n // 2), axis=1)
+    middle: Floats = (values[places[:, (n - 1) // 2]] + values[places[:, n // 2]]) / 2
+    return middle
 
 
 def rank_sum(one: Sequence[float], other: Sequence[float]) -> float:
