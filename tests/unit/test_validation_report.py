@@ -12,11 +12,12 @@ import pytest
 from tests.unit.test_report import VOID, parsed
 from tests.unit.validated import HOSTS, demo, kept, times, with_verdicts
 
+from fairlead.proof import Proof, RankProof
 from fairlead.report import charts, figures
 from fairlead.report.rows import COLUMNS, as_csv
 from fairlead.report.validation import render, write_validation
 from fairlead.report.words import amount, label, size
-from fairlead.validate import history
+from fairlead.validate import history, proved
 from fairlead.validate.evidence import Culprit, Evidence
 from fairlead.validate.model import Machine, Measurement, State, Validation, Way, What
 
@@ -30,7 +31,7 @@ def test_page_of_64_ranks_and_1000_steps_is_whole_self_contained_and_small() -> 
     assert all(value == "data:," for value in found.loads)
     assert not re.search(r"https?://|url\(|@import|<script|<img|<iframe", PAGE)
     assert len(PAGE.encode()) < 300_000
-    assert found.seen.count("svg") == 4 + 1 + len(FULL.measurements)
+    assert found.seen.count("svg") == 6 + 1 + len(FULL.measurements)
 
 
 def test_page_says_the_verdict_first_then_all_sections() -> None:
@@ -196,6 +197,9 @@ def test_strip_draws_outliers_hollow_and_stays_within() -> None:
     svg = charts.strip((1.0, 1.1, 1.2, 9.0), (3,), (1.0, 1.2), (0.1, 1.3), 1.1)
     assert svg.count("h0") == 3 and svg.count("a2.6") == 2
     assert all(0 <= float(x) <= 140 for x in re.findall(r"M([\d.-]+) 9", svg))
+    assert (
+        "9a2.6" in svg.split('class="o"')[1] and float(re.findall(r'd="M([\d.]+) 9a', svg)[0]) > 130
+    )
     charts.strip((1.0,) * 5, (), (1.0, 1.0), None, 1.0)
 
 
@@ -232,6 +236,31 @@ def test_labels_say_what_where_and_how() -> None:
     )
     start = Measurement(What.START, Way.CONTAINER, (), 1, subject="MPI_Init")
     assert label(start) == "start: MPI_Init, 1 rank, container"
+
+
+def test_proof_shows_ranks_that_saw_something_else_first() -> None:
+    assert FULL.proof
+    ranks = list(FULL.proof.ranks)
+    assert all(r.as_planned for r in ranks) and len(ranks) == 64
+    ranks[20] = dataclasses.replace(ranks[20], as_planned=False, transport="ofi: tcp")
+    page = render(
+        dataclasses.replace(FULL, proof=dataclasses.replace(FULL.proof, ranks=tuple(ranks)))
+    )
+    rows = re.findall(r'data-name="ranks">([^<]+)<', page[page.index("Proof:") :])
+    assert rows[:3] == ["20", "0–7", "8–15"] and "16–19" in rows and "21–23" in rows
+    assert page.count(">FAIL<") == 1
+
+
+def test_proof_kept_holds_each_rank_against_the_plan() -> None:
+    rank = RankProof(0, 2, "h", "/mpi", 7, 1, "MPICH 5", "ofi", ("cxi",), True, {})
+    ranks = [rank] + [
+        dataclasses.replace(rank, **change)
+        for change in ({"size": 1}, {"mpi_count": 2}, {"mpi_path": "/own"}, {"mpi_inode": 8})
+    ]
+    kept_ = proved.of(Proof(2, "/mpi", 7, "MPICH 5", tuple(ranks), (), 1.0))
+    assert [r.as_planned for r in kept_.ranks] == [True, False, False, False, False]
+    own = proved.of(Proof(2, "/mpi", 0, "MPICH 5", tuple(ranks), (), 1.0))  # no inode to compare
+    assert [r.as_planned for r in own.ranks] == [True, False, False, False, True]
 
 
 def test_states_all_have_a_word_of_the_page() -> None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from fairlead.findings import Finding, Severity
 from fairlead.proof import Proof, RankProof
+from fairlead.validate import proved
 from fairlead.validate.evidence import Bound, Bounds, Culprit, Evidence, Shares
-from fairlead.validate.model import Machine, Measurement, StepTimes, Validation, Way, What
+from fairlead.validate.model import Machine, Measurement, Proved, StepTimes, Validation, Way, What
 from fairlead.validate.reference import Kept, make
 from fairlead.validate.verdict import judge
 
@@ -157,13 +158,13 @@ def times(source: np.random.Generator, steps: int, bad_node: int | None) -> tupl
     )
 
 
-def proof(mpi: str) -> Proof:
+def proof(mpi: str) -> Proved:
     file = "/opt/fairlead/mpi/libmpi.so.12"
     ranks = tuple(
         RankProof(r, 64, HOSTS[r // RANKS_A_NODE], file, 4711, 1, mpi, "ofi", ("cxi",), True, {})
         for r in range(64)
     )
-    return Proof(64, file, 4711, mpi, ranks, (), 2.4)
+    return proved.of(Proof(64, file, 4711, mpi, ranks, (), 2.4))
 
 
 def kept() -> dict[str, Kept]:

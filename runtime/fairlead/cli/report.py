@@ -79,6 +79,7 @@ def report(
 
 
 def _list(as_json: bool) -> int:
+    _needs("numpy")
     from fairlead.validate import history
     from fairlead.validate.verdict import headline, worst
 

@@ -56,32 +56,33 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def chart(x: Axis, y: Axis, series: Sequence[Series], words: str) -> str:
+def chart(x: Axis, y: Axis, series: Sequence[Series], words: str, height: int = HEIGHT) -> str:
     """An ``<svg>`` of lines.
 
     Args:
+        height: of the viewBox, which is :data:`WIDTH` wide.
         words: what it shows, for those who do not see it.
     """
 
     def at(px: float, py: float) -> str:
-        return f"{_x(x, px):.1f} {_y(y, py):.1f}"
+        return f"{_x(x, px):.1f} {_y(y, py, height):.1f}"
 
     out = [
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{_escaped(words)}">'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{_escaped(words)}">'
     ]
     for value, label in y.ticks:
-        line = _y(y, value)
+        line = _y(y, value, height)
         out.append(f'<path class="grid" d="M{_LEFT} {line:.1f}H{WIDTH - _RIGHT}"/>')
         out.append(f'<text x="{_LEFT - 8}" y="{line + 4:.1f}" class="end">{_escaped(label)}</text>')
     for value, label in x.ticks:
         line = _x(x, value)
-        out.append(f'<path class="grid" d="M{line:.1f} {HEIGHT - _BOTTOM}v4"/>')
+        out.append(f'<path class="grid" d="M{line:.1f} {height - _BOTTOM}v4"/>')
         out.append(
-            f'<text x="{line:.1f}" y="{HEIGHT - _BOTTOM + 19}" class="mid">{_escaped(label)}</text>'
+            f'<text x="{line:.1f}" y="{height - _BOTTOM + 19}" class="mid">{_escaped(label)}</text>'
         )
-    out.append(f'<path class="axis" d="M{_LEFT} {HEIGHT - _BOTTOM}H{WIDTH - _RIGHT}"/>')
+    out.append(f'<path class="axis" d="M{_LEFT} {height - _BOTTOM}H{WIDTH - _RIGHT}"/>')
     out.append(
-        f'<text x="{(_LEFT + WIDTH - _RIGHT) / 2:.0f}" y="{HEIGHT - 6}" class="mid">{_escaped(x.title)}</text>'
+        f'<text x="{(_LEFT + WIDTH - _RIGHT) / 2:.0f}" y="{height - 6}" class="mid">{_escaped(x.title)}</text>'
     )
     for one in series:
         if one.band:
@@ -96,7 +97,7 @@ def chart(x: Axis, y: Axis, series: Sequence[Series], words: str) -> str:
             for px, py in one.points:
                 tip = f"{one.name}: {_label(x, px)}, {py:.4g}"
                 out.append(
-                    f'<circle class="dot {one.style}" cx="{_x(x, px):.1f}" cy="{_y(y, py):.1f}" r="{3 if one.style == "a" else 5}">'
+                    f'<circle class="dot {one.style}" cx="{_x(x, px):.1f}" cy="{_y(y, py, height):.1f}" r="{3 if one.style == "a" else 5}">'
                     f"<title>{_escaped(tip)}</title></circle>"
                 )
     return "".join([*out, "</svg>"])
@@ -106,8 +107,8 @@ def _x(axis: Axis, value: float) -> float:
     return _LEFT + axis.place(value) * (WIDTH - _LEFT - _RIGHT)
 
 
-def _y(axis: Axis, value: float) -> float:
-    return HEIGHT - _BOTTOM - axis.place(value) * (HEIGHT - _TOP - _BOTTOM)
+def _y(axis: Axis, value: float, height: int) -> float:
+    return height - _BOTTOM - axis.place(value) * (height - _TOP - _BOTTOM)
 
 
 def _label(axis: Axis, value: float) -> str:
@@ -143,8 +144,11 @@ def strip(
     normal: tuple[float, float] | None,
     median: float,
 ) -> str:
-    """Every repeat as a dot, outliers hollow; the interval of the median, and what is normal behind it."""
-    shown = [*samples, *(interval or ())]
+    """Every repeat as a dot, outliers hollow, those that are far at the edge; the interval of the median, and what is normal behind it."""
+    far = set(outliers)
+    near = [v for i, v in enumerate(samples) if i not in far]
+    # Outliers that would squeeze the rest are drawn at the edge.
+    shown = [*near, *(interval or ()), median]
     low, high = min(shown), max(shown)
     if normal:  # of a bound, only the near end is of interest
         low, high = min(low, max(normal[0], low / 1.3)), max(high, min(normal[1], high * 1.3))
@@ -152,7 +156,7 @@ def strip(
     low, high = low - room, high + room
 
     def at(value: float) -> float:
-        return 140 * float(min(max((value - low) / (high - low), 0.0), 1.0))
+        return 4 + 132 * float(min(max((value - low) / (high - low), 0.0), 1.0))
 
     out = ['<svg class="strip" viewBox="0 0 140 18" aria-hidden="true">']
     if normal:
@@ -160,8 +164,6 @@ def strip(
         out.append(f'<path class="normal" d="M{left:.1f} 0H{right:.1f}V18H{left:.1f}z"/>')
     if interval:
         out.append(f'<path class="ci" d="M{at(interval[0]):.1f} 9H{at(interval[1]):.1f}"/>')
-    far = set(outliers)
-    near = [v for i, v in enumerate(samples) if i not in far]
     out.append(f'<path class="s" d="{"".join(f"M{at(v):.1f} 9h0" for v in near[:60])}"/>')
     hollow = "".join(
         f"M{at(samples[i]) - 2.6:.1f} 9a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0" for i in outliers

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,15 @@ from fairlead.report.charts import Axis, Series, chart, decades, heat
 from fairlead.report.words import count, name_of, percent, size
 from fairlead.validate import stats
 from fairlead.validate.bounds import Limit, limit
-from fairlead.validate.model import Basis, Measurement, StepTimes, Validation, Way, What
+from fairlead.validate.model import (
+    Basis,
+    Measurement,
+    StepTimes,
+    Validation,
+    Verdict,
+    Way,
+    What,
+)
 from fairlead.validate.verdict import efficiency
 
 _STYLE = {Way.NATIVE: "b", Way.CONTAINER: "a", Way.IMAGE: "c"}
@@ -198,14 +207,45 @@ def bandwidth(validation: Validation, what: What) -> Figure | None:
         tuple((float(b), _tick(b)) for b in _thinned(sizes)),
     )
     where = f"{count(ranks, 'rank')} on {count(nodes, 'node')}"
+    drawn = chart(
+        across, decades(heights, ""), series, f"{what.value} bandwidth against size on {where}"
+    )
+    below, said = _against(found, verdicts, across)
     return Figure(
         f"{what.value.capitalize()}, {where}",
-        f"GB/s{': bytes of a rank over time' if what is What.ALLREDUCE else ''}; shaded: 95 % interval",
-        chart(
-            across, decades(heights, ""), series, f"{what.value} bandwidth against size on {where}"
-        ),
+        f"GB/s{', bytes of a rank over time' if what is What.ALLREDUCE else ''}; shaded: 95 % interval{said}",
+        drawn + below,
         tuple(legend),
     )
+
+
+def _against(
+    found: Sequence[Measurement], verdicts: Mapping[Measurement, Verdict], across: Axis
+) -> tuple[str, str]:
+    """The same over its reference, where the band of what is normal can be seen; and a word on it."""
+    series: list[Series] = []
+    band: dict[int, tuple[float, float]] = {}
+    for way in (Way.NATIVE, Way.CONTAINER, Way.IMAGE):
+        points = []
+        for m in sorted((m for m in found if m.way is way), key=lambda m: m.bytes or 0):
+            e = verdicts[m].expected
+            if e and e.basis is Basis.REFERENCE and m.bytes:
+                points.append((float(m.bytes), 100 * e.value / stats.summarize(m.samples).median))
+                low, high = 100 * e.value / e.high, 100 * e.value / e.low
+                before = band.get(m.bytes, (low, high))
+                band[m.bytes] = (min(low, before[0]), max(high, before[1]))
+        if points:
+            series.append(Series(name_of(way), tuple(points), _STYLE[way]))
+    if len(band) < 2:
+        return "", ""
+    usual = Series("reference", (), "ref", tuple((float(b), *band[b]) for b in sorted(band)))
+    values = [y for s in series for _, y in s.points] + [y for pair in band.values() for y in pair]
+    low, high = min(80.0, *values) - 2, max(120.0, *values) + 2
+    step = next(s for s in (20, 50, 100, 200, 500, 1000, 10**9) if (high - low) / s < 5)
+    ticks = range(math.ceil(low / step) * step, int(high) + 1, step)
+    axis = Axis("", low, high, tuple((float(v), f"{v} %") for v in ticks), log=False)
+    words = "The same, in percent of this site's reference"
+    return chart(across, axis, [usual, *series], words, 170), "; below, in percent of the reference"
 
 
 def _tick(amount: int) -> str:

@@ -118,7 +118,7 @@ def tables(validation: Validation) -> tuple[Table, ...]:
         ),
     )
     for number, (m, v) in enumerate(pairs):
-        title = _TITLES[m.what] + (f": {m.subject}" if m.subject else "")
+        title = _TITLES[m.what] + (f" of {m.subject}" if m.what is What.TRAIN else "")
         title += f", by {m.launcher}" if m.launcher else ""
         titles.setdefault(title, []).append(_row(m, v, number < _STRIPS))
     return tuple(_table(title, rows) for title, rows in titles.items())
@@ -149,7 +149,7 @@ def _row(m: Measurement, v: Verdict, draw: bool) -> Row:
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
     return Row(
-        where=where(m),
+        where=where(m) if m.what is What.TRAIN or not m.subject else f"{m.subject}, {where(m)}",
         way=name_of(m.way),
         median=median,
         interval=interval,

@@ -11,12 +11,11 @@ makes its pictures of the measurements, ``validation.html.j2`` sets it.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead import __version__
 from fairlead.paths import atomic_write
-from fairlead.proof import RankProof
 from fairlead.report import figures
 from fairlead.report.rows import ORDER, WORD, as_csv, groups, tables
 from fairlead.report.words import amount, count, label, percent, size
@@ -26,6 +25,7 @@ from fairlead.validate.model import (
     SCHEMA,
     SCHEMA_VERSION,
     Measurement,
+    RankSaw,
     State,
     Validation,
     Way,
@@ -48,11 +48,10 @@ class Number:
 
 @dataclass(frozen=True)
 class ProofLine:
-    """Ranks in a row that saw the same: what the first of them saw, and whether that was planned."""
+    """Ranks in a row that saw the same, and what the first of them saw."""
 
     ranks: str
-    saw: RankProof
-    planned: bool
+    saw: RankSaw
 
 
 @dataclass(frozen=True)
@@ -226,18 +225,13 @@ def _ranks(validation: Validation) -> tuple[ProofLine, ...]:
     if proof is None:
         return ()
 
-    def planned(p: RankProof) -> bool:
-        file = p.mpi_path == proof.planned_file and p.mpi_count == 1
-        inode = not proof.planned_inode or p.mpi_inode == proof.planned_inode
-        return file and inode and p.size == proof.asked
-
-    def seen(p: RankProof) -> tuple[object, ...]:
-        return (p.host, p.size, p.version, p.mpi_path, p.mpi_inode, p.transport, planned(p))
+    def seen(p: RankSaw) -> RankSaw:
+        return replace(p, rank=0)
 
     rows = []
     for _, alike in itertools.groupby(proof.ranks, seen):
         ranks = list(alike)
         first, last = ranks[0], ranks[-1]
         name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"
-        rows.append(ProofLine(name, first, planned(first)))
-    return tuple(sorted(rows, key=lambda row: row.planned))
+        rows.append(ProofLine(name, first))
+    return tuple(sorted(rows, key=lambda row: row.saw.as_planned))

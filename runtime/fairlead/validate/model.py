@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from fairlead.proof import Proof
 from fairlead.validate.evidence import Bounds, Evidence
 
 SCHEMA, SCHEMA_VERSION = "fairlead/validation", 1
@@ -201,6 +200,41 @@ class StepTimes:
 
 
 @dataclass(frozen=True)
+class RankSaw:
+    """What one rank saw of its MPI: a row of :class:`fairlead.proof.Proof` (see :func:`fairlead.validate.proved.of`).
+
+    Attributes:
+        size: of the world that it was in.
+        mpi_path: the MPI library mapped into it, as it saw it.
+        version: first line of ``MPI_Get_library_version``.
+        transport: what carried messages.
+        as_planned: world, file and inode are those of the plan, and there is no second MPI.
+    """
+
+    rank: int
+    host: str
+    size: int
+    mpi_path: str
+    version: str
+    transport: str
+    as_planned: bool
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The proof of a launch.
+
+    Attributes:
+        planned: the MPI that was to run, in words.
+        planned_file: its file as ranks see it.
+    """
+
+    planned: str
+    planned_file: str
+    ranks: tuple[RankSaw, ...]
+
+
+@dataclass(frozen=True)
 class Validation:
     """All of one run.
 
@@ -227,4 +261,4 @@ class Validation:
     bounds: Bounds = field(default_factory=Bounds)
     steps: tuple[StepTimes, ...] = ()
     steps_of: str = ""
-    proof: Proof | None = None
+    proof: Proved | None = None
