@@ -120,7 +120,7 @@ def test_report_lists_what_is_kept(environ: dict[str, str]) -> None:
     assert [line.split()[:2] for line in said.splitlines()[1:]] == [
         [BEFORE.id, "normal"],
         [AGAIN.id, "normal"],
-        [SLOWER.id, "slow"],
+        [SLOWER.id, "normal"],
     ]
     data = json.loads(call(environ, "--list", "--json")[1])
     assert data["schema"] == "fairlead/report-list" and len(data["validations"]) == 3

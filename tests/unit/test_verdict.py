@@ -102,6 +102,8 @@ def test_bound_of_the_link_is_held() -> None:
     assert found.expected.low == pytest.approx(5.12e-3)
     assert found.expected.value == pytest.approx(3 * 5.12e-3)
     assert verdict(measured(2), known=known).state is State.SLOW
+    found = verdict(measured(1.6), known=known)  # 1.04 times three times the bound
+    assert found.state is State.UNKNOWN and "too near for so rough a measure" in found.because
     found = verdict(measured(0.4), known=known)
     assert found.state is State.UNKNOWN and "faster than what should be possible" in found.because
 

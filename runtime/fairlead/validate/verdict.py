@@ -39,6 +39,7 @@ from fairlead.validate.stats import Summary
 SCALING = 1.25  # a training on more ranks reaches 80 % of ideal, or something is in its way; judged
 NATIVE_BAR = 1.02  # container over native, as in benchmarks/
 _AMISS = 0.98  # of a bound: to be faster by more than what a clock gets wrong is not possible
+_ROUGH = 1.1  # how near a bound a sound machine comes is judged: a little beyond is not yet slow
 _AGAIN = "the same command with more repeats"
 
 
@@ -203,6 +204,9 @@ def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence)
     if physical and _beyond(seen.median, expected, time):
         why = f"faster than what should be possible ({expected.source}): that number is not this machine's"
         return _unknown(m, expected, why, "mend the profile: fairlead site check")
+    if slow and expected.basis is Basis.BOUND and times < _ROUGH:
+        why = f"{times:.2f} × slower than {expected.source}: too near for so rough a measure"
+        return _unknown(m, expected, why, _save(m))
     if slow:
         reason = because.reason(m, evidence)
         return Verdict(m.key, State.SLOW, expected, times, reason.text, reason.remedy)
@@ -238,9 +242,7 @@ def headline(validation: Validation) -> str:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        return (
-            f"{count[state]} {of} are slow, the worst {most.times:.2g} × slower than it should be."
-        )
+        return f"{count[state]} {of} are slow, the worst {_times(most.times or 1)} × slower than it should be."
     found = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
     if found:
         return f"{found.name[:1].upper()}{found.name[1:]} is {found.times:.2g} × as slow as its like, though no line is slow."
@@ -249,6 +251,10 @@ def headline(validation: Validation) -> str:
         told = f"; of {rest} nothing can be told" if rest else ""
         return f"As fast as it should be: {count[state]} {of} are normal{told}."
     return "Nothing can be told yet: there is nothing to hold these measurements against."
+
+
+def _times(value: float) -> str:
+    return f"{value:.1f}" if value >= 1.15 else f"{value:.2f}"
 
 
 def efficiency(validation: Validation, way: Way) -> dict[tuple[str, int], float]:
