@@ -146,7 +146,7 @@ def test_page_text_and_marks_stand_out_from_what_is_behind(
         (m["name"], round(contrast(m["colour"], m["behind"]), 2))
         for m in marks
         # idle, and what is not known, are to stand back
-        if m["name"] not in ("p5", "unknown") and contrast(m["colour"], m["behind"]) < 2.2
+        if m["name"] not in ("p5", "unknown") and contrast(m["colour"], m["behind"]) < 3
     }
     assert marks and not faint_marks
 
