@@ -41,6 +41,11 @@ def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return _xdg("XDG_CONFIG_HOME", ".config", environ)
 
 
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What was measured: it would not come back, and is nobody's setting."""
+    return _xdg("XDG_STATE_HOME", ".local/state", environ)
+
+
 def checkout() -> Path | None:
     """The source checkout this package runs from, or None when it was installed as a wheel."""
     root = _PACKAGE.parent.parent

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_PLAIN = frozenset({float, int, str, bool, type(None)})
 
 
 def to_json(value: Any) -> Any:
     """Dataclasses, enums, paths, tuples and mappings as plain JSON values."""
+    if type(value) in _PLAIN:
+        return value  # a run has a hundred thousand times of steps
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -60,7 +63,7 @@ def _build(hint: Any, data: Any) -> Any:
         if not isinstance(data, list | tuple):
             raise ValueError(f"expected a list, found {type(data).__name__}")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
-            if arguments[0] is str and all(type(item) is str for item in data):
+            if arguments[0] in (str, float) and all(type(item) is arguments[0] for item in data):
                 return tuple(data)  # symbol lists have thousands of entries
             return tuple(_build(arguments[0], item) for item in data)
         return tuple(_build(a, item) for a, item in zip(arguments, data, strict=True))

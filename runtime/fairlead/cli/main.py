@@ -75,6 +75,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Running",
         "From runs of a few ranks to thousands of nodes, with a band.",
     ),
+    "report": (
+        "fairlead.cli.report:report",
+        "Running",
+        "A kept validation again: its page, or what changed since.",
+    ),
 }
 
 EPILOG = """\

@@ -76,13 +76,15 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
     return page, data
 
 
-def require_tools() -> None:
+def require_tools(*names: str) -> None:
     """Says at once, not after an hour of training, that a report could not be drawn.
 
+    Args:
+        names: packages that it takes; by default matplotlib and jinja2.
     Raises:
-        FairleadError: matplotlib or jinja2 is not installed.
+        FairleadError: one of them is not installed.
     """
-    for module in ("matplotlib", "jinja2"):
+    for module in names or ("matplotlib", "jinja2"):
         if importlib.util.find_spec(module) is None:
             raise fail(
                 "the report cannot be drawn",

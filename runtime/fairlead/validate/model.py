@@ -10,6 +10,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fairlead.validate.evidence import Bounds, Evidence
+
 SCHEMA, SCHEMA_VERSION = "fairlead/validation", 1
 
 
@@ -154,6 +156,85 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class StepTimes:
+    """Where the time of one rank's training steps went, seconds; each of shape (steps,).
+
+    Attributes:
+        input_s: waiting for samples.
+        forward_s, backward_s, update_s: computing.
+        exposed_s: communication that computing does not hide, the wait for slower ranks with it.
+        idle_s: of the step, what none of the others is.
+    """
+
+    rank: int
+    host: str
+    input_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    exposed_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+    idle_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(part) for part in self.parts.values()}) != 1:
+            raise ValueError(f"rank {self.rank}: its parts are not of the same number of steps")
+
+    @property
+    def parts(self) -> dict[str, tuple[float, ...]]:
+        """By name, in the order in which a step has them."""
+        return {
+            "input": self.input_s,
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "gradients over MPI": self.exposed_s,
+            "update": self.update_s,
+            "idle": self.idle_s,
+        }
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """What the rank itself needed for each step: a slow one shows here, while all wait for it alike in
+        ``exposed_s``."""
+        own = (self.input_s, self.forward_s, self.backward_s, self.update_s)
+        return tuple(map(sum, zip(*own, strict=True)))
+
+
+@dataclass(frozen=True)
+class RankSaw:
+    """What one rank saw of its MPI: a row of :class:`fairlead.proof.Proof` (see :func:`fairlead.validate.proved.of`).
+
+    Attributes:
+        size: of the world that it was in.
+        mpi_path: the MPI library mapped into it, as it saw it.
+        version: first line of ``MPI_Get_library_version``.
+        transport: what carried messages.
+        as_planned: world, file and inode are those of the plan, and there is no second MPI.
+    """
+
+    rank: int
+    host: str
+    size: int
+    mpi_path: str
+    version: str
+    transport: str
+    as_planned: bool
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The proof of a launch.
+
+    Attributes:
+        planned: the MPI that was to run, in words.
+        planned_file: its file as ranks see it.
+    """
+
+    planned: str
+    planned_file: str
+    ranks: tuple[RankSaw, ...]
+
+
+@dataclass(frozen=True)
 class Validation:
     """All of one run.
 
@@ -162,6 +243,11 @@ class Validation:
         begun: ISO 8601 with time zone.
         seconds: of the whole run.
         command: as it was typed.
+        evidence: what verdicts were reasoned from; see :mod:`fairlead.validate.because`.
+        bounds: of the hardware, as they were known.
+        steps: of the training on most ranks, one a rank.
+        steps_of: the key of the measurement that they belong to.
+        proof: what every rank of the largest launch saw of its MPI; None where nothing was launched so.
     """
 
     id: str
@@ -171,3 +257,8 @@ class Validation:
     machine: Machine
     measurements: tuple[Measurement, ...]
     verdicts: tuple[Verdict, ...]
+    evidence: Evidence = field(default_factory=Evidence)
+    bounds: Bounds = field(default_factory=Bounds)
+    steps: tuple[StepTimes, ...] = ()
+    steps_of: str = ""
+    proof: Proved | None = None

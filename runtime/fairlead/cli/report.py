@@ -1,0 +1,215 @@
+"""``fairlead report``: kept validations, listed, drawn again, and compared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairlead.cli.screen import columns, json_option, print_json, table
+from fairlead.findings import ExitCode, fail
+from fairlead.serial import to_json
+
+if TYPE_CHECKING:
+    from fairlead.validate.compare import Comparison, LineChange
+    from fairlead.validate.model import Validation
+
+EPILOG = """\b
+Examples:
+  fairlead report
+  fairlead report --list
+  fairlead report 20260102T030405-laptop -o before
+  fairlead report --compare last~1 last
+  fairlead report --compare before/validation.json last --fail-if-slower 10
+"""
+
+
+@click.command(
+    epilog=EPILOG, short_help="A kept validation again: its page, or what changed since."
+)
+@click.argument("run", required=False, metavar="[RUN]")
+@click.option(
+    "--list", "list_them", is_flag=True, help="The validations that are kept, the newest last."
+)
+@click.option(
+    "--compare",
+    nargs=2,
+    metavar="A B",
+    help="What changed from validation A to B: facts, and each line with its significance.",
+)
+@click.option(
+    "--fail-if-slower",
+    type=click.FloatRange(0),
+    metavar="PERCENT",
+    help="With --compare: exit code 125 where a line is significantly slower, by more than that.",
+)
+@click.option(
+    "-o",
+    "--output",
+    default="fairlead-validation",
+    show_default=True,
+    help="Folder for the page, validation.html, and validation.json and .csv beside it.",
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@json_option
+def report(
+    run: str | None,
+    list_them: bool,
+    compare: tuple[str, str] | None,
+    fail_if_slower: float | None,
+    output: Path,
+    as_json: bool,
+) -> int:
+    """Draw a kept validation again, list them, or say what changed between two.
+
+    RUN, A and B are ids of validations or their beginnings, `last`, `last~1` for the one before, or files that
+    `fairlead validate` has written. Without any, the last is drawn.
+    """
+    if sum(map(bool, (run, list_them, compare))) > 1:
+        raise click.UsageError("RUN, --list and --compare exclude each other")
+    if fail_if_slower is not None and not compare:
+        raise click.UsageError("--fail-if-slower needs --compare A B")
+    if list_them:
+        return _list(as_json)
+    if compare:
+        return _compare(*compare, fail_if_slower, as_json)
+    return _draw(run or "last", output, as_json)
+
+
+def _list(as_json: bool) -> int:
+    _needs("numpy")
+    from fairlead.validate import history
+    from fairlead.validate.verdict import headline, worst
+
+    kept = history.entries(os.environ)
+    rows = [
+        {
+            "id": e.id,
+            "file": str(e.path),
+            "begun": e.validation.begun if e.validation else "",
+            "site": e.validation.machine.site if e.validation else "",
+            "verdict": worst(e.validation.verdicts).value if e.validation else "",
+            "headline": headline(e.validation) if e.validation else f"cannot be read: {e.why}",
+        }
+        for e in kept
+    ]
+    if as_json:
+        print_json("report-list", {"validations": rows})
+    elif rows:
+        cells = [(row["id"], row["verdict"] or "-", row["headline"]) for row in rows]
+        click.echo(table(cells, ("id", "verdict", ""), width=columns()))
+    else:
+        click.echo("no validation is kept yet; next: fairlead validate", err=True)
+    return ExitCode.DONE
+
+
+def _draw(name: str, output: Path, as_json: bool) -> int:
+    _needs("numpy", "jinja2")
+    from fairlead.report.validation import write_validation
+    from fairlead.validate import history
+    from fairlead.validate.verdict import headline, worst
+
+    validation = history.find(name, os.environ)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        page, document, rows = write_validation(output.absolute(), validation)
+    except OSError as exc:
+        raise fail(
+            "the report cannot be written",
+            where=str(output),
+            why=exc.strerror or str(exc),
+            remedy="give another folder with -o",
+            check="output-unwritable",
+        ) from None
+    if as_json:
+        payload: dict[str, Any] = {
+            "id": validation.id,
+            "verdict": worst(validation.verdicts).value,
+            "headline": headline(validation),
+            "page": str(page),
+            "document": str(document),
+            "rows": str(rows),
+        }
+        print_json("report", payload)
+    else:
+        click.echo(f"{validation.id}: {headline(validation)}")
+        click.echo(f"report: {page}\n        {document}\n        {rows}")
+    return ExitCode.DONE
+
+
+def _compare(a: str, b: str, percent: float | None, as_json: bool) -> int:
+    _needs("numpy")
+    from fairlead.validate import history
+    from fairlead.validate.compare import compare as compared
+
+    before, after = (history.find(name, os.environ) for name in (a, b))
+    found = compared(before, after)
+    worse = found.slower_by(percent) if percent is not None else ()
+    if as_json:
+        payload = {**to_json(found), "fail_if_slower": percent, "failed": [x.key for x in worse]}
+        print_json("report-compare", payload)
+    else:
+        click.echo(comparison_text(found, before, after))
+        if worse:
+            what = f"{len(worse)} line{'s are' if len(worse) > 1 else ' is'}"
+            click.echo(f"\n{what} slower by more than {percent:g} %", err=True)
+    return ExitCode.BELOW_REFERENCE if worse else ExitCode.DONE
+
+
+def comparison_text(found: Comparison, before: Validation, after: Validation) -> str:
+    """A comparison for the screen: what differs in the set-up, what became slower or faster, what stayed."""
+    from fairlead.validate.compare import Change
+
+    parts = [f"before  {before.id}, {before.begun}\nafter   {after.id}, {after.begun}"]
+    facts = [(f.name, f.before or "-", f.after or "-") for f in found.facts]
+    differ = table(facts, ("fact", "before", "after"), indent="  ") if facts else "  none"
+    parts.append(click.style("Facts that differ", bold=True) + f"\n{differ}")
+    for change, title, colour in (
+        (Change.SLOWER, "Slower", "red"),
+        (Change.FASTER, "Faster", "green"),
+    ):
+        lines = found.of(change)
+        if lines:
+            rows = [_row(line) for line in lines]
+            body = table(rows, ("line", "before", "after", "", "p"), indent="  ")
+            parts.append(f"{click.style(title, fg=colour, bold=True)}: {len(lines)}\n{body}")
+    same, unknown = found.of(Change.SAME), found.of(Change.UNKNOWN)
+    parts.append(
+        f"{click.style('No significant change', bold=True)}: {len(same)} of {len(found.lines)} lines"
+    )
+    if unknown:
+        rows = [(line.key, line.why) for line in unknown]
+        body = table(rows, indent="  ", width=columns())
+        parts.append(f"{click.style('Cannot tell', bold=True)}: {len(unknown)}\n{body}")
+    for title, keys in (("Only before", found.only_before), ("Only after", found.only_after)):
+        if keys:
+            shown = "\n".join(f"  {key}" for key in keys)
+            parts.append(f"{click.style(title, bold=True)}: {len(keys)}\n{shown}")
+    if found.lines:
+        parts.append(
+            "p: Mann-Whitney, corrected by Holm for all lines. Two runs of the same set-up show how much this machine"
+            " itself changes from one to the next."
+        )
+    return "\n\n".join(parts)
+
+
+def _row(line: LineChange) -> tuple[str, ...]:
+    from fairlead.report.words import amount
+
+    slower = line.times > 1
+    times = line.times if slower else 1 / line.times
+    text = f"{times:.2f} × {'slower' if slower else 'faster'}"
+    if line.low is not None and line.high is not None:
+        low, high = (line.low, line.high) if slower else (1 / line.high, 1 / line.low)
+        text += f" [{low:.2f}, {high:.2f}]"
+    p = "" if line.p is None else f"{line.p:.1g}"
+    return (line.key, amount(line.before, line.unit), amount(line.after, line.unit), text, p)
+
+
+def _needs(*packages: str) -> None:
+    """Says at once what is not installed; the page needs jinja2, statistics NumPy."""
+    from fairlead.report.write import require_tools
+
+    require_tools(*packages)

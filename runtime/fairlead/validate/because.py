@@ -1,0 +1,207 @@
+"""Why a measurement is slow, most likely: one rule a reason, in an order, and no reason without evidence.
+
+The order is from what explains most and is surest: messages on a wrong transport before a processor that is hot. A
+rule gives a reason only where its evidence is there *and* can touch the measurement: a slow link explains no
+measurement of a single node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlead.findings import Finding, Severity
+from fairlead.validate.evidence import Culprit, Evidence
+from fairlead.validate.model import Measurement, Way, What
+
+_MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
+_INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
+_MESSAGES_BOUND = 0.25
+_HOT = 0.85  # of the nominal clock
+_COPIED = 8192  # bytes, from which the way through the kernel or shared memory decides
+
+# What doctor's findings explain, by check: of these measurements, on one node, between nodes, or both.
+_CHECKS: dict[str, tuple[frozenset[What], bool, bool]] = {
+    "cma": (_MESSAGES | {What.TRAIN}, True, False),
+    "sharing": (_MESSAGES | {What.TRAIN}, True, False),
+    "shared-memory": (_MESSAGES | {What.TRAIN}, True, False),
+    "fabric": (_MESSAGES | {What.TRAIN}, False, True),
+    "locked-memory": (_MESSAGES | {What.TRAIN}, False, True),
+    "pmi": (_MESSAGES | {What.TRAIN, What.START}, False, True),
+    "mpi-variables": (_MESSAGES | {What.TRAIN}, True, True),
+    "hugepages": (_MESSAGES | {What.TRAIN}, True, True),
+    "cgroups": (frozenset({What.TRAIN, What.INPUT}), True, True),
+    "space": (frozenset({What.START, What.CHECKPOINT}), True, True),
+    "quotas": (frozenset({What.CHECKPOINT}), True, True),
+    "squashfs": (frozenset({What.START}), True, True),
+    "engine": (frozenset({What.START}), True, True),
+    "engine-settings": (frozenset({What.START}), True, True),
+}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Attributes:
+    text: the reason and its evidence, without a full stop.
+    remedy: the next command or step.
+    """
+
+    text: str
+    remedy: str
+
+
+Rule = Callable[[Measurement, Evidence], Reason | None]
+
+
+def reason(m: Measurement, evidence: Evidence) -> Reason:
+    """The likeliest reason why ``m`` is slow; where nothing speaks for any, that."""
+    for rule in RULES:
+        if found := rule(m, evidence):
+            return found
+    return Reason(
+        "nothing that was looked at explains it", "fairlead doctor; then the same command again"
+    )
+
+
+def transport(m: Measurement, evidence: Evidence) -> Reason | None:
+    """Messages between nodes went another way than the site's."""
+    seen = evidence.transports.get(m.way.value, "")
+    if m.nodes < 2 or not _has_messages(m) or not seen or not evidence.accepted:
+        return None
+    words = seen.lower().replace(":", " ").replace(",", " ").split()
+    if any(name.lower() in words for name in evidence.accepted):
+        return None
+    return Reason(
+        f"messages went over {seen}; this site's fabric is {' or '.join(evidence.accepted)}",
+        "fairlead doctor fabric; fairlead explain IMAGE",
+    )
+
+
+def other_mpi(m: Measurement, evidence: Evidence) -> Reason | None:
+    """A container ran another MPI than the one that was planned for it."""
+    mapped = evidence.mpis.get(m.way.value, "")
+    if m.way is Way.NATIVE or not _has_messages(m) or not mapped:
+        return None
+    wanted = evidence.planned_mpi or evidence.mpis.get(Way.NATIVE.value, "")
+    if not wanted or wanted == mapped:
+        return None
+    own = "the image's own MPI" if m.way is Way.IMAGE else "another MPI"
+    return Reason(
+        f"{own} ran, {mapped}, and not {wanted}",
+        "measure with `--mpi host`" if m.way is Way.IMAGE else "fairlead explain IMAGE",
+    )
+
+
+def culprit(m: Measurement, evidence: Evidence) -> Reason | None:
+    """A node, link or rank that takes part was found slower than its like; all wait for it."""
+
+    def takes_part(one: Culprit) -> bool:
+        if m.what is What.PINGPONG and m.nodes > 1:  # two nodes, which the subject names
+            return any(host in m.subject for host in one.hosts)
+        return m.ranks > 1 and m.nodes >= one.from_nodes
+
+    concerned = [one for one in evidence.culprits if takes_part(one)]
+    if not concerned:
+        return None
+    worst = max(concerned, key=lambda c: c.times)
+    return Reason(
+        f"{worst.name} is {worst.times:.2g} × as slow as its like: {worst.seen}",
+        "leave it out, and tell the site",
+    )
+
+
+def crowded(m: Measurement, evidence: Evidence) -> Reason | None:
+    """More ranks than cores take turns."""
+    a_node = -(-m.ranks // m.nodes)
+    if not m.crowded and not (0 < evidence.cores < a_node):
+        return None
+    cores = f"{evidence.cores} core{'s' if evidence.cores > 1 else ''}"
+    shared = f"share {cores}" if evidence.cores else "share fewer cores"
+    return Reason(
+        f"{a_node} ranks of a node {shared}: whoever waits for a message keeps another from computing",
+        "at most as many ranks a node as it has cores: --ranks-per-node",
+    )
+
+
+def doctor(m: Measurement, evidence: Evidence) -> Reason | None:
+    """Doctor has found something that such a measurement depends on."""
+    for severity in (Severity.ERROR, Severity.WARNING):
+        for finding in evidence.findings:
+            if finding.severity is severity and _touches(finding, m):
+                why = f" ({finding.why})" if finding.why else ""
+                return Reason(
+                    f"doctor says: {finding.what}{why}",
+                    finding.remedy or f"fairlead doctor {finding.check}",
+                )
+    return None
+
+
+def _touches(finding: Finding, m: Measurement) -> bool:
+    whats, one_node, between = _CHECKS.get(finding.check, (frozenset(), False, False))
+    if m.what not in whats or not (one_node if m.nodes < 2 else between):
+        return False
+    # A short message is copied once more anyhow.
+    return finding.check != "cma" or m.bytes is None or m.bytes >= _COPIED
+
+
+def waits_for_input(m: Measurement, evidence: Evidence) -> Reason | None:
+    """Ranks of a training wait for samples."""
+    shares = evidence.shares.get(m.key)
+    if m.what is not What.TRAIN or shares is None or shares.input < _INPUT_BOUND:
+        return None
+    if shares.communication > shares.input:
+        return None
+    return Reason(
+        f"{100 * shares.input:.0f} % of a step is waiting for samples",
+        "stage the data in (--stage-in), or more readers a rank",
+    )
+
+
+def waits_for_messages(m: Measurement, evidence: Evidence) -> Reason | None:
+    """Gradients take longer than computing can hide."""
+    shares = evidence.shares.get(m.key)
+    if m.what is not What.TRAIN or shares is None or shares.communication < _MESSAGES_BOUND:
+        return None
+    return Reason(
+        f"{100 * shares.communication:.0f} % of a step is communication that computing does not hide",
+        "a larger batch a rank; --comm with compression (FAIRLEAD_COMM_COMPRESSION=bf16)",
+    )
+
+
+def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
+    """A processor runs below its clock."""
+    slow = [c for c in evidence.clocks if c.seen_mhz < _HOT * c.nominal_mhz]
+    if not slow:
+        return None
+    worst = min(slow, key=lambda c: c.seen_mhz / c.nominal_mhz)
+    return Reason(
+        f"{worst.host} runs at {worst.seen_mhz:.0f} of {worst.nominal_mhz:.0f} MHz",
+        "look at its temperature, power limit and governor: cpupower frequency-info",
+    )
+
+
+def busy(m: Measurement, evidence: Evidence) -> Reason | None:
+    """Other work was on the machine before it began."""
+    if evidence.load is None or not evidence.cores or evidence.load < max(1.0, evidence.cores / 4):
+        return None
+    return Reason(
+        f"other work is on the node: a load of {evidence.load:.1f} on {evidence.cores} cores before it began",
+        "measure on nodes of your own: an exclusive job",
+    )
+
+
+def _has_messages(m: Measurement) -> bool:
+    return m.what in _MESSAGES or (m.what is What.TRAIN and m.ranks > 1)
+
+
+RULES: tuple[Rule, ...] = (
+    transport,
+    other_mpi,
+    culprit,
+    crowded,
+    doctor,
+    waits_for_input,
+    waits_for_messages,
+    throttled,
+    busy,
+)

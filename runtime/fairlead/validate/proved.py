@@ -1,0 +1,29 @@
+"""The proof of a launch, as much of it as a validation keeps."""
+
+from __future__ import annotations
+
+from fairlead.proof import Proof
+from fairlead.validate.model import Proved, RankSaw
+
+
+def of(proof: Proof) -> Proved:
+    """What each rank saw, held against the plan."""
+    return Proved(
+        proof.planned_title,
+        proof.planned_file,
+        tuple(
+            RankSaw(
+                rank=p.rank,
+                host=p.host,
+                size=p.size,
+                mpi_path=p.mpi_path,
+                version=p.version,
+                transport=p.transport,
+                as_planned=p.size == proof.asked
+                and p.mpi_count == 1
+                and p.mpi_path == proof.planned_file
+                and (not proof.planned_inode or p.mpi_inode == proof.planned_inode),
+            )
+            for p in proof.ranks
+        ),
+    )
