@@ -224,12 +224,14 @@ _QUICK = Recipe(adam, warmed_cosine(1e-3), 8, 4, 0.0, "this module", augment=tur
 _MLPERF_RECIPE = Recipe(momentum, _mlperf_rate, 4, 128, 0.5, MLPERF)
 
 
-def _small(dropout: float, sample: tuple[int, ...], outputs: int) -> Any:
-    return build_mlperf(sample[0], sample[-1], outputs, filters=_QUICK_FILTERS, dropout=dropout)
+def _small(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
+    return build_mlperf(
+        sample[0], sample[-1], outputs, filters=_QUICK_FILTERS, dropout=recipe.dropout
+    )
 
 
-def _mlperf(dropout: float, sample: tuple[int, ...], outputs: int) -> Any:
-    return build_mlperf(sample[0], sample[-1], outputs, dropout=dropout)
+def _mlperf(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
+    return build_mlperf(sample[0], sample[-1], outputs, dropout=recipe.dropout)
 
 
 TASKS = {
@@ -242,7 +244,7 @@ TASKS = {
         "cosmo", 128, prepare, squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
     ),
     "cosmoflow-sc18": Task(
-        "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda dropout, sample, outputs: build_sc18(outputs, dropout),
+        "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda recipe, sample, outputs: build_sc18(outputs, recipe.dropout),
         "cosmo", 128, prepare, absolute_error, scores, _GATES, 1e5, _QUICK,
         Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18), train=4000, val=2000, sample="universe",
     ),

@@ -148,13 +148,13 @@ _SOURCE = "github.com/sparticlesteve/hep_cnn_benchmark"
 _GATES = (Gate("auc", 0.90),)  # a linear model is near .55, counting clusters gives .95
 TASKS = {
     "hepcnn": Task(
-        "hepcnn", "HEP-CNN", NETWORK, lambda dropout, sample, outputs: build(dropout), "hep", SIZE, prepare, cross_entropy, scores, _GATES, 1e4,
+        "hepcnn", "HEP-CNN", NETWORK, lambda recipe, sample, outputs: build(recipe.dropout), "hep", SIZE, prepare, cross_entropy, scores, _GATES, 1e4,
         Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
         Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64; 8 is its batch of all ranks"),
         train=6000, val=2000, sample="event",
     ),
     "hepcnn-224": Task(
-        "hepcnn-224", "HEP-CNN 224", network_224(), lambda dropout, sample, outputs: build_224(dropout, sample[-1]), "hep", 224, prepare, cross_entropy, scores, _GATES, 1e4,
+        "hepcnn-224", "HEP-CNN 224", network_224(), lambda recipe, sample, outputs: build_224(recipe.dropout, sample[-1]), "hep", 224, prepare, cross_entropy, scores, _GATES, 1e4,
         Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
         Recipe(adam, constant(1e-3), 128, 32, 0.5, f"{_SOURCE}, scaling_improvements"),
         train=6000, val=2000, sample="event",

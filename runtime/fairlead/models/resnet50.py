@@ -11,6 +11,7 @@ That fork's own version 1 has no normalisation behind its first convolution and 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fairlead.models.network import Network, checked, features
@@ -50,13 +51,14 @@ def network(version: int = 2, size: int = 224, classes: int = 1001) -> Network:
     )  # fmt: skip
 
 
-def build(version: int = 2, size: int = 224, classes: int = 1001) -> Any:
+def build(version: int = 2, size: int = 224, classes: int = 1001, moving: float = MOMENTUM) -> Any:
     """The network as a ``keras.Model``: images to logits.
 
     Args:
         version: 1, or 2: pre-activation.
         size: pixels of a side, at least 32.
         classes: how many logits.
+        moving: momentum of BatchNorm's moving statistics; published is .997.
     Returns:
         A model from ``(batch, size, size, 3)`` to float32 ``(batch, classes)``.
     Raises:
@@ -67,54 +69,58 @@ def build(version: int = 2, size: int = 224, classes: int = 1001) -> Any:
 
     if version not in (1, 2):
         raise ValueError(f"ResNet-50 has versions 1 and 2, not {version}")
+    normal = partial(_normal, moving)
     images = Input((size, size, 3), name="images")
     x = _conv(images, 64, 7, 2, "stem")
     if version == 1:
-        x = _normal(x, "stem")
+        x = normal(x, "stem")
     x = layers.MaxPooling2D(3, 2, padding="same", name="pool")(x)
     block = _plain if version == 1 else _preactivated
     for stage, (blocks, width, stride) in enumerate(zip(BLOCKS, WIDTHS, STRIDES, strict=True)):
         for number in range(blocks):
             x = block(
-                x, width, stride if number == 0 else 1, f"s{stage + 1}b{number + 1}", number == 0
+                normal,
+                x,
+                width,
+                stride if number == 0 else 1,
+                f"s{stage + 1}b{number + 1}",
+                number == 0,
             )
     if version == 2:
-        x = _normal(x, "last")
+        x = normal(x, "last")
     x = features(x)
     x = layers.GlobalAveragePooling2D(name="mean")(x)
     logits = layers.Dense(classes, dtype="float32", name="logits")(x)
     return checked(Model(images, logits, name="resnet50"), network(version, size, classes))
 
 
-def _plain(x: Any, width: int, stride: int, name: str, first: bool) -> Any:
+def _plain(normal: Any, x: Any, width: int, stride: int, name: str, first: bool) -> Any:
     from keras import layers
 
     short = x
     if first:
-        short = _normal(
-            _conv(x, 4 * width, 1, stride, f"{name}_short"), f"{name}_short", relu=False
-        )
-    x = _normal(_conv(x, width, 1, 1, f"{name}_1"), f"{name}_1")
-    x = _normal(_conv(x, width, 3, stride, f"{name}_2"), f"{name}_2")
-    x = _normal(_conv(x, 4 * width, 1, 1, f"{name}_3"), f"{name}_3", relu=False)
+        short = normal(_conv(x, 4 * width, 1, stride, f"{name}_short"), f"{name}_short", relu=False)
+    x = normal(_conv(x, width, 1, 1, f"{name}_1"), f"{name}_1")
+    x = normal(_conv(x, width, 3, stride, f"{name}_2"), f"{name}_2")
+    x = normal(_conv(x, 4 * width, 1, 1, f"{name}_3"), f"{name}_3", relu=False)
     return layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_add")([short, x]))
 
 
-def _preactivated(x: Any, width: int, stride: int, name: str, first: bool) -> Any:
+def _preactivated(normal: Any, x: Any, width: int, stride: int, name: str, first: bool) -> Any:
     from keras import layers
 
-    active = _normal(x, f"{name}_1")
+    active = normal(x, f"{name}_1")
     short = _conv(active, 4 * width, 1, stride, f"{name}_short") if first else x
     x = _conv(active, width, 1, 1, f"{name}_1")
-    x = _conv(_normal(x, f"{name}_2"), width, 3, stride, f"{name}_2")
-    x = _conv(_normal(x, f"{name}_3"), 4 * width, 1, 1, f"{name}_3")
+    x = _conv(normal(x, f"{name}_2"), width, 3, stride, f"{name}_2")
+    x = _conv(normal(x, f"{name}_3"), 4 * width, 1, 1, f"{name}_3")
     return layers.Add(name=f"{name}_add")([short, x])
 
 
-def _normal(x: Any, name: str, relu: bool = True) -> Any:
+def _normal(moving: float, x: Any, name: str, relu: bool = True) -> Any:
     from keras import layers
 
-    x = layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON, name=f"{name}_normal")(x)
+    x = layers.BatchNormalization(momentum=moving, epsilon=EPSILON, name=f"{name}_normal")(x)
     return layers.ReLU(name=f"{name}_active")(x) if relu else x
 
 
@@ -185,13 +191,13 @@ def _unchanged(images: Any) -> Any:
 
 
 _SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
-_QUICK = Recipe(momentum, warmed_cosine(0.05), 16, 2, 0.0, "this module", l2=1e-4)
+_QUICK = Recipe(momentum, warmed_cosine(0.05), 16, 2, 0.0, "this module", moving=0.9, l2=1e-4)
 _PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
 
 
 def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
     return Task(
-        name, title, network(version, size, classes), lambda dropout, sample, outputs: build(version, sample[0], outputs),
+        name, title, network(version, size, classes), lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
         "gratings", size, _unchanged, cross_entropy, scores, (Gate("accuracy", 0.95),), 1e4, _QUICK, _PUBLISHED,
         train=4000, val=2000, sample="image",
     )  # fmt: skip

@@ -85,6 +85,7 @@ class Recipe:
         epochs: passes over the training data.
         dropout: fraction dropped.
         source: where it is from.
+        moving: the momentum of BatchNorm's moving statistics; short trainings need a smaller one than is published.
         l2: weight of half the squares of all weights but normalisation's, added to the loss.
         augment: gives a batch of inputs in another of its equivalent forms: ``augment(rng, inputs)``.
     """
@@ -95,6 +96,7 @@ class Recipe:
     epochs: int
     dropout: float
     source: str
+    moving: float = 0.997
     l2: float = 0.0
     augment: Augment | None = None
 
@@ -107,7 +109,7 @@ class Task:
         name: as `fairlead train` takes it.
         title: as a person reads it.
         network: its published size.
-        build: the ``keras.Model``, for a fraction of dropout, the shape of a stored sample and a number of outputs.
+        build: the ``keras.Model``, for a recipe, the shape of a stored sample and a number of outputs.
         data: the set that is generated for it, of :mod:`fairlead.data`.
         size: pixels or voxels of a side that are generated.
         prepare: stored inputs as the network wants them; tensors in and out, within the graph.
@@ -124,7 +126,7 @@ class Task:
     name: str
     title: str
     network: Network
-    build: Callable[[float, tuple[int, ...], int], Any]
+    build: Callable[[Recipe, tuple[int, ...], int], Any]
     data: str
     size: int
     prepare: Callable[[Any], Any]

@@ -33,7 +33,7 @@ class Steps(ABC):
         self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
     ):
         self.task, self.recipe = task, recipe
-        self.model = task.build(recipe.dropout, sample, outputs)
+        self.model = task.build(recipe, sample, outputs)
         self.optimizer = recipe.optimizer(course)
         self.variables = self.model.trainable_variables
         self.optimizer.build(self.variables)
