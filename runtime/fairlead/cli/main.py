@@ -70,6 +70,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Running",
         "Train a bundled model data-parallel, and report.",
     ),
+    "validate": (
+        "fairlead.cli.validate:validate",
+        "Running",
+        "Is this machine as fast as it should be?",
+    ),
     "project": (
         "fairlead.cli.project:project",
         "Running",

@@ -19,6 +19,7 @@ from fairlead.data.samples import Samples
 from fairlead.data.shards import Rows
 from fairlead.data.stock import take_stock
 from fairlead.findings import FairleadError
+from fairlead.paths import atomic_write
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--verify", action="store_true", help="read and check all files before")
     parser.add_argument("--skip-damaged", action="store_true", help="leave damaged files out")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, help="write the object to this file")
     given = parser.parse_args()
     try:
         stock = take_stock(
@@ -127,6 +129,9 @@ def main() -> None:
         "threads": given.threads,
         **asdict(found),
     }
+    if given.out:
+        with atomic_write(given.out, "w") as stream:
+            json.dump(told, stream)
     if given.json:
         print(json.dumps(told))
         return

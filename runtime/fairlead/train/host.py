@@ -160,7 +160,7 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
     options.run_dir.mkdir(parents=True, exist_ok=True)
     if options.checkpoints is not None:
         options.checkpoints.mkdir(parents=True, exist_ok=True)
-    data = options.data_dir or _generate(runner, options, progress)
+    data = options.data_dir or generate(runner, options, progress)
     one = _measure_one(runner, options, data, progress) if options.ranks > 1 else None
     everyone = _train(runner, options, data, progress)
     baseline = _baseline(runner, options, data, progress)
@@ -177,7 +177,12 @@ def data_key(options: TrainOptions) -> str:
     return f"{task.data}-" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
 
 
-def _generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
+def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
+    """The folder of generated files in the cache; what is missing of them is made.
+
+    Raises:
+        FairleadError: the launch failed.
+    """
     folder = cache_dir() / "data" / data_key(options)
     folder.mkdir(parents=True, exist_ok=True)
     task = options.task
@@ -217,7 +222,7 @@ def _generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path
             elif event["event"] == "shard":
                 done.reach(event["events"])
 
-        _launch(runner, 1, command, [folder, options.run_dir], events, show)
+        launch(runner, 1, command, [folder, options.run_dir], events, show)
     return folder
 
 
@@ -226,7 +231,7 @@ def _measure_one(
 ) -> WorkerResult:
     steps = options.warmup + options.measure_steps
     with progress.stage("measure speed on 1 rank", steps, "steps") as stage:
-        result = _work(runner, options, data, 1, steps, stage)
+        result = work(runner, options, data, 1, steps, stage)
         assert result.speed is not None  # it does not go on from anything
         stage.result(f"{result.speed.samples_per_s:.0f} samples/s")
     return result
@@ -236,7 +241,7 @@ def _train(runner: Runner, options: TrainOptions, data: Path, progress: Progress
     task = options.task
     title = f"train {task.title} on {options.ranks} rank{'s' if options.ranks > 1 else ''}"
     with progress.stage(title, None, "steps") as stage:
-        result = _work(runner, options, data, options.ranks, None, stage)
+        result = work(runner, options, data, options.ranks, None, stage)
         assert result.evaluation is not None
         scores = (f"{name(g.metric)} {result.evaluation.scores[g.metric]:.3f}" for g in task.gates)
         speed = [f"{result.speed.samples_per_s:.0f} samples/s"] if result.speed else []
@@ -244,7 +249,7 @@ def _train(runner: Runner, options: TrainOptions, data: Path, progress: Progress
     return result
 
 
-def _work(
+def work(
     runner: Runner,
     options: TrainOptions,
     data: Path,
@@ -287,7 +292,7 @@ def _work(
         json.dump(to_json(config), stream, indent=2)
     command = ["python3", "-m", "fairlead.train.worker", "--config", str(path)]
     binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
-    _launch(runner, ranks, command, binds, config.events, _ShowTraining(stage))
+    launch(runner, ranks, command, binds, config.events, _ShowTraining(stage))
     try:
         return from_json(WorkerResult, json.loads(result.read_text()))
     except (OSError, ValueError) as exc:
@@ -344,7 +349,7 @@ def _baseline(runner: Runner, options: TrainOptions, data: Path, progress: Progr
     command = ["python3", "-m", "fairlead.data.baseline"]
     command += ["--data", str(data), "--out", str(result), "--model", options.model]
     with progress.stage("fit the linear baseline") as stage:
-        _launch(runner, 1, command, [data, options.run_dir])
+        launch(runner, 1, command, [data, options.run_dir])
         baseline = from_json(Baseline, json.loads(result.read_text()))
         gates = options.task.gates
         stage.result(", ".join(f"{name(g.metric)} {baseline.scores[g.metric]:.3f}" for g in gates))
@@ -356,7 +361,7 @@ def _fresh(events: Path) -> Path:
     return events
 
 
-def _launch(
+def launch(
     runner: Runner,
     ranks: int,
     command: Sequence[str],

@@ -1,0 +1,346 @@
+"""``fairlead validate``: is this machine as fast as it should be, and if not, what is slow?"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead import unpacked
+from fairlead.cli import options, show
+from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.models import registry
+from fairlead.paths import cache_dir
+from fairlead.proof import Proof
+from fairlead.serial import to_json
+from fairlead.session import Prepared, prepare, refuse
+from fairlead.suggest import suggest
+
+if TYPE_CHECKING:
+    from fairlead.train.host import Runner
+    from fairlead.validate.model import Validation, Way
+
+EPILOG = """\b
+Examples:
+  fairlead validate --quick
+  fairlead validate --ranks 1,2,4,8 --native /opt/python/bin/python3
+  fairlead validate --ranks 1,2 --models hepcnn,cosmoflow -o before-the-upgrade
+  fairlead validate --launcher srun --ranks 1,64,128 --save-reference
+  fairlead report --compare last~1 last
+
+\b
+Exit codes: 0 as fast as expected, or nothing to expect; 125 a line is slow or wrong; as of
+`fairlead run` where nothing could be launched.
+"""
+
+
+def _counts(context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """Counts of ranks, e.g. ``1,2,4``, ascending."""
+    words = [word.strip() for word in value.split(",")]
+    if not all(word.isdigit() and int(word) > 0 for word in words):
+        raise click.BadParameter(f"{value!r} is no list of counts; write e.g. 1,2,4")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _models(
+    context: click.Context, param: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    """Bundled models, e.g. ``hepcnn,cosmoflow``; ``none`` for none."""
+    if value is None or value == "none":
+        return None if value is None else ()
+    words = tuple(dict.fromkeys(word.strip() for word in value.split(",")))
+    for word in words:
+        if word not in registry.NAMES:
+            raise click.BadParameter(f"no model `{word}`. {suggest(word, registry.NAMES)}")
+    return words
+
+
+@click.command(epilog=EPILOG, short_help="Is this machine as fast as it should be?")
+@click.option(
+    "--ranks",
+    callback=_counts,
+    metavar="N,N,…",
+    default="1,2",
+    show_default=True,
+    help="Counts to measure at; the largest one for all that is measured once.",
+)
+@click.option(
+    "--models",
+    callback=_models,
+    metavar="NAME,…",
+    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.SMALL)}]",
+)
+@click.option(
+    "--weak/--strong",
+    default=True,
+    help="Samples a rank, or a step, stay the same.  [default: weak]",
+)
+@click.option("--quick", is_flag=True, help="Fewer sizes and steps, and HEP-CNN alone: minutes.")
+@click.option(
+    "--image", default="tensorflow", show_default=True, help="Recipe name or path of the image."
+)
+@options.choice_options
+@click.option(
+    "--native",
+    metavar="PYTHON",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A Python of the host with mpi4py, and TensorFlow for models: all is measured without a"
+    " container too.",
+)
+@click.option(
+    "--save-reference", is_flag=True, help="Keep what was measured as this site's references."
+)
+@click.option("--save-crowded", is_flag=True, help="With it: also lines whose ranks shared cores.")
+@click.option(
+    "--save-slow", is_flag=True, help="With it: also lines that are slow by what was expected."
+)
+@click.option(
+    "-o",
+    "--output",
+    default="fairlead-validation",
+    show_default=True,
+    help="Folder for the report.",
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@click.option(
+    "--watchdog",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Longest time until every rank has reported.  [default: the site's, 30]",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be measured, and launch nothing.")
+@json_option
+def validate(
+    ranks: tuple[int, ...],
+    models: tuple[str, ...] | None,
+    weak: bool,
+    quick: bool,
+    image: str,
+    planning: options.Planning,
+    native: Path | None,
+    save_reference: bool,
+    save_crowded: bool,
+    save_slow: bool,
+    output: Path,
+    watchdog: float | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Measure this machine, judge every line, and say why a slow one is slow.
+
+    Doctor's checks; the proof of the swap; start-up by phase; memory and storage; ping-pong,
+    allreduce and broadcast with every answer checked; a search for a slow node, link or processor;
+    training of the bundled models at each count of ranks. Each line is held against this site's
+    references, or what the hardware allows, or the same without a container.
+    """
+    from fairlead.report.write import require_tools
+    from fairlead.train.session_runner import runner
+    from fairlead.validate import chain
+    from fairlead.validate import native as natively
+    from fairlead.validate.model import Way
+
+    output = output.absolute()
+    bars = progress(as_json)
+    prepared = prepare(image, planning.choices, planning.request(max(ranks)), progress=bars)
+    require_tools("jinja2", "numpy")
+    if prepared.refused:
+        raise refuse(prepared)
+    wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
+    host = prepared.plan.host
+    wish = chain.Wish(
+        out=output / "run",
+        ranks=ranks,
+        models=wanted,
+        quick=quick,
+        cores=len(os.sched_getaffinity(0)),
+        strong=not weak,
+    )
+    if native is not None:
+        natively.modules(native)
+        if host is None:
+            raise fail(
+                "there is no MPI of the host to run natively by",
+                where="--native with --mpi container",
+                why="the plan leaves the image's own MPI in place",
+                remedy="leave out one of the two",
+                check="validate-native",
+                code=ExitCode.USAGE,
+            )
+    if dry_run:
+        return _dry_run(prepared, wish, native, as_json)
+    output.mkdir(parents=True, exist_ok=True)
+    unpacked.ensure(prepared.plan, cache_dir(), bars)
+    begun, clock, load = (
+        datetime.datetime.now(datetime.UTC).astimezone(),
+        time.monotonic(),
+        chain.load(),
+    )
+    with bars.stage("doctor") as stage:
+        ill = _doctor()
+        stage.result(f"{len(ill)} findings" if ill else "all is well")
+    proofs: list[Proof] = []
+    log = output / "ranks.log"
+    log.unlink(missing_ok=True)
+    inside = Way.IMAGE if host is None else Way.CONTAINER
+    ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog)}
+    if native is not None and host is not None:
+        ways[Way.NATIVE] = natively.runner(prepared, host, native, log)
+    seen = chain.measure(wish, ways, prepared.plan.launcher.kind, bars)
+    result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
+    return _told(result, seen.findings, output, save_reference, save_crowded, save_slow, as_json)
+
+
+def _doctor() -> list[Finding]:
+    """What doctor finds to be mended."""
+    from fairlead.doctor.fix import examine
+    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.world import Machine
+
+    bad = (Severity.WARNING, Severity.ERROR)
+    return [d.finding for d in examine(Machine(), CHECKS) if d.finding.severity in bad]
+
+
+def _judged(
+    prepared: Prepared, proofs: list[Proof], ill: list[Finding], seen: object, wish: object,
+    load: float | None, begun: datetime.datetime, seconds: float,
+) -> Validation:  # fmt: skip
+    """All that was measured, with a verdict for each line."""
+    from fairlead.validate import bounds, chain, history, proved, reference, verdict
+    from fairlead.validate.evidence import Evidence
+    from fairlead.validate.model import Machine, Validation
+
+    assert isinstance(seen, chain.Seen) and isinstance(wish, chain.Wish)
+    plan, site = prepared.plan, prepared.plan.site
+    known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
+    largest = max(proofs, key=lambda proof: len(proof.ranks), default=None)
+    inside = "image" if plan.host is None else "container"
+    transports = {inside: largest.ranks[0].transport} if largest and largest.ranks else {}
+    evidence = Evidence(
+        cores=wish.cores,
+        transports=transports,
+        mpis=seen.mpis,
+        planned_mpi=plan.planned_title,
+        shares=seen.shares,
+        culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
+        findings=(*ill, *seen.findings),
+        load=load,
+    )
+    measurements = tuple(seen.measurements)
+    verdicts = verdict.judge(measurements, reference.load(site.name).by_key, known, evidence)
+    facts = chain.facts(
+        str(prepared.image.record.get("tree_digest", "")),
+        {
+            "MPI": plan.planned_title,
+            "engine": f"{plan.engine.kind} {plan.engine.version}",
+            "launcher": plan.launcher.path,
+        },
+    )
+    return Validation(
+        history.new_id(site.name, begun),
+        begun.isoformat(timespec="seconds"),
+        seconds,
+        shlex.join(["fairlead", *sys.argv[1:]]),
+        Machine(site.name, seen.hosts, wish.cores, facts),
+        measurements,
+        verdicts,
+        evidence,
+        known,
+        seen.steps,
+        seen.steps_of,
+        proved.of(largest) if largest else None,
+    )
+
+
+def _told(
+    result: Validation, findings: Iterable[Finding], output: Path, save: bool, crowded: bool,
+    slow: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Keeps, writes and shows what came out; the exit code."""
+    from fairlead.report.validation import write_validation
+    from fairlead.validate import history, reference, verdict
+
+    kept = history.keep(result)
+    page, document, rows = write_validation(output, result)
+    saved: Path | None = None
+    refused: FairleadError | None = None
+    if save:
+        try:
+            saved, _ = reference.save(result, crowded_too=crowded, slow_too=slow)
+        except FairleadError as exc:
+            refused = exc
+    if as_json:
+        payload = to_json(result)
+        print_json(
+            "validate",
+            {
+                "headline": verdict.headline(result),
+                "page": str(page),
+                "document": str(document),
+                "rows": str(rows),
+                "kept": str(kept),
+                "references": str(saved) if saved else None,
+                **payload,
+            },
+        )
+    else:
+        click.echo("\n" + _table(result) + "\n")
+        if shown := list(findings):
+            print_findings(shown, err=False)
+            click.echo("")
+        click.secho(verdict.headline(result), bold=True)
+        click.echo(f"report: {page}\n        {document}\n        {rows}")
+        if saved:
+            click.echo(f"references of site {result.machine.site}: {saved}")
+    if refused is not None:
+        raise refused
+    failed = any(f.severity is Severity.ERROR for f in findings)
+    if verdict.below_reference(result):
+        return ExitCode.BELOW_REFERENCE
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _table(result: Validation) -> str:
+    """A line a measurement: what it is, its median, what is said of it and why."""
+    from fairlead.report.words import amount, label
+    from fairlead.validate.stats import summarize
+
+    rows = []
+    for m, v in zip(result.measurements, result.verdicts, strict=True):
+        times = f" x {v.times:.2f}" if v.times is not None and not math.isnan(v.times) else ""
+        median = amount(summarize(m.samples).median, m.unit)
+        rows.append((label(m), median, v.state.value + times, v.because))
+    return table(rows)
+
+
+def _dry_run(prepared: Prepared, wish: object, native: Path | None, as_json: bool) -> int:
+    from fairlead.validate import chain
+
+    assert isinstance(wish, chain.Wish)
+    counts = ", ".join(map(str, wish.ranks))
+    ways = f"in {prepared.image.path}" + (
+        f", and natively by {native}" if native else "; natively: not asked for (--native)"
+    )
+    steps = [
+        ways,
+        f"start-up, {5 if wish.quick else wish.repeats} launches of {wish.most} ranks",
+        "memory, storage, checkpoints",
+        f"ping-pong, allreduce, broadcast on {wish.most if wish.quick else counts} ranks",
+        "search for a slow node, link or processor",
+        *(f"{registry.find(model).title} on {counts} ranks" for model in wish.models),
+        f"report in {wish.out.parent}",
+    ]
+    if as_json:
+        print_json("validate", {**show.prepared_json(prepared), "steps": steps, "dry_run": True})
+    else:
+        click.echo("\n".join([show.swap_line(prepared.plan), *steps]))
+    return ExitCode.DONE

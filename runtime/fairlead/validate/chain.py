@@ -1,0 +1,403 @@
+"""A validation, step by step: each step launches the same program natively and in the container, and gives values.
+
+:func:`validate` is all of them in order. What a step could not do is a finding, and the next step goes on: a site wants to
+know the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity
+from fairlead.models import registry
+from fairlead.paths import atomic_write
+from fairlead.progress import Progress, Silent
+from fairlead.train import host as training
+from fairlead.train.host import Runner, TrainOptions
+from fairlead.train.model import WorkerResult
+from fairlead.validate import pairs, sweeps
+from fairlead.validate.evidence import Bound, Culprit, Shares
+from fairlead.validate.found import Kind
+from fairlead.validate.model import Measurement, StepTimes, Way, What
+
+_SOURCES = {
+    "memory": "all ranks copying at once, median",
+    "disk": "one file written and synced, median",
+}
+# On a crowded machine a turn of another rank looks like a slow link.
+_CROWDED_THRESHOLD = 4.0
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be measured.
+
+    Attributes:
+        out: folder for what the ranks write.
+        ranks: how many, each count once, ascending.
+        models: names of :mod:`fairlead.models.registry`.
+        quick: fewer sizes, steps and repeats; one model.
+        repeats: launches of a start.
+        cores: of a node, that ranks may use.
+        strong: a training's samples a step stay the same whatever the ranks.
+        backend: of Keras.
+    """
+
+    out: Path
+    ranks: tuple[int, ...]
+    models: tuple[str, ...]
+    quick: bool = False
+    repeats: int = 6
+    cores: int = 1
+    strong: bool = False
+    backend: str = "tensorflow"
+
+    @property
+    def most(self) -> int:
+        """The largest count of ranks."""
+        return max(self.ranks)
+
+    def crowded(self, ranks: int, nodes: int = 1) -> bool:
+        """Whether ranks share cores."""
+        return ranks > self.cores * nodes
+
+
+@dataclass
+class Seen:
+    """What steps have given so far.
+
+    Attributes:
+        mpis: what ranks called their MPI, by way.
+        findings: what went wrong or could not be done.
+        memory, disk: bounds that were measured.
+        steps_of: the key of the training that ``steps`` are of.
+    """
+
+    measurements: list[Measurement] = field(default_factory=list)
+    shares: dict[str, Shares] = field(default_factory=dict)
+    mpis: dict[str, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    culprits: list[Culprit] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    memory: Bound | None = None
+    disk: Bound | None = None
+    steps: tuple[StepTimes, ...] = ()
+    steps_of: str = ""
+
+
+Step = Callable[[Wish, Way, Runner, str, Seen], None]
+
+
+def measure(wish: Wish, ways: Mapping[Way, Runner], launcher: str, progress: Progress) -> Seen:
+    """Every step, by every way.
+
+    Args:
+        ways: how programs are launched; a container at least.
+        launcher: its kind, which measurements are told apart by.
+    """
+    wish.out.mkdir(parents=True, exist_ok=True)
+    seen = Seen()
+    steps: tuple[tuple[str, Step], ...] = (
+        ("start-up", _start),
+        ("memory and storage", _hardware),
+        ("messages", _sweeps),
+    )
+    for title, step in steps:
+        for way, run in ways.items():
+            begin = partial(step, wish, way, run, launcher, seen)
+            _tried(f"{title}, {way.value}", begin, seen, progress)
+    if wish.most > 1:
+        run = next(iter(ways.values()))
+        _tried("search for what is slow", partial(_pairs, wish, run, seen), seen, progress)
+    for model in wish.models:
+        _models(wish, model, ways, launcher, seen, progress)
+    return seen
+
+
+def _tried(title: str, step: Callable[[], None], seen: Seen, progress: Progress) -> None:
+    """One step; its failure is kept, and ends no validation. An interrupt and a proof that fails do."""
+    with progress.stage(title) as stage:
+        try:
+            step()
+        except FairleadError as exc:
+            if exc.code in (ExitCode.PROOF_FAILED, ExitCode.INTERRUPTED):
+                raise
+            seen.findings += [replace(f, where=f"{title}: {f.where}") for f in exc.findings]
+            stage.result(f"failed: {exc.findings[0].what}")
+
+
+def _fresh(path: Path) -> Path:
+    path.unlink(missing_ok=True)
+    return path
+
+
+def _start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
+    phases: dict[str, list[float]] = {}
+    repeats = 5 if wish.quick else wish.repeats
+    framework = [] if wish.quick or not wish.models else ["--framework", wish.backend]
+    for _ in range(repeats):
+        out = _fresh(wish.out / "start.json")
+        words = ["python3", "-m", "fairlead.validate.start", "--out", str(out), *framework]
+        training.launch(run, wish.most, [*words, "--begun", repr(time.time())], [wish.out])
+        told = json.loads(out.read_text())
+        for name, seconds in told["phases"].items():
+            phases.setdefault(name, []).append(seconds)
+        seen.mpis[way.value] = told["mpi"]
+        seen.hosts = tuple(dict.fromkeys(told["hosts"]))
+    nodes = max(len(seen.hosts), 1)
+    for name, values in phases.items():
+        seen.measurements.append(
+            Measurement(
+                What.START, way, tuple(values), wish.most, nodes, subject=name,
+                crowded=wish.crowded(wish.most, nodes), launcher=launcher,
+            )
+        )  # fmt: skip
+
+
+def _hardware(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
+    """Checkpoints by each way; memory and storage by themselves, which bound the others, by the first."""
+    out, folder = _fresh(wish.out / "hardware.json"), wish.out / "checkpoints"
+    folder.mkdir(exist_ok=True)
+    ranks = min(wish.most, wish.cores)
+    size = 16 << 20 if wish.quick else 64 << 20
+    words = [
+        "python3",
+        "-m",
+        "fairlead.validate.hardware",
+        "--out",
+        str(out),
+        "--folder",
+        str(folder),
+    ]
+    training.launch(run, ranks, [*words, "--bytes", str(size)], [wish.out])
+    told = json.loads(out.read_text())
+    if seen.memory is None:
+        seen.memory = Bound(statistics.median(told["memory"]), _SOURCES["memory"])
+        seen.disk = Bound(statistics.median(told["disk"]), _SOURCES["disk"])
+    seen.measurements.append(
+        Measurement(What.CHECKPOINT, way, tuple(told["checkpoint"]), bytes=size)
+    )
+
+
+def _sweeps(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
+    """Messages of all ranks, and for several counts the collectives of each."""
+    counts = (wish.most,) if wish.quick else tuple(n for n in wish.ranks if n > 1)
+    for ranks in counts:
+        if ranks < 2:
+            continue
+        sizes = sweeps.SIZES[::2] if wish.quick else sweeps.SIZES
+        settings = sweeps.Settings(
+            out=str(_fresh(wish.out / "sweeps.json")),
+            sizes=sizes,
+            through=("mpi", "comm"),
+            repeats=6 if wish.quick else 10,
+            limit_s=12 if wish.quick else 45,
+        )
+        config = wish.out / "sweeps.config.json"
+        with atomic_write(config, "w") as stream:
+            json.dump(asdict(settings), stream)
+        words = ["python3", "-m", "fairlead.validate.sweeps", "--config", str(config)]
+        training.launch(run, ranks, words, [wish.out])
+        document = json.loads(Path(settings.out).read_text())
+        found = sweeps.measurements(document, way, launcher)
+        seen.measurements += [
+            m for m in found if m.what is not What.PINGPONG or ranks == counts[-1]
+        ]
+        for row in document["wrong_answers"][:3]:
+            seen.findings.append(
+                Finding(
+                    Severity.ERROR,
+                    f"{document['wrong']} answers of {ranks} ranks were wrong",
+                    f"messages, {way.value}",
+                    json.dumps(row),
+                    "fairlead doctor; then the same by `--mpi container`, which tells whose MPI it is",
+                    "validate-wrong",
+                )
+            )
+            break
+
+
+def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
+    """Which node, link or processor is slower than its like."""
+    nodes = max(len(seen.hosts), 1)
+    crowded = wish.crowded(wish.most, nodes)
+    settings = pairs.Settings(
+        out=str(_fresh(wish.out / "pairs.json")),
+        link_threshold=_CROWDED_THRESHOLD if crowded else pairs.Settings.link_threshold,
+        repeats=3 if wish.quick else pairs.Settings.repeats,
+        limit_s=20 if wish.quick else 120,
+    )
+    config = wish.out / "pairs.config.json"
+    with atomic_write(config, "w") as stream:
+        json.dump(asdict(settings), stream)
+    words = ["python3", "-m", "fairlead.validate.pairs", "--config", str(config)]
+    training.launch(run, wish.most, words, [wish.out])
+    outcome = pairs.outcomes(json.loads(Path(settings.out).read_text()))["all"]
+    for one in outcome.culprits:
+        name = " - ".join(one.names)
+        what = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}[one.kind]
+        ranks = f", rank {', '.join(map(str, one.ranks))}" if one.kind is Kind.COMPUTE else ""
+        first = min((seen.hosts.index(n) for n in one.names if n in seen.hosts), default=0)
+        seen.culprits.append(
+            Culprit(f"{what} {name}{ranks}", one.evidence, one.times_slower, one.names, first + 1)
+        )
+        seen.findings.append(
+            Finding(
+                Severity.WARNING,
+                f"{what} {name}{ranks} is {one.times_slower:.1f} times slower than the others",
+                name, one.evidence, one.remedy, "validate-slow",
+            )
+        )  # fmt: skip
+
+
+def _models(
+    wish: Wish,
+    model: str,
+    ways: Mapping[Way, Runner],
+    launcher: str,
+    seen: Seen,
+    progress: Progress,
+) -> None:
+    """One model at every count of ranks, by every way, a count after the other so that both ways see the same machine."""
+    task = registry.find(model)
+    steps = 15 if wish.quick else 25
+    batch = task.quick.batch
+    options = TrainOptions(
+        run_dir=wish.out,
+        model=model,
+        backend=wish.backend,
+        data_format="tfrecord" if wish.backend == "torch" else "hdf5",
+        train_samples=max(batch * wish.most * (steps + 3), 500),
+        val_samples=100,
+        batch=batch,
+        max_seconds=120,
+        measure_steps=steps,
+        processes=wish.cores,
+    )
+    run = next(iter(ways.values()))
+    made: list[Path] = []
+
+    def generate() -> None:
+        made.append(training.generate(run, options, Silent()))
+
+    _tried(f"{task.title}: data", generate, seen, progress)
+    if not made:
+        return
+    (data,) = made
+    for way, by in ways.items():
+        begin = partial(_input, wish, model, way, by, data, seen)
+        _tried(f"{task.title}: input, {way.value}", begin, seen, progress)
+    for ranks in wish.ranks:
+        for way, by in ways.items():
+            title = f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}"
+            begin = partial(_train, wish, options, ranks, way, by, data, launcher, seen)
+            _tried(title, begin, seen, progress)
+
+
+def _input(wish: Wish, model: str, way: Way, run: Runner, data: Path, seen: Seen) -> None:
+    out = _fresh(wish.out / "input.json")
+    batch = registry.find(model).quick.batch
+    windows = ["--windows", "6", "--window-s", "0.2" if wish.quick else "0.5", "--warmup-s", "0.2"]
+    words = ["python3", "-m", "fairlead.data.speed", "--data", str(data), "--batch", str(batch)]
+    training.launch(run, 1, [*words, *windows, "--json", "--out", str(out)], [data, wish.out])
+    told = json.loads(out.read_text())
+    seen.measurements.append(Measurement(What.INPUT, way, tuple(told["windows"]), subject=model))
+
+
+def _train(
+    wish: Wish, options: TrainOptions, ranks: int, way: Way, run: Runner, data: Path, launcher: str,
+    seen: Seen,
+) -> None:  # fmt: skip
+    each = options.batch or 1
+    if wish.strong:  # the recipe's samples a step, whatever the ranks
+        each = max(each // ranks, 1)
+    with Silent().stage("") as stage:
+        result = training.work(
+            run,
+            replace(options, batch=each),
+            data,
+            ranks,
+            options.warmup + options.measure_steps,
+            stage,
+        )
+    whole = _whole(result)[options.warmup :]
+    hosts = len({w.host for w in result.weights})
+    made = Measurement(
+        What.TRAIN, way, tuple(each * ranks / seconds for seconds in whole), ranks, hosts,
+        subject=options.model, crowded=wish.crowded(ranks, hosts), launcher=launcher,
+    )  # fmt: skip
+    seen.measurements.append(made)
+    total = sum(whole) * len(result.steps)
+    waits = [sum(s.input[options.warmup :]) for s in result.steps]
+    talks = [
+        sum(s.communicate[options.warmup :]) + sum(s.wait[options.warmup :]) for s in result.steps
+    ]
+    seen.shares[made.key] = Shares(min(sum(waits) / total, 1.0), min(sum(talks) / total, 1.0))
+    if ranks == wish.most and way is Way.CONTAINER and options.model == wish.models[0]:
+        seen.steps, seen.steps_of = tuple(_told(result, options.warmup)), made.key
+
+
+def _whole(result: WorkerResult) -> list[float]:
+    """Seconds of each step, on rank 0."""
+    s = result.steps[0]
+    return [
+        sum(parts)
+        for parts in zip(
+            s.input, s.gradients, s.communicate, s.wait, s.update, s.other, strict=True
+        )
+    ]
+
+
+def _told(result: WorkerResult, warmup: int) -> Iterator[StepTimes]:
+    """Each rank's steps as a validation has them: the forward pass was measured apart, on rank 0."""
+    forward = result.speed.forward_s if result.speed else 0.0
+    for s in result.steps:
+        gradients = s.gradients[warmup:]
+        ahead = tuple(min(forward, g) for g in gradients)
+        yield StepTimes(
+            s.rank,
+            s.host,
+            s.input[warmup:],
+            ahead,
+            tuple(g - f for g, f in zip(gradients, ahead, strict=True)),
+            tuple(c + w for c, w in zip(s.communicate[warmup:], s.wait[warmup:], strict=True)),
+            s.update[warmup:],
+            s.other[warmup:],
+        )
+
+
+def load() -> float | None:
+    """Processes that want to run, mean of the last minute; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def facts(image_digest: str, more: Mapping[str, str]) -> dict[str, str]:
+    """What explains a difference between two validations."""
+    return {
+        "kernel": platform.release(),
+        "processor": _processor(),
+        "image digest": image_digest,
+        **more,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )

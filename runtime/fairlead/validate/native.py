@@ -1,0 +1,117 @@
+"""Launches without a container: the same programs by a Python of the host, over the MPI that the plan swaps in.
+
+It is what a container is compared with. The Python needs NumPy and mpi4py, for trainings TensorFlow or torch, Keras and
+h5py as well; fairlead's own modules come along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import fairlead
+from fairlead import launch as launching
+from fairlead import native
+from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.hostmpi import HostMpi
+from fairlead.launch import CommandLine
+from fairlead.launcher import registry
+from fairlead.paths import cache_dir
+from fairlead.session import Prepared
+from fairlead.train.host import Runner, RunOutcome
+
+_TAIL_BYTES = 8000
+_ASK = """
+import importlib.util, json, platform, sys
+names = ("numpy", "mpi4py", "h5py", "keras", "tensorflow", "torch")
+print(json.dumps({
+    "python": platform.python_version(),
+    "modules": [n for n in names if importlib.util.find_spec(n)],
+}))
+"""
+
+
+def modules(python: Path) -> tuple[str, tuple[str, ...]]:
+    """The version of a Python, and which of the modules that matter it has.
+
+    Raises:
+        FairleadError: it cannot be run, or has no NumPy or no mpi4py.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
+        )
+        told = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
+        raise _unfit(python, str(exc)) from None
+    lacking = [name for name in ("numpy", "mpi4py") if name not in told["modules"]]
+    if lacking:
+        raise _unfit(python, f"it has no {' and no '.join(lacking)}")
+    return told["python"], tuple(told["modules"])
+
+
+def _unfit(python: Path, why: str) -> FairleadError:
+    return fail(
+        "this Python cannot run the native part",
+        where=f"--native {python}",
+        why=why,
+        remedy=f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings; or"
+        " leave --native out",
+        check="validate-native",
+        code=ExitCode.USAGE,
+    )
+
+
+def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
+    """A runner that launches every command by ``python`` on this host.
+
+    Args:
+        mpi: whose library mpi4py shall open.
+        log: file that all output of the ranks is added to.
+    """
+    cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
+    where = _modules_folder(cache)
+    core = native.core_path(cache)
+    environ = {
+        "PYTHONPATH": str(where),
+        "PYTHONNOUSERSITE": "1",
+        # mpi4py looks beside Python first; this names the file.
+        "MPI4PY_LIBMPI": mpi.library.path,
+        **({"FAIRLEAD_COMM_LIBRARY": str(core)} if core.is_file() else {}),
+    }
+
+    def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+        words = (str(python), *command[1:])
+        folder = launching.new_run_folder(cache)
+        whole = registry.words(launcher, replace(shape, ranks=ranks), words)
+        line = CommandLine(whole.argv, {**environ, **whole.environ}, kind=launcher.kind)
+        with log.open("ab") as stream:
+            start = stream.tell()
+            stream.write(f"$ {' '.join(words)}\n".encode())
+            stream.flush()
+            done = launching.launch(
+                line, folder, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
+            )
+        with log.open("rb") as stream:
+            stream.seek(start)
+            said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+        return RunOutcome(done.launcher_code, said)
+
+    return run
+
+
+def _modules_folder(cache: Path) -> Path:
+    """A folder with fairlead and nothing else: what lies beside it here is for another Python."""
+    folder = cache / "native-modules"
+    folder.mkdir(parents=True, exist_ok=True)
+    package = Path(fairlead.__file__).parent
+    link = folder / "fairlead"
+    if not link.is_symlink() or link.readlink() != package:
+        fresh = folder / f".fairlead.{os.getpid()}"
+        fresh.symlink_to(package)
+        fresh.replace(link)
+    return folder

@@ -1,0 +1,64 @@
+"""How long a start takes, by phase: ``python3 -m fairlead.validate.start --out FILE --begun SECONDS`` on every rank.
+
+Each phase ends when its last rank is through. The launcher's and the engine's is what lies between the moment that the
+launch began, ``--begun`` in seconds since 1970, and the start of the slowest rank's process as the kernel has it
+(``/proc/self/stat``, in hundredths of a second, see proc(5)). Hosts whose clocks differ shift it by as much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import time
+from pathlib import Path
+
+from fairlead.paths import atomic_write
+
+LAUNCH, INTERPRETER, INIT = "launcher and engine", "interpreter", "MPI_Init"
+
+
+def main() -> None:
+    """The command line of one rank."""
+    reached = time.time()
+    parser = argparse.ArgumentParser(prog="python3 -m fairlead.validate.start", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file that rank 0 writes")
+    parser.add_argument("--begun", type=float, required=True, help="when the launch began")
+    parser.add_argument("--framework", help="a module to import as the last phase")
+    given = parser.parse_args()
+    marks = {LAUNCH: started() - given.begun, INTERPRETER: reached - started()}
+    begun = time.time()
+    from mpi4py import MPI
+
+    marks[INIT] = time.time() - begun
+    if given.framework:
+        begun = time.time()
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        importlib.import_module(given.framework)
+        marks[f"import {given.framework}"] = time.time() - begun
+    world = MPI.COMM_WORLD
+    every = world.gather((marks, MPI.Get_processor_name()))
+    if every is None:
+        return
+    version = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
+    told = {
+        "phases": {name: max(m[name] for m, _ in every) for name in marks},
+        "hosts": [host for _, host in every],
+        "mpi": version,
+    }
+    with atomic_write(given.out, "w") as stream:
+        json.dump(told, stream)
+
+
+def started() -> float:
+    """When this process was started, seconds since 1970."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    # The name in parentheses may have spaces.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    since_boot = float(Path("/proc/uptime").read_text().split()[0])
+    return time.time() - since_boot + int(fields[19]) / ticks
+
+
+if __name__ == "__main__":
+    main()
