@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -224,12 +225,14 @@ def _judged(
     known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
     largest = max(proofs, key=lambda proof: len(proof.ranks), default=None)
     inside = "image" if plan.host is None else "container"
+    # A proof that does not hold has ended the validation: what ran in the container is what was planned.
+    mpis = {**seen.mpis, **({inside: plan.planned_title} if largest else {})}
     transports = {inside: largest.ranks[0].transport} if largest and largest.ranks else {}
     evidence = Evidence(
         cores=wish.cores,
         transports=transports,
-        mpis=seen.mpis,
-        planned_mpi=plan.planned_title,
+        mpis=mpis,
+        planned_mpi=plan.planned_title if plan.host is not None else "",
         shares=seen.shares,
         culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
         findings=(*ill, *seen.findings),
@@ -310,16 +313,24 @@ def _told(
 
 
 def _table(result: Validation) -> str:
-    """A line a measurement: what it is, its median, what is said of it and why."""
-    from fairlead.report.words import amount, label
+    """A line for each kind of measurement and way, then those that are slow or wrong, each with its reason."""
+    from fairlead.report.words import amount, label, name_of
+    from fairlead.validate.model import State
     from fairlead.validate.stats import summarize
 
-    rows = []
+    states = tuple(State)
+    groups: dict[tuple[str, str], Counter[State]] = {}
+    ill = []
     for m, v in zip(result.measurements, result.verdicts, strict=True):
-        times = f" x {v.times:.2f}" if v.times is not None and not math.isnan(v.times) else ""
-        median = amount(summarize(m.samples).median, m.unit)
-        rows.append((label(m), median, v.state.value + times, v.because))
-    return table(rows)
+        groups.setdefault((m.what.value, name_of(m.way)), Counter())[v.state] += 1
+        if v.state in (State.SLOW, State.WRONG):
+            times = f" {v.times:.2f} x" if v.times is not None and not math.isnan(v.times) else ""
+            median = amount(summarize(m.samples).median, m.unit)
+            ill.append((v.state.value + times, label(m), median, v.because))
+    head = ("lines", "", *(state.value for state in states))
+    counts = [(*key, *(found[s] or "" for s in states)) for key, found in groups.items()]
+    text = table([[str(cell) for cell in row] for row in counts], head)
+    return text + ("\n\n" + table(ill) if ill else "")
 
 
 def _dry_run(prepared: Prepared, wish: object, native: Path | None, as_json: bool) -> int:

@@ -112,6 +112,7 @@ def render(validation: Validation) -> str:
         counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
         numbers=_numbers(validation),
         groups=groups(validation),
+        unknown=_count(validation, State.UNKNOWN),
         culprits=culprits,
         figures=drawn,
         efficiency=_efficiency(validation),
