@@ -7,7 +7,7 @@ BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm bench-convergence bench-images clean
+.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm bench-convergence bench-images native validate clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +58,18 @@ bench-images: test-setup
 
 bench: images bench-images ## measure every bar; exit 1 when one is missed
 	@$(PY) -m benchmarks
+
+native: setup build/native/whole ## the image's Python packages on this machine, from the same lock
+
+build/native/whole: recipes/tensorflow/lock.toml
+	@$(PY) -m venv --clear build/native
+	@.venv/bin/fairlead recipe requirements tensorflow >build/native/requirements.txt
+	@build/native/bin/python3 -m pip install -q --no-deps --require-hashes -r build/native/requirements.txt
+	@touch $@
+
+validate: setup native ## is this machine as fast as it should be? 1, 2, 4 ranks, native and in the container
+	@.venv/bin/fairlead build tensorflow
+	@.venv/bin/fairlead validate --ranks 1,2,4 --native build/native/bin/python3; code=$$?; [ $$code -eq 125 ] || exit $$code
 
 clean: ## the environment and the tools' caches; images and Apptainer stay in the XDG folders
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist fairlead-report

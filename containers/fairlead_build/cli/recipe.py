@@ -107,6 +107,31 @@ def show(name: str, as_json: bool) -> None:
 @recipe.command()
 @click.argument("name", metavar="RECIPE")
 @json_option
+def requirements(name: str, as_json: bool) -> None:
+    """The locked Python packages as pip reads them, with hashes: the same without a container.
+
+    What a native Python is made of, that `fairlead validate --native` compares an image with.
+
+    \b
+    fairlead recipe requirements tensorflow > requirements.txt
+    python3.11 -m venv native && native/bin/pip install --no-deps --require-hashes -r requirements.txt
+    """
+    lock = _lock_of(recipes.load_recipe(name))
+    wheels = [w for w in lock.wheel if w.role == "python"]
+    if as_json:
+        rows = [{"name": w.name, "version": w.version, "sha256": w.sha256} for w in wheels]
+        print_json("recipe-requirements", {"python": lock.inputs.python, "packages": rows})
+        return
+    click.echo(
+        f"# of the lock of {lock.recipe}, for Python {lock.inputs.python} on {lock.architecture}"
+    )
+    for w in wheels:
+        click.echo(f"{w.name}=={w.version} --hash=sha256:{w.sha256}")
+
+
+@recipe.command()
+@click.argument("name", metavar="RECIPE")
+@json_option
 def check(name: str, as_json: bool) -> None:
     """Finds every mistake in a recipe, and whether its lock is up to date.
 
