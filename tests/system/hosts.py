@@ -289,6 +289,13 @@ def apptainer() -> Path:
     return program
 
 
+@cache
+def native_python() -> Path:
+    """A Python of this machine with the packages of the `tensorflow` image, as `make native` makes it."""
+    _run("make", "-s", "-C", ROOT, "native")
+    return ROOT / "build/native/bin/python3"
+
+
 def fairlead(
     *words: str | Path, env: Mapping[str, str] | None = None, limit_s: float = 120
 ) -> subprocess.CompletedProcess[str]:

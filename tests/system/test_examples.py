@@ -189,3 +189,15 @@ def test_new_machine_is_described_checked_and_captured(tmp_path: Path) -> None:
     assert "my-machine: What fairlead saw of" in said
     assert "my-machine against" in said and ", 0 differ," in said
     assert {p.name for p in folder.iterdir()} == {"seen.txt", "sites", "here.json"}
+
+
+@pytest.mark.full
+def test_validation_is_kept_and_compared(
+    base_image: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(hosts.READER, "XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setitem(hosts.READER, "FAIRLEAD_SITES_EXTRA", str(tmp_path / "sites"))
+    (tmp_path / "sites").mkdir()
+    (command,) = _commands("validate.sh")
+    said = _run(command)
+    assert "allreduce" in said and list((tmp_path / "sites").glob("*.references.json"))
