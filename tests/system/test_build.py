@@ -285,6 +285,7 @@ def test_build_without_room_says_so_before_it_begins(tmp_path: Path) -> None:
     assert "MB are needed" in finding["why"] and "XDG_CACHE_HOME" in finding["remedy"]
 
 
+@pytest.mark.full
 def test_build_disk_filled_meanwhile_is_called_by_its_name(
     debian_mpich: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def test_layers_packed_either_way_are_read(layout: Path, tmp_path: Path, packing
     )
 
 
+@pytest.mark.full
 def test_converted_image_has_the_tree_of_its_layers(layout: Path, tmp_path: Path) -> None:
     sif = tmp_path / "made.sif"
     from_layout(layout, sif)

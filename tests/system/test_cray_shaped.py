@@ -113,6 +113,7 @@ def test_gpu_transport_library_is_preloaded_when_gpu_support_is_asked_for(cray: 
     assert len(lines) == 2 and all(wanted in line for line in lines), done.stderr
 
 
+@pytest.mark.full
 def test_program_built_on_a_cray_asks_by_the_compilers_name_and_gets_the_hosts(
     tmp_path: Path,
 ) -> None:

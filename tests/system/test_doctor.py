@@ -91,6 +91,7 @@ def test_doctor_after_setup_finds_no_error() -> None:
     assert {f["check"] for f in found} == {check.name for check in CHECKS}
 
 
+@pytest.mark.full
 def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
     engine = next(f for f in findings(user.fairlead("doctor", "--json", "engine")))
     # Where another engine would do, as Podman on the machine of these tests, it is a warning.

@@ -390,6 +390,7 @@ def fairlead(*words: str | Path, env: dict[str, str], offline: bool = False) -> 
     return subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env})
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.getuid() != 0, reason="cutting the network off needs root")
 def test_build_from_lock_and_archive_needs_no_network(tmp_path: Path) -> None:
     recipe, archive = tmp_path / "least", tmp_path / "archive"

@@ -138,6 +138,7 @@ def test_apptainer_pulls_the_sif_bit_identical_by_tag_and_by_digest(
         assert sha256(tmp_path / f"{number}.sif") == sha256(sif)
 
 
+@pytest.mark.full
 def test_apptainer_pulls_the_layers_and_runs_them(
     shore: LoopbackRegistry, pushed: dict[str, Any], sif: Path, tmp_path: Path
 ) -> None:
@@ -346,6 +347,7 @@ print(MPI.COMM_WORLD.Get_size(), os.environ["CREW"], os.environ["OMP_NUM_THREADS
 """
 
 
+@pytest.mark.full
 def test_image_that_podman_built_on_ours_is_pulled_inspected_and_run(
     shore: LoopbackRegistry, pushed: dict[str, Any], empty: dict[str, str], tmp_path: Path
 ) -> None:

@@ -84,6 +84,7 @@ def built() -> list[str]:
     return look(hosts.apptainer(), hosts.image("mpi-base"))
 
 
+@pytest.mark.full
 def test_containerfile_built_by_podman_has_the_packages_of_fairlead_build(
     here: Site, built: list[str], rendered: Path
 ) -> None:

@@ -190,6 +190,7 @@ def test_signature_of_a_built_image_goes_where_its_copy_goes(
             kept.write_bytes(before)
 
 
+@pytest.mark.full
 def test_signature_travels_through_a_registry(
     signed: Path, home: dict[str, str], tmp_path: Path
 ) -> None:
