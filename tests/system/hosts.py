@@ -390,19 +390,6 @@ def _run(*words: str | Path, **more: Any) -> None:
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
 
 
-# What Keras needs beside torch; the tensorflow image has the same.
-KERAS = ("keras==3.15.1", "absl-py==2.3.1", "namex==0.1.0", "optree==0.17.0", "ml_dtypes==0.5.3",
-         "h5py==3.14.0", "packaging==25.0")  # fmt: skip
-
-
 def keras_on_torch() -> tuple[str, ...]:
-    """Options of `fairlead run` that bring Keras into the image of torch, as its backend."""
-    folder = KEPT / "keras-3.15.1"
-    with locked(KEPT / ".lock"):
-        if not folder.is_dir():
-            with atomic_folder(folder) as tree:
-                pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-compile"]
-                wheels = ["--only-binary=:all:", "--python-version=3.11", "--target", tree]
-                subprocess.run([*pip, *wheels, *KERAS], check=True)
-    bind = ("-B", f"{folder}:/opt/keras:ro")
-    return (*bind, "--env", "PYTHONPATH=/opt/keras", "--env", "KERAS_BACKEND=torch")
+    """Options of `fairlead run` that have the Keras of torch's image compute by torch."""
+    return ("--env", "KERAS_BACKEND=torch")
