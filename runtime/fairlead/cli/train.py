@@ -36,7 +36,8 @@ Examples:
 """
 BACKENDS = ("tensorflow", "torch")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-# What each backend's ranks import.
+# What each backend is trained in, and what its ranks import.
+_IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
 _NEEDED = {
     "tensorflow": ("tensorflow", "keras", "mpi4py"),
     "torch": ("torch", "keras", "mpi4py"),
@@ -57,7 +58,10 @@ _NEEDED = {
     "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on."
 )
 @click.option(
-    "--image", default="tensorflow", show_default=True, help="Recipe name or path of the image."
+    "--image",
+    default="tensorflow",
+    show_default=True,
+    help="Recipe name or path of the image; with --backend torch `pytorch`, unless another is named.",
 )
 @options.choice_options
 @click.option(
@@ -187,6 +191,8 @@ def train(
         return _auto(auto, ((model,) if model else ()) + arguments, ranks, image)
     from fairlead.models import registry
 
+    if backend == "torch" and not _is_given(click.get_current_context(), "image"):
+        image = _IMAGES[backend]
     task = registry.find(" ".join(filter(None, [model, *arguments])))
     from fairlead.report import require_tools, write_report
     from fairlead.report.compose import compose
@@ -333,7 +339,7 @@ def _able(prepared: Prepared, image: str, backend: str, generates: bool) -> None
             f"the image has no {', '.join(lacking)}",
             where=f"--image {image}",
             why=f"every rank of the training on {backend} imports it",
-            remedy="--image tensorflow, or add it to [packages] pip of the image's recipe",
+            remedy=f"--image {_IMAGES[backend]}, or add it to [packages] pip of the image's recipe",
             check="train-image",
             code=ExitCode.USAGE,
         )
