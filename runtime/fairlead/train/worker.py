@@ -133,7 +133,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
     times = ranks.gather(progress.times.of(ranks.rank, socket.gethostname())) or []
-    evaluation = _evaluate(held_out, ranks, network, log) if held_out else None
+    evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
     return WorkerResult(
         model=task.name,
         backend=config.backend,
@@ -162,7 +162,10 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         ),
         resumed_from=progress.resumed_from,
         damaged=tuple(
-            str(one.path) for each in (rows, held_out) if each for one in each.stock.damaged
+            str(one.path)
+            for each in (rows, held_out)
+            if each is not None
+            for one in each.stock.damaged
         ),
         unreadable=progress.unreadable,
     )
