@@ -74,6 +74,10 @@ class FairleadError(Exception):
         self.code = code
         super().__init__("; ".join(f.what for f in self.findings))
 
+    def __reduce__(self) -> tuple[type[FairleadError], tuple[tuple[Finding, ...], ExitCode]]:
+        # Exceptions are copied by what their text was made from, which here is the findings: ranks pickle them.
+        return FairleadError, (self.findings, self.code)
+
 
 def fail(
     what: str,

@@ -55,6 +55,16 @@ def test_script_for_the_old_plugin_runs_as_it_is() -> None:
     assert "variables are rank 0's on every rank" in said
 
 
+@pytest.mark.full  # tests/system/test_trainer.py kills one, and is always run
+def test_training_that_is_cut_goes_on_with_the_same_bits() -> None:
+    _run("fairlead build tensorflow")
+    (command,) = _commands("train_resume.sh")
+    done = hosts.typed(command, limit_s=900)
+    assert done.returncode == 0, done.stdout
+    assert "the same bits on all ranks, cut or not" in done.stdout
+    assert re.search(r"went on after step [1-9]\d* of 50", done.stdout)
+
+
 def test_delayed_gradients_reach_the_truth_and_say_what_the_delay_does(base_image: None) -> None:
     (command,) = _commands("delayed_gradients.py")
     said = _run(command)

@@ -1,6 +1,7 @@
 """The outside of a training: what is launched, what is told of it, what is made of the result."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.findings import FairleadError
+from fairlead.data import baseline
+from fairlead.data.generate import DataSet, generate
+from fairlead.findings import FairleadError, Severity
+from fairlead.models import registry
 from fairlead.progress import Silent
 from fairlead.serial import from_json, to_json
 from fairlead.train import host
 from fairlead.train.events import EventLog, Tail
-from fairlead.train.host import RunOutcome, TrainOptions
-from fairlead.train.model import WorkerConfig
+from fairlead.train.host import Baseline, RunOutcome, TrainOptions, TrainResult
+from fairlead.train.model import Evaluation, LossPoint, RankWeights, WorkerConfig, WorkerResult
 
 RUNTIME = Path(host.__file__).parents[2]
 
@@ -110,3 +114,75 @@ def test_tail_reads_each_whole_line_once(tmp_path):
 def test_event_log_without_a_file_prints_plain_lines(capsys):
     EventLog(None).write("step", step=3, loss=0.123456)
     assert capsys.readouterr().out == "step step=3 loss=0.1235\n"
+
+
+# --- what is made of a result -----------------------------------------------------------------
+
+
+def result_of(model="cosmoflow", scores=(0.5, 0.9, 0.8), linear=(1.0, 0.6, 1.0), **more):
+    names = ("turnover", "strength", "tilt")
+    same = "f" * 64
+    every = WorkerResult(
+        model=model, backend="tensorflow", precision="float32", ranks=2, batch=8, threads=1, parameters=9,
+        train_samples=90, seed=1, mpi="MPICH", versions={}, speed=None,
+        loss=(LossPoint(0, 0, 1.0, 0.7),), weights=(RankWeights(0, "n", same, same, same),),
+        train_seconds=1.0, epochs_done=1.0,
+        evaluation=Evaluation(20, dict(zip(names, scores, strict=False)), 0.1, (), 1.0), **more,
+    )  # fmt: skip
+    baseline = Baseline(dict(zip(names, linear, strict=False)), 40, 20, 0.1)
+    return TrainResult(None, every, baseline, Path("data"))
+
+
+@pytest.mark.parametrize(
+    ("scores", "checks"),
+    [
+        ((0.5, 9.0, 0.8), []),
+        ((0.7, 0.1, 0.95), ["train-below-gate", "train-below-gate"]),
+        ((1.0, 0.1, 0.8), ["train-not-learnt"]),
+        ((math.nan, 0.1, math.nan), ["train-not-learnt", "train-not-learnt"]),
+        ((0.5, 9.0), []),  # data of two parameters: the third has no gate
+    ],
+)
+def test_judge_of_scores_names_each_gate(scores, checks):
+    assert [finding.check for finding in host.judge(result_of(scores=scores))] == checks
+
+
+def test_judge_tells_of_files_and_checkpoints_that_were_passed_over():
+    result = result_of(
+        damaged=("/d/a.h5", "/d/b.h5"), unreadable=("/c/step-9.npz is damaged",), resumed_from=5
+    )
+    files, checkpoints = host.judge(result)
+    assert (files.check, checkpoints.check) == ("train-skipped", "checkpoint-damaged")
+    assert files.what.startswith("2 files") and files.where == "/d/a.h5"
+    assert "step-9.npz" in checkpoints.where and "after step 5" in checkpoints.why
+    assert not any(f.severity is Severity.ERROR for f in (files, checkpoints))
+
+
+@pytest.mark.parametrize(
+    ("more", "each"),
+    [
+        ({}, 16),
+        ({"published": True}, 2),
+        ({"published": True, "ranks": 16}, 1),
+        ({"published": True, "batch": 5}, 5),
+        ({"model": "cosmoflow-sc18", "published": True}, 1),
+    ],
+)
+def test_options_tell_the_batch_of_a_rank(tmp_path, more, each):
+    assert TrainOptions(tmp_path, **{"ranks": 4, **more}).each == each
+
+
+def test_baseline_is_fitted_without_the_files_that_were_left_out(tmp_path):
+    generate(DataSet(30, 20, per_shard=10, size=16, kind="cosmo"), tmp_path, 1, EventLog(None))
+    whole, cut = sorted(tmp_path.glob("*train*"))[1:], sorted(tmp_path.glob("*train*"))[0]
+    cut.write_bytes(cut.read_bytes()[:1000])
+    task = registry.find("cosmoflow")
+    with pytest.raises(FairleadError, match="not a whole"):
+        baseline.measure(tmp_path, 30, 20, task)
+    found = baseline.measure(tmp_path, 30, 20, task, [cut])
+    assert (found["train"], found["val"]) == (20, 20)
+    # What only a checksum tells is left out as well: the ranks have read it, and say so.
+    content = bytearray(whole[0].read_bytes())
+    content[-40] ^= 1
+    whole[0].write_bytes(content)
+    assert baseline.measure(tmp_path, 30, 20, task, [cut, whole[0]])["train"] == 10

@@ -112,7 +112,13 @@ _NEEDED = {
     type=click.FloatRange(1),
     help="Longest training time.",
 )
-@click.option("--seed", default=1, show_default=True, help="Seed of weights, data and order.")
+@click.option(
+    "--seed",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0, 2**31 - 1),
+    help="Seed of weights, data and order.",
+)
 @click.option(
     "--checkpoint",
     "every_seconds",
@@ -255,7 +261,7 @@ def train(
         }
         print_json("train", payload)
     else:
-        click.echo("\n" + _summary(result, proof))
+        click.echo("\n" + _summary(result, proof, resume))
         if result.findings:
             print_findings(result.findings)
         click.echo(f"\nreport: {page}\n        {document}")
@@ -348,14 +354,13 @@ def _able(prepared: Prepared, image: str, backend: str, generates: bool) -> None
 def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
     """What would be launched, in order. The lines themselves need files that each step makes."""
     task, (train_samples, held_out) = settings.task, settings.samples
-    recipe = task.published if settings.published else task.quick
     what = f"{task.sample}s"
     found = settings.data_dir or f"{train_samples} {what}, generated once and kept"
     kept = [f"checkpoints in {settings.checkpoints}"] if settings.checkpoints else []
     steps = [
         f"data: {found}",
-        f"speed on 1 rank: {settings.measure_steps} steps of {settings.batch or recipe.batch} {what}",
-        f"training on {settings.ranks} ranks: {settings.epochs or recipe.epochs} epochs, at most "
+        f"speed on 1 rank: {settings.measure_steps} steps of {settings.each} {what}",
+        f"training on {settings.ranks} ranks: {settings.epochs or settings.recipe.epochs} epochs, at most "
         f"{settings.max_seconds:g} s, then {held_out} held-out {what}",
         *kept,
         f"a linear model on the same {what}",
@@ -368,14 +373,14 @@ def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _summary(result: TrainResult, proof: Proof) -> str:
+def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
     """The figures of a training, in a table."""
     from fairlead.train.host import name as score_name
 
     every = result.all
     first = proof.ranks[0]
     rows = [("proved", f"{len(proof.ranks)} ranks", f"{first.version}; {first.transport}")]
-    for gate in result.task.gates:
+    for gate in result.gates:
         linear = f"linear model on the same {result.task.sample}s: {result.baseline.scores[gate.metric]:.3f}"
         label = f"held-out {score_name(gate.metric)}"
         rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
@@ -400,6 +405,8 @@ def _summary(result: TrainResult, proof: Proof) -> str:
         rows.append(("last checkpoint", f"step {written.step}", held))
     if every.resumed_from:
         rows.append(("went on", f"after step {every.resumed_from}", "from a checkpoint"))
+    elif resume:
+        rows.append(("began", "at step 0", "there was no checkpoint to go on from"))
     digests = {w.final for w in every.weights}
     same = "bit-identical" if len(digests) == 1 else "DIFFERENT"
     rows.append(

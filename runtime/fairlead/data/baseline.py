@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.data.shards import Rows
+from fairlead.data.stock import take_stock
 from fairlead.findings import fail
 from fairlead.models import registry
 from fairlead.models.task import Task
@@ -102,14 +105,17 @@ def ridge(
     return said
 
 
-def measure(folder: Path, train: int, val: int, task: Task) -> dict[str, Any]:
+def measure(
+    folder: Path, train: int, val: int, task: Task, left_out: Collection[Path] = ()
+) -> dict[str, Any]:
     """The linear model's scores on the first ``train`` and ``val`` samples of the two splits.
 
-    Counts enter as their logarithms, as in the network; classes become one output each.
+    Counts enter as their logarithms, as in the network; classes become one output each. Files of ``left_out`` are
+    not read.
     """
     begun = time.monotonic()
-    x, known = _first(folder, "train", train)
-    z, truth = _first(folder, "val", val)
+    x, known = _first(folder, "train", train, left_out)
+    z, truth = _first(folder, "val", val, left_out)
     if x.dtype.kind == "i":
         x, z = (np.log1p(counts.astype(np.float32)) for counts in (x, z))
     classes = known.ndim == 1
@@ -123,9 +129,13 @@ def measure(folder: Path, train: int, val: int, task: Task) -> dict[str, Any]:
     }
 
 
-def _first(folder: Path, split: str, samples: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+def _first(
+    folder: Path, split: str, samples: int, left_out: Collection[Path]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     inputs, targets, held = [], [], 0
-    for batch in Rows(folder, split, 0, 1).in_order(500):
+    stock = take_stock(folder, split, skip_damaged=bool(left_out))
+    whole = tuple(shard for shard in stock.shards if shard.path not in left_out)
+    for batch in Rows(replace(stock, shards=whole), split, 0, 1).in_order(500):
         take = min(samples - held, len(batch))
         inputs.append(batch.inputs[:take])
         targets.append(batch.targets[:take])
@@ -145,8 +155,12 @@ def main() -> None:
     )
     parser.add_argument("--train", type=int, default=1500, help="samples to fit")
     parser.add_argument("--val", type=int, default=2000, help="held-out samples to score")
+    parser.add_argument(
+        "--leave-out", type=Path, action="append", default=[], help="a damaged file; repeatable"
+    )
     given = parser.parse_args()
-    result = measure(given.data, given.train, given.val, registry.find(given.model))
+    task = registry.find(given.model)
+    result = measure(given.data, given.train, given.val, task, given.leave_out)
     with atomic_write(given.out, "w") as stream:
         json.dump(result, stream)
 

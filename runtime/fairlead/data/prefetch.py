@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -12,7 +12,7 @@ T = TypeVar("T")
 _END = object()
 
 
-def prefetch(source: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
     """The items of ``source``, of which up to ``depth`` are made before they are asked for.
 
     The thread begins with the first item. What ``source`` raises is raised here, in its place. When the iterator

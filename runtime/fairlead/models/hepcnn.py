@@ -150,7 +150,7 @@ TASKS = {
     "hepcnn": Task(
         "hepcnn", "HEP-CNN", NETWORK, lambda recipe, sample, outputs: build(recipe.dropout), "hep", SIZE, prepare, cross_entropy, scores, _GATES, 1e4,
         Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
-        Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64; 8 is its batch of all ranks"),
+        Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64", together=True),
         train=6000, val=2000, sample="event",
     ),
     "hepcnn-224": Task(

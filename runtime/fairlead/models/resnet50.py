@@ -155,15 +155,15 @@ def lars_rate(
     """The published rate with the plugin, for :class:`fairlead.models.optimizers.Lars`.
 
     Linear from ``first`` to the peak of the global ``batch`` (of the largest that is published and not
-    larger) over ``warmup_steps``, then the peak times (1 - step / ``decay_steps``) squared.
+    larger) over ``warmup_steps``; then the peak times (1 - t) squared, t going from 0 to 1 in ``decay_steps``.
 
-    >>> [round(lars_rate(step, 1024, 10, 100), 2) for step in (0, 5, 10, 50, 100)]
-    [0.1, 4.55, 7.29, 2.25, 0.0]
+    >>> [round(lars_rate(step, 1024, 10, 100), 2) for step in (0, 5, 10, 60, 110)]
+    [0.1, 4.55, 9.0, 2.25, 0.0]
     """
     peak = max((rate for size, rate in LARS_RATES if size <= batch), default=LARS_RATES[0][1])
     if step < warmup_steps:
         return first + (peak - first) * step / warmup_steps
-    return peak * (1 - min(step / decay_steps, 1)) ** 2
+    return peak * (1 - min((step - warmup_steps) / max(decay_steps, 1), 1)) ** 2
 
 
 def scores(labels: Array, logits: Array) -> dict[str, float]:
@@ -180,8 +180,9 @@ def _optimizer(course: Course) -> Any:
 
 def _rate(course: Course, step: int) -> float:
     if course.ranks > 1:
-        # The published warm-up of 5 epochs, decay over all.
-        return lars_rate(step, course.batch, 5 * course.per_epoch, course.steps)
+        # 12 epochs of its 100, as in its runit_tf_aprun.sh; the decay has the others.
+        warmup = course.steps * 12 // 100
+        return lars_rate(step, course.batch, warmup, course.steps - warmup)
     table = learning_rates(course.batch, course.batch * course.per_epoch)
     return next(rate for begin, rate in reversed(table) if step >= begin)
 

@@ -35,7 +35,7 @@ def loss_curve(training: TrainResult) -> str:
     points = training.all.loss
     outputs = training.task.network.outputs
     # What a network that knows nothing pays for classes; parameters have no such line.
-    guessing = math.log(outputs) if training.task.gates[0].metric in ("auc", "accuracy") else None
+    guessing = math.log(outputs) if training.gates[0].metric in ("auc", "accuracy") else None
     seconds = [point.seconds for point in points]
     smooth = _running_mean(points, 11)
 

@@ -104,13 +104,13 @@ def _training(training: TrainResult) -> Iterator[Claim]:
     yield Claim(
         all(
             gate.passed(found[gate.metric]) and gate.better(found[gate.metric], linear[gate.metric])
-            for gate in task.gates
+            for gate in training.gates
         ),
         "It learnt what a linear model cannot see",
         "; ".join(
             f"{name(gate.metric)} {found[gate.metric]:.3f} on {training.baseline.val:,} held-out {task.sample}s,"
             f" linear model {linear[gate.metric]:.3f}, wanted {gate.words}"
-            for gate in task.gates
+            for gate in training.gates
         ),
         needed=False,
     )

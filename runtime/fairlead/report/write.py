@@ -136,7 +136,7 @@ def _numbers(training: TrainResult) -> tuple[Number, ...]:
             name(gate.metric),
             f"linear model {training.baseline.scores[gate.metric]:.3f}",
         )
-        for gate in training.task.gates
+        for gate in training.gates
     ]
     if speed is not None:
         numbers.append(Number(f"{speed.samples_per_s:.0f}", "samples/s", ranks))
@@ -154,7 +154,7 @@ def _figures(training: TrainResult) -> tuple[Figure, ...]:
     figures = []
     if everyone.speed is not None:
         figures.append(Figure("Speed", _scaling(training), plots.scaling(training)))
-    for gate in task.gates:
+    for gate in training.gates:
         found, linear = training.scores[gate.metric], training.baseline.scores[gate.metric]
         figures.append(
             Figure(

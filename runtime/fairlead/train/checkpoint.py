@@ -3,7 +3,7 @@
 One file a checkpoint, ``step-00000120.npz``, as NumPy writes it: a zip of arrays, each with its CRC-32, so what is damaged
 is known before any of it is used. Rank 0 writes, in a thread, from copies; a file gets its name when its bytes are on the
 disk, so a kill at any moment leaves whole checkpoints only. The last two are kept: the newer may be damaged by what
-killed the run.
+killed the run. A folder is of one training: one that begins anew in it is refused.
 
 It holds the weights and the optimizer's state, which all ranks share; of each rank its moving statistics and the seeds of
 its dropout; the step; and the losses so far. The order of the data follows from seed, epoch and step.
@@ -12,6 +12,7 @@ its dropout; the step; and the losses so far. The order of the data follows from
 from __future__ import annotations
 
 import json
+import shlex
 import threading
 import time
 import zipfile
@@ -77,10 +78,13 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def write(folder: Path, state: Checkpoint) -> Path:
-    """Writes one and removes all but the last two; returns its path.
+    """Writes one and removes all but it and the one before; returns its path.
+
+    Files of later steps go as well: they are damaged, or the training would have gone on from them.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written; no file has got its name then.
+        OSError: the disk is full, or the folder cannot be written; no file has got its name then, and none is gone.
+        ValueError: an array is of objects.
     """
     arrays = {f"shared{i:05d}": a for i, a in enumerate(state.shared)}
     for rank, own in enumerate(state.own):
@@ -90,6 +94,7 @@ def write(folder: Path, state: Checkpoint) -> Path:
         "step": state.step,
         "identity": dict(state.identity),
         "ranks": len(state.own),
+        "arrays": len(arrays),
         "told": dict(state.told),
     }
     path = path_of(folder, state.step)
@@ -98,9 +103,16 @@ def write(folder: Path, state: Checkpoint) -> Path:
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.asarray(array, order="C"), allow_pickle=False)
-    for old in sorted(folder.glob("step-*.npz"))[:-_KEPT]:
-        old.unlink(missing_ok=True)
+    held = kept(folder)
+    whole = held[: held.index(path) + 1][-_KEPT:]
+    for other in set(held) - set(whole):
+        other.unlink(missing_ok=True)
     return path
+
+
+def kept(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, the oldest first, whole or not."""
+    return sorted(folder.glob("step-*.npz"))
 
 
 def read(path: Path) -> Checkpoint:
@@ -111,24 +123,31 @@ def read(path: Path) -> Checkpoint:
         OSError: it cannot be read.
     """
     try:
-        with zipfile.ZipFile(path) as file:
-            told = json.loads(file.read(_TOLD))
-            if told["version"] != VERSION:
-                raise ValueError(f"is of version {told['version']}, this fairlead reads {VERSION}")
-            held: dict[str, list[Array]] = {}
-            for name in sorted(set(file.namelist()) - {_TOLD}):
-                with file.open(name) as entry:
-                    array = np.lib.format.read_array(entry, allow_pickle=False)
-                    # The checksum is looked at when the end of the entry is read.
-                    if entry.read(1):
-                        raise ValueError(f"has more in {name} than its array")
-                held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
-            own = [held.get(f"rank{rank:05d}", []) for rank in range(told["ranks"])]
-            return Checkpoint(
-                told["step"], told["identity"], held.get("shared", []), own, told["told"]
-            )
-    except (zipfile.BadZipFile, KeyError, EOFError, TypeError) as exc:
-        raise ValueError(f"is no whole checkpoint: {exc}") from exc
+        return _read(path)
+    except OSError:
+        raise
+    except Exception as exc:  # of damaged bytes zipfile and NumPy make nearly any
+        raise ValueError(f"is no whole checkpoint: {exc or type(exc).__name__}") from exc
+
+
+def _read(path: Path) -> Checkpoint:
+    with zipfile.ZipFile(path) as file:
+        told = json.loads(file.read(_TOLD))
+        if told["version"] != VERSION:
+            raise ValueError(f"of version {told['version']}, this fairlead reads {VERSION}")
+        names = sorted(set(file.namelist()) - {_TOLD})
+        if len(names) != told["arrays"]:
+            raise ValueError(f"{len(names)} of {told['arrays']} arrays")
+        held: dict[str, list[Array]] = {}
+        for name in names:
+            with file.open(name) as entry:
+                array = np.lib.format.read_array(entry, allow_pickle=False)
+                # The checksum is looked at when the end of the entry is read.
+                if entry.read(1):
+                    raise ValueError(f"more in {name} than its array")
+            held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
+        own = [held.get(f"rank{rank:05d}", []) for rank in range(told["ranks"])]
+        return Checkpoint(told["step"], told["identity"], held.get("shared", []), own, told["told"])
 
 
 def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
@@ -137,7 +156,7 @@ def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
     Args:
         tell: is told, in a sentence, of each that is damaged.
     """
-    for path in sorted(folder.glob("step-*.npz"), reverse=True):
+    for path in reversed(kept(folder)):
         try:
             return read(path)
         except (OSError, ValueError) as exc:
@@ -164,8 +183,26 @@ def require_same(found: Checkpoint, identity: Mapping[str, Any], folder: Path) -
         )
 
 
+def require_none(folder: Path) -> None:
+    """That a training which begins anew has a folder without checkpoints.
+
+    Raises:
+        FairleadError: there are some: nobody could tell them from its own.
+    """
+    if there := kept(folder):
+        raise fail(
+            "checkpoints of an earlier training are there",
+            where=str(there[-1]),
+            why="a training that begins anew would mix its own among them",
+            remedy=f"go on from the last one: --resume; or begin in another folder: -o; or rm -r {shlex.quote(str(folder))}",
+            check="checkpoint-there",
+        )
+
+
 class Writer:
     """Writes checkpoints behind the training; one at a time.
+
+    As a context: what is being written is on the disk when the block is left, also by an error.
 
     Args:
         folder: of the files; made if absent.
@@ -179,6 +216,15 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
         self.written: list[Written] = []
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.wait()
+        elif self._thread is not None:
+            self._thread.join()  # that error is the cause; the state of the step before is good
 
     @property
     def busy(self) -> bool:
@@ -200,7 +246,7 @@ class Writer:
             begun = time.perf_counter()
             try:
                 path = write(self._folder, state)
-            except BaseException as exc:
+            except BaseException as exc:  # told by `wait`, in the thread that trains
                 self._failed = exc
                 return
             seconds = time.perf_counter() - begun

@@ -17,7 +17,7 @@ from typing import Any
 
 from fairlead.findings import FairleadError, Finding, Severity, error, fail
 from fairlead.models import registry
-from fairlead.models.task import Task
+from fairlead.models.task import Gate, Recipe, Task
 from fairlead.paths import atomic_write, cache_dir
 from fairlead.progress import Progress, Stage
 from fairlead.serial import from_json, to_json
@@ -97,6 +97,16 @@ class TrainOptions:
         return registry.find(self.model)
 
     @property
+    def recipe(self) -> Recipe:
+        """How, before what these options say otherwise."""
+        return self.task.published if self.published else self.task.quick
+
+    @property
+    def each(self) -> int:
+        """Samples a rank and step."""
+        return self.batch or self.recipe.each(self.ranks)
+
+    @property
     def samples(self) -> tuple[int, int]:
         """Training and held-out samples that are generated."""
         task = self.task
@@ -143,6 +153,11 @@ class TrainResult:
         return self.all.evaluation.scores
 
     @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The task's, of those targets that the data have."""
+        return tuple(gate for gate in self.task.gates if gate.metric in self.scores)
+
+    @property
     def efficiency(self) -> float:
         """Weak-scaling efficiency: samples/s on n ranks over n times that on 1; 1 where there is nothing to compare."""
         if self.one is None or self.one.speed is None or self.all.speed is None:
@@ -163,7 +178,7 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
     data = options.data_dir or generate(runner, options, progress)
     one = _measure_one(runner, options, data, progress) if options.ranks > 1 else None
     everyone = _train(runner, options, data, progress)
-    baseline = _baseline(runner, options, data, progress)
+    baseline = _baseline(runner, options, data, everyone.damaged, progress)
     result = TrainResult(one, everyone, baseline, data)
     return replace(result, findings=tuple(judge(result)))
 
@@ -243,7 +258,8 @@ def _train(runner: Runner, options: TrainOptions, data: Path, progress: Progress
     with progress.stage(title, None, "steps") as stage:
         result = work(runner, options, data, options.ranks, None, stage)
         assert result.evaluation is not None
-        scores = (f"{name(g.metric)} {result.evaluation.scores[g.metric]:.3f}" for g in task.gates)
+        held = result.evaluation.scores
+        scores = [f"{name(g.metric)} {held[g.metric]:.3f}" for g in task.gates if g.metric in held]
         speed = [f"{result.speed.samples_per_s:.0f} samples/s"] if result.speed else []
         stage.result(", ".join([*scores, *speed, f"{len(result.loss)} steps"]))
     return result
@@ -271,7 +287,7 @@ def work(
         backend=options.backend,
         precision=options.precision,
         events=_fresh(folder / f"{stem}.events.jsonl"),
-        batch=options.batch,
+        batch=options.each,
         epochs=options.epochs,
         max_seconds=options.max_seconds,
         max_steps=max_steps,
@@ -344,15 +360,19 @@ class _Counter:
         self._at = amount
 
 
-def _baseline(runner: Runner, options: TrainOptions, data: Path, progress: Progress) -> Baseline:
+def _baseline(
+    runner: Runner, options: TrainOptions, data: Path, damaged: Sequence[str], progress: Progress
+) -> Baseline:
     result = options.run_dir / "baseline.json"
     command = ["python3", "-m", "fairlead.data.baseline"]
     command += ["--data", str(data), "--out", str(result), "--model", options.model]
+    command += [word for path in damaged for word in ("--leave-out", path)]
     with progress.stage("fit the linear baseline") as stage:
         launch(runner, 1, command, [data, options.run_dir])
         baseline = from_json(Baseline, json.loads(result.read_text()))
-        gates = options.task.gates
-        stage.result(", ".join(f"{name(g.metric)} {baseline.scores[g.metric]:.3f}" for g in gates))
+        held = baseline.scores
+        gates = [g for g in options.task.gates if g.metric in held]
+        stage.result(", ".join(f"{name(g.metric)} {held[g.metric]:.3f}" for g in gates))
     return baseline
 
 
@@ -434,11 +454,11 @@ def name(metric: str) -> str:
 
 def judge(result: TrainResult) -> Iterator[Finding]:
     """What a finished training shows: an error where the linear model was not beaten, a warning where a gate was
-    missed, or where files were left out."""
+    missed, or where files or checkpoints were left out."""
     task, held_out = result.task, f"{result.baseline.val} held-out {result.task.sample}s"
     how_long = f"{result.all.epochs_done:.2f} epochs in {result.all.train_seconds:.0f} s"
     longer = "train longer, e.g. with twice the time limit"
-    for gate in task.gates:
+    for gate in result.gates:
         score, linear = result.scores[gate.metric], result.baseline.scores[gate.metric]
         if not gate.better(score, linear):
             yield error(
@@ -465,4 +485,14 @@ def judge(result: TrainResult) -> Iterator[Finding]:
             "truncated, altered or of another kind: the same on every rank",
             "copy or generate them again",
             "train-skipped",
+        )
+    if result.all.unreadable:
+        since = f"went on after step {result.all.resumed_from}"
+        yield Finding(
+            Severity.WARNING,
+            f"{len(result.all.unreadable)} checkpoints were passed over because they are damaged",
+            "; ".join(result.all.unreadable),
+            since if result.all.resumed_from else "none was whole: the training began anew",
+            "nothing: the training writes them again; look at that disk",
+            "checkpoint-damaged",
         )

@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +29,8 @@ from fairlead.train.steps import Steps, arrays, assign
 
 # Under loss scaling a step that overflows is left out; so many in a row mean that training is over.
 _OVERFLOWS = 50
+# Ranks whose own arrays are sent at once.
+_BLOCK = 256
 _FORWARDS = 5
 
 
@@ -68,6 +71,7 @@ class Progress:
         step: steps that are over.
         resumed_from: of those, by an earlier launch.
         points: the loss of each.
+        unreadable: checkpoints that were passed over, and why.
         forward_s: seconds of a forward pass alone; 0 where it was not measured.
     """
 
@@ -77,6 +81,7 @@ class Progress:
     times: Times = field(default_factory=Times)
     forward_s: float = 0.0
     written: list[checkpoint.Written] = field(default_factory=list)
+    unreadable: tuple[str, ...] = ()
 
 
 def resume(
@@ -85,33 +90,52 @@ def resume(
     """The last whole checkpoint, on every rank; a new beginning where there is none. Collective.
 
     Raises:
-        FairleadError: the checkpoint is of another training.
+        FairleadError: the checkpoint is of another training, or one is there and was not to be gone on with.
     """
-    folder, found = config.checkpoints, None
-    if folder is None or not config.resume:
+    folder, found, error = config.checkpoints, None, None
+    if folder is None:
         return Progress()
-    error = None
+    unreadable: list[str] = []
     if ranks.rank == 0:
-        found = checkpoint.newest(folder, lambda words: log.write("damaged", what=words))
         try:
-            if found is not None:
-                checkpoint.require_same(found, identity, folder)
+            if config.resume:
+                found = checkpoint.newest(folder, unreadable.append)
+                if found is not None:
+                    checkpoint.require_same(found, identity, folder)
+            else:
+                checkpoint.require_none(folder)
         except FairleadError as exc:
             error = exc
-    told = fronts.broadcast_object(
-        ranks, error or (found and (found.step, found.own, found.told)), 0
-    )
-    if isinstance(told, FairleadError):
-        raise told
+    told = (found.step, found.told) if found else None
+    error, told, unreadable = fronts.broadcast_object(ranks, (error, told, unreadable), 0)
+    for words in unreadable:
+        log.write("damaged", what=words)
+    if error is not None:
+        raise error
     if told is None:
-        return Progress()
-    step, own, more = told
+        return Progress(unreadable=tuple(unreadable))
+    step, more = told
     variables = steps.shared()
     values = list(found.shared) if found else arrays(variables)
     assign(variables, ranks.broadcast(values))
-    steps.restore(own[ranks.rank])
+    steps.restore(_own_of(ranks, found))
     log.write("resumed", step=step)
-    return Progress(step, step, [from_json(LossPoint, point) for point in more["loss"]])
+    points = [from_json(LossPoint, point) for point in more["loss"]]
+    return Progress(step, step, points, unreadable=tuple(unreadable))
+
+
+def _own_of(ranks: Comm, found: checkpoint.Checkpoint | None) -> list[Array]:
+    """This rank's own arrays of what rank 0 has read. Collective.
+
+    A block of ranks at a time: what all of a large run have for themselves is too much for each of them.
+    """
+    mine: list[Array] = []
+    for begin in range(0, ranks.size, _BLOCK):
+        part = found.own[begin : begin + _BLOCK] if found else None
+        block = fronts.broadcast_object(ranks, part, 0)
+        if begin <= ranks.rank < begin + _BLOCK:
+            mine = block[ranks.rank - begin]
+    return mine
 
 
 def run(
@@ -123,51 +147,56 @@ def run(
     Returns:
         Whether the course is over.
     Raises:
-        FairleadError: the loss is no finite number; a file is damaged; a checkpoint could not be written.
+        FairleadError: the loss is no finite number; a file is damaged; a checkpoint could not be written, which
+            rank 0 alone raises.
     """
-    writer, batch = None, None
-    if config.checkpoints is not None and ranks.rank == 0:
-        writer = checkpoint.Writer(config.checkpoints)
-    batches = prefetch(_batches(config, course, ranks, steps, rows, progress.step))
-    before = progress.points[-1].seconds if progress.points else 0.0
-    begun = saved = time.perf_counter()
-    overflows, late, kept = 0, False, progress.resumed_from
-    while progress.step < course.steps and not late:
-        step = progress.step
-        start = time.perf_counter()
-        batch = next(batches)
-        read = time.perf_counter()
-        found = steps.gradients(batch.inputs, batch.targets)
-        loss, norm = steps.own(found)
-        wanted = writer is not None and not writer.busy and start - saved > config.every_seconds
-        own = np.array([loss, norm, start - begun > config.max_seconds, wanted], np.float32)
-        waits, computed = ranks.timings.wait_s, time.perf_counter()
-        means, shared = steps.mean(found, own)
-        averaged = time.perf_counter()
-        waited = ranks.timings.wait_s - waits
-        # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite.
-        scaled = config.precision == "mixed_float16" and math.isfinite(shared[0])
-        overflows = overflows + 1 if scaled and not math.isfinite(shared[1]) else 0
-        if not np.isfinite(shared[: 1 if scaled else 2]).all() or overflows > _OVERFLOWS:
-            raise _not_finite(ranks, step, own[:2])
-        steps.set_rate(steps.recipe.rate(course, step))
-        steps.apply(means)
-        end = time.perf_counter()
-        progress.times.add((start, read, computed, averaged, end), waited)
-        progress.step += 1
-        epoch = step // course.per_epoch
-        progress.points.append(LossPoint(step, epoch, before + end - begun, float(shared[0])))
-        _tell(log, config, course, progress)
-        late = shared[2] > 0
-        if shared[3] > 0 or (config.every_steps and progress.step % config.every_steps == 0):
-            saved, kept = time.perf_counter(), progress.step
+    with ExitStack() as stack:
+        writer = None
+        if config.checkpoints is not None and ranks.rank == 0:
+            writer = stack.enter_context(checkpoint.Writer(config.checkpoints))
+        source = _batches(config, course, ranks, steps, rows, progress.step)
+        batches = stack.enter_context(closing(prefetch(source)))
+        batch, kept = None, progress.resumed_from
+        before = progress.points[-1].seconds if progress.points else 0.0
+        begun = saved = time.perf_counter()
+        overflows, late = 0, False
+        while progress.step < course.steps and not late:
+            step, start = progress.step, time.perf_counter()
+            batch = next(batches)
+            read = time.perf_counter()
+            found = steps.gradients(batch.inputs, batch.targets)
+            loss, norm = steps.own(found)
+            if writer is not None and not writer.busy:
+                writer.wait()  # or a full disk would be told when the next one is due
+            wanted = writer is not None and not writer.busy and start - saved > config.every_seconds
+            own = np.array([loss, norm, start - begun > config.max_seconds, wanted], np.float32)
+            waits, computed = ranks.timings.wait_s, time.perf_counter()
+            means, shared = steps.mean(found, own)
+            averaged = time.perf_counter()
+            waited = ranks.timings.wait_s - waits
+            # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
+            # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
+            if not np.isfinite(shared[: 1 if steps.scaled else 2]).all() or overflows > _OVERFLOWS:
+                raise _not_finite(ranks, step, own[:2])
+            steps.set_rate(steps.recipe.rate(course, step))
+            overflows = 0 if steps.apply(means) else overflows + 1
+            end = time.perf_counter()
+            progress.times.add((start, read, computed, averaged, end), waited)
+            progress.step += 1
+            epoch = step // course.per_epoch
+            progress.points.append(LossPoint(step, epoch, before + end - begun, float(shared[0])))
+            _tell(log, config, course, progress)
+            late = shared[2] > 0
+            if config.checkpoints is not None and (
+                shared[3] > 0 or (config.every_steps and progress.step % config.every_steps == 0)
+            ):
+                saved, kept = time.perf_counter(), progress.step
+                _save(ranks, steps, progress, identity, writer)
+        if batch is not None:
+            progress.forward_s = _forward(steps, batch)
+        if config.checkpoints is not None and kept != progress.step:
             _save(ranks, steps, progress, identity, writer)
-    if batch is not None:
-        progress.forward_s = _forward(steps, batch)
-    if config.checkpoints is not None and kept != progress.step:
-        _save(ranks, steps, progress, identity, writer)
     if writer is not None:
-        writer.wait()
         progress.written = writer.written
     return progress.step >= course.steps
 
@@ -195,6 +224,7 @@ def _save(
     own = ranks.gather(steps.own_state())
     if writer is None:
         return
+    writer.wait()  # one copy of the state at a time, and the wait is part of what is told
     told = {"loss": [to_json(point) for point in progress.points]}
     state = checkpoint.Checkpoint(progress.step, identity, arrays(steps.shared()), own or [], told)
     writer.start(state, time.perf_counter() - begun)

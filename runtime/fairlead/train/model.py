@@ -20,7 +20,7 @@ class WorkerConfig:
         events: file that progress is appended to; None prints it on rank 0 instead.
         batch: samples a rank and step; None for the recipe's.
         epochs: passes over the training data, at most; None for the recipe's.
-        max_seconds: training ends at the first step after so many seconds.
+        max_seconds: training ends at the first step after so many seconds, those of an earlier launch not among them.
         max_steps: training ends after so many steps; None for no such limit.
         warmup: steps whose times count for no measurement.
         measure_only: stop after the steps: no evaluation.
@@ -30,7 +30,7 @@ class WorkerConfig:
             broadcast makes all ranks equal.
         checkpoints: folder of checkpoints; None for none.
         every_seconds, every_steps: between two checkpoints; whichever comes first.
-        resume: go on from the last whole checkpoint, if there is one.
+        resume: go on from the last whole checkpoint, if there is one; without it, one that is there is an error.
         skip_damaged: leave out files that cannot be read, and say so, instead of ending.
     """
 
@@ -175,7 +175,7 @@ class WorkerResult:
         train_samples: of all ranks.
         mpi: first line of ``MPI_Get_library_version``, or ``none (one process)``.
         versions: of what computed: ``python``, the framework, ``keras``, ``numpy``, ``mpi4py``.
-        speed: None where a launch that went on from a checkpoint had too few steps left.
+        speed: None where a training had no more steps than its warm-up, as may be left after a checkpoint.
         weights: one a rank; ``final`` is the same on all of them, or there is no result.
         evaluation: None when only speed was measured.
         stopped_by: ``epochs``, ``max_steps`` or ``max_seconds``, whichever came first.
@@ -183,6 +183,7 @@ class WorkerResult:
         checkpoints: those that this launch wrote.
         resumed_from: steps that an earlier launch had made; 0 for none.
         damaged: files that were left out because they could not be read.
+        unreadable: checkpoints that were passed over for an older one, or none, and why.
     """
 
     model: str
@@ -207,3 +208,4 @@ class WorkerResult:
     checkpoints: tuple[CheckpointTime, ...] = ()
     resumed_from: int = 0
     damaged: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()

@@ -27,21 +27,27 @@ class Steps(ABC):
     Attributes:
         model: the ``keras.Model``.
         optimizer: of it.
+        scaled: whether losses are scaled, as float16 needs it: a step whose gradients overflow is left out then.
     """
 
     def __init__(
         self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
     ):
+        import keras
+
         self.task, self.recipe = task, recipe
         self.model = task.build(recipe, sample, outputs)
         self.optimizer = recipe.optimizer(course)
+        self.scaled = keras.mixed_precision.dtype_policy().compute_dtype == "float16"
+        if self.scaled:
+            self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
         self.variables = self.model.trainable_variables
         self.optimizer.build(self.variables)
         self.decayed = [v for v in self.variables if _NORMAL not in v.path]
 
     @abstractmethod
     def gradients(self, inputs: Array, targets: Array) -> Any:
-        """Loss and gradients of a batch, as the backend has them; computed when this returns."""
+        """Loss and gradients of a batch, scaled where they are, as the backend has them; computed when this returns."""
 
     @abstractmethod
     def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
@@ -49,10 +55,10 @@ class Steps(ABC):
 
     @abstractmethod
     def own(self, found: Any) -> tuple[float, float]:
-        """This rank's loss, and the norm of its gradients."""
+        """This rank's loss, and the norm of its gradients, neither scaled."""
 
     @abstractmethod
-    def apply(self, means: Any) -> None:
+    def update(self, means: Any) -> None:
         """The optimizer's update; done when this returns."""
 
     @abstractmethod
@@ -62,6 +68,15 @@ class Steps(ABC):
     @abstractmethod
     def forward(self, inputs: Array, targets: Array) -> float:
         """The loss as in training, without gradients: to see what of a step the forward pass is."""
+
+    def apply(self, means: Any) -> bool:
+        """The update, which is left out where scaled gradients have overflowed: whether it was made."""
+        if not self.scaled:
+            self.update(means)
+            return True
+        before = int(self.optimizer.iterations)
+        self.update(means)
+        return int(self.optimizer.iterations) > before
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the next update."""

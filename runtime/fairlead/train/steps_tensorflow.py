@@ -22,7 +22,7 @@ class TensorFlowSteps(Steps):
         super().__init__(task, recipe, course, sample, outputs)
         self._names = [v.path for v in self.variables] + ["loss"]
         self._gradients = tf.function(self._traced_gradients, autograph=False)
-        self._apply = tf.function(self._traced_apply, autograph=False)
+        self._update = tf.function(self._traced_update, autograph=False)
         self._forward = tf.function(lambda x, y: self.loss(x, y, True)[0], autograph=False)
         self._outputs = tf.function(lambda x, y: self.loss(x, y, False), autograph=False)
 
@@ -31,9 +31,10 @@ class TensorFlowSteps(Steps):
             loss, _ = self.loss(inputs, targets, True)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, [v.value for v in self.variables])
-        return loss, tf.linalg.global_norm(gradients), gradients
+        norm = tf.linalg.global_norm(gradients) / self.optimizer.scale_loss(1.0)
+        return loss, norm, gradients
 
-    def _traced_apply(self, means: Any) -> None:
+    def _traced_update(self, means: Any) -> None:
         self.optimizer.apply(means, self.variables)
 
     def gradients(self, inputs: Array, targets: Array) -> Any:
@@ -49,8 +50,8 @@ class TensorFlowSteps(Steps):
         *means, told = ours.aggregate([*gradients, told], names=self._names, any_values=True)
         return means, np.asarray(told)
 
-    def apply(self, means: Any) -> None:
-        self._apply(means)
+    def update(self, means: Any) -> None:
+        self._update(means)
 
     def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
         loss, found = self._outputs(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))

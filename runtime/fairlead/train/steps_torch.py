@@ -34,6 +34,7 @@ class TorchSteps(Steps):
             norm = torch.linalg.vector_norm(
                 torch.stack([torch.linalg.vector_norm(g.float()) for g in gradients])
             )
+            norm /= self.optimizer.scale_loss(1.0)
         return float(loss.detach()), float(norm), gradients
 
     def own(self, found: Any) -> tuple[float, float]:
@@ -48,7 +49,7 @@ class TorchSteps(Steps):
         *means, told = average_tensors(everything, everything, self._names, any_values=True)
         return means, told.cpu().numpy()
 
-    def apply(self, means: Any) -> None:
+    def update(self, means: Any) -> None:
         with torch.no_grad():
             self.optimizer.apply(means, self.variables)
 

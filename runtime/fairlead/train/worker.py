@@ -14,6 +14,7 @@ each of them; any other exception ends all ranks by ``MPI_Abort``.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import os
@@ -22,6 +23,7 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +107,10 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     log.write("setup", ranks=ranks.size)
     framework = _framework(config)
     task = registry.find(config.model)
-    recipe = _recipe(config, task)
+    recipe = _recipe(config, task, ranks.size)
     rows = _rows(config, "train", ranks)
+    # Looked at before hours of training, for they are needed behind it.
+    held_out = None if config.measure_only else _rows(config, "val", ranks)
     course, stopped_by = _course(config, recipe, rows, ranks)
     import keras
 
@@ -129,7 +133,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
     times = ranks.gather(progress.times.of(ranks.rank, socket.gethostname())) or []
-    evaluation = None if config.measure_only else _evaluate(config, ranks, network, log)
+    evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
     return WorkerResult(
         model=task.name,
         backend=config.backend,
@@ -142,7 +146,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         seed=config.seed,
         mpi=_mpi_version(ranks),
         versions=_versions(framework),
-        speed=_speed(progress, config.warmup, course.batch),
+        speed=_speed(config, progress, course.batch),
         loss=tuple(progress.points),
         weights=tuple(
             RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
@@ -157,7 +161,13 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             CheckpointTime(w.step, w.bytes, w.seconds, w.held_s) for w in progress.written
         ),
         resumed_from=progress.resumed_from,
-        damaged=tuple(str(one.path) for one in rows.stock.damaged),
+        damaged=tuple(
+            str(one.path)
+            for each in (rows, held_out)
+            if each is not None
+            for one in each.stock.damaged
+        ),
+        unreadable=progress.unreadable,
     )
 
 
@@ -184,15 +194,27 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
     """This rank's share of a split; what is damaged is left out, if that was asked for. Collective.
 
     To leave out what only checksums tell, all files are read before.
+
+    Raises:
+        FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
     """
     skip = config.skip_damaged
     stock = take_stock(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
+    if stock.total == 0:
+        raise fail(
+            f"there is no {split} sample",
+            where=str(config.data),
+            why=f"{len(stock.shards)} {split} files without a sample",
+            remedy="copy or generate them again",
+            check="data-too-small",
+        )
     return Rows(stock, split, ranks.rank, ranks.size, threads=config.threads)
 
 
-def _recipe(config: WorkerConfig, task: Task) -> Recipe:
-    """The task's recipe, with what the configuration says otherwise."""
+def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
+    """The task's recipe for one of so many ranks, with what the configuration says otherwise."""
     recipe = task.published if config.published else task.quick
+    recipe = replace(recipe, batch=recipe.each(ranks), together=False)
     given: dict[str, Any] = {
         "batch": config.batch,
         "epochs": config.epochs,
@@ -241,7 +263,14 @@ def _identity(
         "ranks": course.ranks,
         "steps": course.steps,
         "samples": rows.total,
+        "files": _files(rows),
     }
+
+
+def _files(rows: Rows) -> str:
+    """What files the order of the samples follows from, in short."""
+    told = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
 def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
@@ -260,11 +289,11 @@ def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
     return match.digests
 
 
-def _speed(progress: loop.Progress, warmup: int, samples: int) -> Speed | None:
-    """How fast this launch's steps were; None for what went on from a checkpoint and had little left to do."""
-    times = progress.times
+def _speed(config: WorkerConfig, progress: loop.Progress, samples: int) -> Speed | None:
+    """How fast this launch's steps were; None for a training that had no more of them than its warm-up."""
+    times, warmup = progress.times, config.warmup
     whole = times.whole[warmup:]
-    if not whole and progress.resumed_from:
+    if not whole and not config.measure_only:
         return None
     if not whole:
         raise fail(
@@ -290,39 +319,37 @@ def _speed(progress: loop.Progress, warmup: int, samples: int) -> Speed | None:
     )
 
 
-def _evaluate(config: WorkerConfig, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
+def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
     """What the network says of held-out samples, each rank its share; the scores are rank 0's to compute.
 
-    BatchNorm's statistics are the mean over ranks, so that it does not matter who says it.
+    A rank's share may be empty. BatchNorm's statistics are the mean over ranks, so that it does not matter who says it.
     """
     begun = time.perf_counter()
     network.average_statistics(ranks)
-    rows = _rows(config, "val", ranks)
     log.write("evaluate", samples=rows.total)
-    outputs: list[Array] = []
-    targets: list[Array] = []
-    summed = 0.0
+    outputs = [np.zeros((0, network.model.output_shape[-1]), np.float32)]
+    targets = [rows.layout.empty(0).targets]
+    summed, done = 0.0, 0
     for batch in rows.in_order(_EVALUATION_BATCH):
         output, loss = network.outputs(batch.inputs, batch.targets)
         outputs.append(output)
-        targets.append(batch.targets)
+        targets.append(batch.targets.copy())
         summed += loss * len(batch.targets)
-        log.write("evaluated", samples=min(sum(map(len, targets)) * ranks.size, rows.total))
-    empty = np.zeros((0, network.model.output_shape[-1]), np.float32)
-    mine = (np.concatenate([empty, *outputs]), targets)
-    parts = ranks.gather(mine) or [mine]
-    every_output = np.concatenate([part[0] for part in parts])
-    every_target = np.concatenate([one for part in parts for one in part[1]])
+        done += len(batch.targets)
+        log.write("evaluated", samples=min(done * ranks.size, rows.total))
+    parts = ranks.gather((np.concatenate(outputs), np.concatenate(targets)))
     loss = ranks.average(summed) * ranks.size / rows.total
-    scores = network.task.scores(every_target, every_output) if ranks.rank == 0 else {}
-    margin = every_output[:, 1] - every_output[:, 0]
-    return Evaluation(
-        samples=rows.total,
-        scores={name: float(value) for name, value in scores.items()},
-        loss=loss,
-        roc=roc(every_target, margin) if "auc" in scores else (),
-        seconds=time.perf_counter() - begun,
-    )
+    scores, curve = _scores(network.task, parts) if parts else ({}, ())
+    return Evaluation(rows.total, scores, loss, curve, time.perf_counter() - begun)
+
+
+def _scores(
+    task: Task, parts: Sequence[tuple[Array, Array]]
+) -> tuple[dict[str, float], tuple[tuple[float, float], ...]]:
+    """Scores and, of two classes, the ROC curve of what all ranks found: outputs and targets."""
+    found, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
+    scores = {name: float(value) for name, value in task.scores(wanted, found).items()}
+    return scores, roc(wanted, found[:, 1] - found[:, 0]) if "auc" in scores else ()
 
 
 def _mpi_version(ranks: Comm) -> str:
