@@ -414,6 +414,7 @@ def readable_python() -> str:
     pytest.skip("neither this Python nor Debian's can be used by other users with these packages")
 
 
+@pytest.mark.full
 def test_build_interrupted_ends_its_children(other_cache: Path, tmp_path: Path) -> None:
     """Ctrl-C while unpacking: the exit code says so, and nothing is left running or lying about."""
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}

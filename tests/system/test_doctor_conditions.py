@@ -338,6 +338,7 @@ def test_library_path_with_another_mpi_is_told() -> None:
     assert worst(doctor("library-path", environ=own)["library-path"]) == "ok"
 
 
+@pytest.mark.full
 def test_host_mpi_of_a_newer_distribution_is_told_with_what_is_done() -> None:
     environ = {"FAIRLEAD_MPI": str(hosts.sid() / "usr")}
     found = doctor("glibc-distance", environ=environ)["glibc-distance"]
@@ -458,6 +459,7 @@ def slurm_client(tmp_path: Path, plugins: tuple[str, ...], plugstack: str) -> di
     }
 
 
+@pytest.mark.full
 def test_srun_that_speaks_an_mpis_pmi_is_well(tmp_path: Path) -> None:
     environ = slurm_client(tmp_path, ("mpi_pmi2.so", "mpi_none.so"), "")
     found = doctor("pmi", "launcher-match", "scheduler-plugins", environ=environ)

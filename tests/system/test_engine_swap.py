@@ -201,6 +201,7 @@ def test_line_of_a_dry_run_runs_when_pasted(engine: str, shell: str, clean) -> N
     assert {v for v, _ in ranks_of(pasted.stdout).values()} == {"MPICH Version: 5.0.2"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_remedies_bind_file_by_file(engine: str, clean) -> None:
     """A host with a newer glibc, and a program that its DT_RPATH ties to the image's MPI."""

@@ -275,6 +275,7 @@ def test_inspect_tells_the_record_of_a_built_image(built: BuildResult) -> None:
         assert row in text, text
 
 
+@pytest.mark.full
 def test_inspect_of_an_image_of_others_lists_what_is_found_in_it(tmp_path: Path) -> None:
     """An image that Apptainer built: no record, no lock; Debian's packages and a wheel."""
     definition = tmp_path / "other.def"

@@ -100,6 +100,7 @@ def test_containerfile_built_by_podman_has_the_packages_of_fairlead_build(
     assert " files " not in said[-1]
 
 
+@pytest.mark.full
 def test_definition_built_by_apptainer_has_the_packages_of_fairlead_build(
     here: Site, built: list[str], rendered: Path, tmp_path: Path
 ) -> None:

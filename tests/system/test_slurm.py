@@ -252,6 +252,7 @@ def test_array_runs_once_for_each_index(cluster: Cluster, tmp_path: Path) -> Non
     assert found == {"1": "2", "3": "2", "5": "2"}
 
 
+@pytest.mark.full
 def test_job_on_a_node_that_fails_runs_again_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
     again = (
         f"{SAY}\nimport os, time\nopen(f'{{w.rank}}.' + os.environ.get('SLURM_RESTART_COUNT', '0'), 'w').close()\n"

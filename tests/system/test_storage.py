@@ -151,6 +151,7 @@ def test_rank_that_is_killed_leaves_nothing_staged(source: Path, tmp_path: Path)
     assert right(source, out)
 
 
+@pytest.mark.full
 def test_watchdog_ends_a_run_and_its_results_come_back(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     done = fairlead(

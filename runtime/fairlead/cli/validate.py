@@ -68,6 +68,7 @@ def _models(
 
 @click.command(epilog=EPILOG, short_help="Is this machine as fast as it should be?")
 @click.option(
+    "-n",
     "--ranks",
     callback=_counts,
     metavar="N,N,…",

@@ -31,7 +31,7 @@ def find(name: str) -> Task:
     """
     if name not in _WHERE:
         raise fail(
-            f"there is no bundled model `{name}`",
+            f"there is no bundled model `{name}`" if name else "nothing to train",
             where="MODEL",
             why=f"known: {', '.join(NAMES)}",
             remedy="fairlead train hepcnn, or `--auto SCRIPT` for a script of your own",
