@@ -51,3 +51,9 @@ def test_networks_have_the_published_sizes(found: dict[str, Any]) -> None:
 def test_a_step_of_lars_and_larc_moves_every_weight(found: dict[str, Any]) -> None:
     for moved, weights in found["steps"].values():
         assert moved == weights
+
+
+def test_weight_decay_leaves_out_batch_normalization_alone(found: dict[str, Any]) -> None:
+    # Convolutions, of which the first block of each stage has one more, and the kernel and bias of the last layer.
+    assert len(found["decay"]) == 5
+    assert set(map(tuple, found["decay"].values())) == {(True, 1 + 16 * 3 + 4 + 2)}

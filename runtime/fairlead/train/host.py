@@ -25,6 +25,8 @@ from fairlead.train.events import Tail
 from fairlead.train.model import WorkerConfig, WorkerResult
 
 _LOOK_EVERY_S = 0.2
+# What the speed of 1 rank may take to measure, however short the training is to be.
+_MEASURE_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,7 @@ def work(
         events=_fresh(folder / f"{stem}.events.jsonl"),
         batch=options.each,
         epochs=options.epochs,
-        max_seconds=options.max_seconds,
+        max_seconds=max(options.max_seconds, _MEASURE_S) if measure else options.max_seconds,
         max_steps=max_steps,
         warmup=options.warmup,
         measure_only=measure,

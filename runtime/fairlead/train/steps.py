@@ -43,7 +43,7 @@ class Steps(ABC):
             self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
         self.variables = self.model.trainable_variables
         self.optimizer.build(self.variables)
-        self.decayed = [v for v in self.variables if _NORMAL not in v.path]
+        self.decayed = [v for v in self.variables if decays(v)]
 
     @abstractmethod
     def gradients(self, inputs: Array, targets: Array) -> Any:
@@ -126,6 +126,11 @@ class Steps(ABC):
         if variables and ranks.size > 1:
             names = [v.path for v in variables]
             assign(variables, fronts.mean_state(ranks, arrays(variables), names))
+
+
+def decays(variable: Any) -> bool:
+    """Whether weight decay touches it: not BatchNorm's scale and offset, whose layers are named after what they do."""
+    return _NORMAL not in variable.path
 
 
 def make(

@@ -14,6 +14,7 @@ import numpy as np
 from fairlead.models import cosmoflow, hepcnn, resnet50
 from fairlead.models.network import parameters
 from fairlead.models.optimizers import AdamLarc, Lars
+from fairlead.train.steps import decays
 
 BUILT = {
     "hepcnn 64": lambda: hepcnn.build(0.5),
@@ -54,18 +55,33 @@ def moved(model, optimizer):
     return sum(changed), len(changed)
 
 
+def undecayed(model):
+    """Whether what no weight decay touches is all of BatchNorm's, and nothing else; and how many weights have it."""
+    normal = [x for x in model.layers if isinstance(x, keras.layers.BatchNormalization)]
+    theirs = {id(v) for layer in normal for v in layer.trainable_variables}
+    left = {id(v) for v in model.trainable_variables if not decays(v)}
+    return left == theirs, len(model.trainable_variables) - len(left)
+
+
 def main():
-    found = {}
+    found, decay = {}, {}
     for name, build in BUILT.items():
         model = build()
         shape = model.get_layer("features").output.shape[1:]
         found[name] = parameters(model), list(shape)
+        if name.startswith("resnet50"):
+            decay[name] = undecayed(model)
         keras.backend.clear_session()
     steps = {
         "lars": moved(resnet50.build(2, 32, 10), Lars(0.1)),
         "adam_larc": moved(cosmoflow.build_mlperf(32, 1, 3, dropout=0.0), AdamLarc()),
     }
-    print("FOUND", json.dumps({"backend": keras.backend.backend(), "built": found, "steps": steps}))
+    print(
+        "FOUND",
+        json.dumps(
+            {"backend": keras.backend.backend(), "built": found, "steps": steps, "decay": decay}
+        ),
+    )
 
 
 main()
