@@ -28,7 +28,8 @@ PUBLISHED = {
 
 
 @pytest.fixture(
-    scope="module", params=["tensorflow", pytest.param("torch", marks=pytest.mark.full)]
+    scope="module",
+    params=[pytest.param(b, marks=pytest.mark.full) for b in ("tensorflow", "torch")],
 )
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     torch = request.param == "torch"

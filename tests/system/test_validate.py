@@ -70,6 +70,7 @@ def test_the_report_is_whole_and_the_document_follows_its_schema(
         assert len(list(csv.reader(stream))) == len(quick["measurements"]) + 1
 
 
+@pytest.mark.full
 def test_references_that_were_saved_judge_the_next_run(
     quick: dict[str, Any], state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
