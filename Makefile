@@ -26,8 +26,8 @@ demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
 test: images ## what CI runs: unit and system tests
 	@$(PY) -m pytest -m "not full" --hypothesis-profile fixed
 
-test-full: images ## and the tests that take longer than CI allows; outcomes kept as JSON
-	@$(PY) -m pytest --results=benchmarks/results/test-full.json
+test-full: images ## the tests that take longer than CI allows; outcomes kept as JSON
+	@$(PY) -m pytest -m full --results=benchmarks/results/test-full.json
 
 test-setup: ## and what only the tests run: a registry, Podman
 	@sh bootstrap.sh test

@@ -40,11 +40,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_MEMORY] = sharedmemory.listing()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # What CI does not run comes first in a full run: only there can it fail.
-    items.sort(key=lambda item: item.get_closest_marker("full") is None)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]
     report = yield
