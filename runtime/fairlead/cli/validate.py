@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import os
 import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +22,14 @@ from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.models import registry
-from fairlead.paths import cache_dir
+from fairlead.paths import atomic_write, cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Prepared, prepare, refuse
 from fairlead.suggest import suggest
 
 if TYPE_CHECKING:
+    from fairlead.projection.runs import SmallRun
     from fairlead.train.host import Runner
     from fairlead.validate.model import Validation, Way
 
@@ -199,7 +201,17 @@ def validate(
         ways[Way.NATIVE] = natively.runner(prepared, host, native, log)
     seen = chain.measure(wish, ways, prepared.plan.launcher.kind, bars)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
+    _small_runs(output, seen.runs)
     return _told(result, seen.findings, output, save_reference, save_crowded, save_slow, as_json)
+
+
+def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
+    """A file a model, from which `fairlead project` tells of more nodes."""
+    from fairlead.projection.runs import small_runs_json
+
+    for model, found in runs.items():
+        with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
+            json.dump(small_runs_json(found), stream)
 
 
 def _doctor() -> list[Finding]:
@@ -232,6 +244,7 @@ def _judged(
     evidence = Evidence(
         cores=wish.cores,
         transports=transports,
+        accepted=site.accepts,
         mpis=mpis,
         planned_mpi=plan.planned_title if plan.host is not None else "",
         shares=seen.shares,

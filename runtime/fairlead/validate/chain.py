@@ -20,6 +20,7 @@ from fairlead.findings import ExitCode, FairleadError, Finding, Severity
 from fairlead.models import registry
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
+from fairlead.projection.runs import SmallRun
 from fairlead.train import host as training
 from fairlead.train.host import Runner, TrainOptions
 from fairlead.train.model import WorkerResult
@@ -79,6 +80,7 @@ class Seen:
         findings: what went wrong or could not be done.
         memory, disk: bounds that were measured.
         steps_of: the key of the training that ``steps`` are of.
+        runs: trainings in the container, by model, for :mod:`fairlead.projection`.
     """
 
     measurements: list[Measurement] = field(default_factory=list)
@@ -91,6 +93,7 @@ class Seen:
     disk: Bound | None = None
     steps: tuple[StepTimes, ...] = ()
     steps_of: str = ""
+    runs: dict[str, list[SmallRun]] = field(default_factory=dict)
 
 
 Step = Callable[[Wish, Way, Runner, str, Seen], None]
@@ -341,8 +344,34 @@ def _train(
         sum(s.communicate[options.warmup :]) + sum(s.wait[options.warmup :]) for s in result.steps
     ]
     seen.shares[made.key] = Shares(min(sum(waits) / total, 1.0), min(sum(talks) / total, 1.0))
-    if ranks == wish.most and way is Way.CONTAINER and options.model == wish.models[0]:
+    if way is not Way.NATIVE:
+        seen.runs.setdefault(options.model, []).append(_small_run(result, hosts, options.warmup))
+    if ranks == wish.most and way is not Way.NATIVE and options.model == wish.models[0]:
         seen.steps, seen.steps_of = tuple(_told(result, options.warmup)), made.key
+
+
+def _small_run(result: WorkerResult, nodes: int, warmup: int) -> SmallRun:
+    """A training as a projection wants it: gradients travel in float32, whatever layers compute in."""
+    each = result.steps
+    first = each[0]
+
+    def mean(values: list[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(statistics.fmean(step) for step in zip(*values, strict=True))[warmup:]
+
+    return SmallRun(
+        ranks=result.ranks,
+        nodes=nodes,
+        compute_s=tuple(
+            tuple(g + u for g, u in zip(s.gradients[warmup:], s.update[warmup:], strict=True))
+            for s in each
+        ),
+        bytes=4 * result.parameters,
+        local_batch=result.batch,
+        communicate_s=first.communicate[warmup:] if result.ranks > 1 else (),
+        wait_s=mean([s.wait for s in each]) if result.ranks > 1 else (),
+        input_s=mean([s.input for s in each]),
+        step_s=tuple(_whole(result)[warmup:]),
+    )
 
 
 def _whole(result: WorkerResult) -> list[float]:
