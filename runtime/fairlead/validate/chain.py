@@ -11,7 +11,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,8 @@ _SOURCES = {
 }
 # On a crowded machine a turn of another rank looks like a slow link.
 _CROWDED_THRESHOLD = 4.0
+# What clocks may differ: nodes that keep time by NTP are within milliseconds.
+_CLOCKS_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def _fresh(path: Path) -> Path:
 
 def _start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
     phases: dict[str, list[float]] = {}
+    clocks: dict[str, tuple[float, float]] = {}
     repeats = 5 if wish.quick else wish.repeats
     framework = [] if wish.quick or not wish.models else ["--framework", wish.backend]
     for _ in range(repeats):
@@ -155,6 +158,9 @@ def _start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None
             phases.setdefault(name, []).append(seconds)
         seen.mpis[way.value] = told["mpi"]
         seen.hosts = tuple(dict.fromkeys(told["hosts"]))
+        clocks = told["clocks"]
+    if not any(f.check == "validate-clock" for f in seen.findings):
+        seen.findings += _clocks(clocks)
     nodes = max(len(seen.hosts), 1)
     for name, values in phases.items():
         seen.measurements.append(
@@ -163,6 +169,20 @@ def _start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None
                 crowded=wish.crowded(wish.most, nodes), launcher=launcher,
             )
         )  # fmt: skip
+
+
+def _clocks(found: Mapping[str, Sequence[float]]) -> Iterator[Finding]:
+    """Clocks that differ by more than a timeline, a log or a lease of a file bears."""
+    for host, (ahead, sure) in found.items():
+        if abs(ahead) - sure > _CLOCKS_S:
+            yield Finding(
+                Severity.WARNING,
+                f"the clock of {host} is {abs(ahead):.3g} s {'ahead' if ahead > 0 else 'behind'}",
+                host,
+                f"told by messages to the first rank's host, to within {sure:.2g} s",
+                "have the node's clock set (chronyc tracking tells its state); until then times in its logs are off",
+                "validate-clock",
+            )
 
 
 def _hardware(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:

@@ -2,7 +2,9 @@
 
 Each phase ends when its last rank is through. The launcher's and the engine's is what lies between the moment that the
 launch began, ``--begun`` in seconds since 1970, and the start of the slowest rank's process as the kernel has it
-(``/proc/self/stat``, in hundredths of a second, see proc(5)). Hosts whose clocks differ shift it by as much.
+(``/proc/self/stat``, in hundredths of a second, see proc(5)). Hosts whose clocks differ shift it by as much; by how
+much each differs from rank 0's is told as well, from the quickest of a few exchanges (Cristian, *Probabilistic clock
+synchronization*, Distributed Computing 3, 1989).
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from fairlead.paths import atomic_write
 
 LAUNCH, INTERPRETER, INIT = "launcher and engine", "interpreter", "MPI_Init"
+_EXCHANGES = 8
 
 
 def main() -> None:
@@ -40,15 +44,47 @@ def main() -> None:
     world = MPI.COMM_WORLD
     every = world.gather((marks, MPI.Get_processor_name()))
     if every is None:
+        answer_clock(world)
         return
+    told_clocks = clocks(world, [host for _, host in every])
     version = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
     told = {
         "phases": {name: max(m[name] for m, _ in every) for name in marks},
         "hosts": [host for _, host in every],
         "mpi": version,
+        "clocks": told_clocks,
     }
     with atomic_write(given.out, "w") as stream:
         json.dump(told, stream)
+
+
+def clocks(world: Any, hosts: list[str]) -> dict[str, tuple[float, float]]:
+    """By how many seconds each other host's clock is ahead of rank 0's, and how sure that is, seconds; on rank 0.
+
+    All other ranks answer by :func:`answer_clock`.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for rank in range(1, world.size):
+        rounds = 0 if hosts[rank] in found or hosts[rank] == hosts[0] else _EXCHANGES
+        best = (0.0, float("inf"))
+        for _ in range(rounds):
+            before = time.time()
+            world.send(True, dest=rank)
+            theirs = world.recv(source=rank)
+            after = time.time()
+            best = min(
+                best, (theirs - (before + after) / 2, (after - before) / 2), key=lambda b: b[1]
+            )
+        world.send(False, dest=rank)
+        if rounds:
+            found[hosts[rank]] = best
+    return found
+
+
+def answer_clock(world: Any) -> None:
+    """Tells rank 0 this host's time, as often as it asks."""
+    while world.recv(source=0):
+        world.send(time.time(), dest=0)
 
 
 def started() -> float:

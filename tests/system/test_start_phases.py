@@ -1,0 +1,63 @@
+"""A start by phases, and the clocks of the hosts, on ranks of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.system import hosts
+
+import fairlead
+from fairlead.validate import chain
+from fairlead.validate.start import INIT, INTERPRETER, LAUNCH
+
+
+def begun(tmp_path: Path, around: str) -> Any:
+    """What rank 0 tells of three ranks, each started by the shell line ``around``."""
+    out, prefix = tmp_path / "start.json", hosts.mpich()
+    program = [sys.executable, "-m", "fairlead.validate.start", "--out", str(out)]
+    words = ["sh", "-c", around, "rank", *program, "--begun", repr(time.time())]
+    done = subprocess.run(
+        [prefix / "bin/mpiexec", "-n", "3", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={
+            **os.environ,
+            "LD_LIBRARY_PATH": str(prefix / "lib"),
+            "PYTHONPATH": str(Path(fairlead.__file__).parents[1]),
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(out.read_text())
+
+
+def test_each_phase_takes_its_time_and_one_host_has_one_clock(tmp_path: Path) -> None:
+    told = begun(tmp_path, 'exec "$@"')
+    assert set(told["phases"]) == {LAUNCH, INTERPRETER, INIT} and told["clocks"] == {}
+    assert all(-0.02 < seconds < 60 for seconds in told["phases"].values())
+    assert "MPICH" in told["mpi"] and len(told["hosts"]) == 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a host's name of one's own takes root")
+def test_clock_of_another_host_that_is_ahead_is_named(tmp_path: Path) -> None:
+    library = tmp_path / "shifted.so"
+    source = hosts.PROGRAMS / "shifted_clock.c"
+    subprocess.run(("cc", "-shared", "-fPIC", "-O1", "-o", library, source), check=True)
+    # Another name of the host in a namespace of its own, and another time.
+    around = (
+        f'if [ "$PMI_RANK" = 2 ]; then exec unshare --uts sh -c \'hostname elsewhere; '
+        f'LD_PRELOAD={library} exec "$@"\' rank "$@"; fi; exec "$@"'
+    )
+    told = begun(tmp_path, around)
+    ahead, sure = told["clocks"]["elsewhere"]
+    assert abs(ahead - 100) < 1 + sure
+    (finding,) = chain._clocks(told["clocks"])
+    assert finding.what.startswith("the clock of elsewhere is 100 s ahead")
