@@ -31,6 +31,7 @@ from fairlead.suggest import suggest
 if TYPE_CHECKING:
     from fairlead.projection.runs import SmallRun
     from fairlead.train.host import Runner
+    from fairlead.validate.chain import Seen, Wish
     from fairlead.validate.model import Validation, Way
 
 EPILOG = """\b
@@ -225,7 +226,7 @@ def _doctor() -> list[Finding]:
 
 
 def _judged(
-    prepared: Prepared, proofs: list[Proof], ill: list[Finding], seen: object, wish: object,
+    prepared: Prepared, proofs: list[Proof], ill: list[Finding], seen: Seen, wish: Wish,
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
@@ -233,7 +234,6 @@ def _judged(
     from fairlead.validate.evidence import Evidence
     from fairlead.validate.model import Machine, Validation
 
-    assert isinstance(seen, chain.Seen) and isinstance(wish, chain.Wish)
     plan, site = prepared.plan, prepared.plan.site
     known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
     largest = max(proofs, key=lambda proof: len(proof.ranks), default=None)
@@ -347,10 +347,7 @@ def _table(result: Validation) -> str:
     return text + ("\n\n" + table(ill) if ill else "")
 
 
-def _dry_run(prepared: Prepared, wish: object, native: Path | None, as_json: bool) -> int:
-    from fairlead.validate import chain
-
-    assert isinstance(wish, chain.Wish)
+def _dry_run(prepared: Prepared, wish: Wish, native: Path | None, as_json: bool) -> int:
     counts = ", ".join(map(str, wish.ranks))
     ways = f"in {prepared.image.path}" + (
         f", and natively by {native}" if native else "; natively: not asked for (--native)"
