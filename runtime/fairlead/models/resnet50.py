@@ -20,6 +20,7 @@ from fairlead.models.task import (
     Gate,
     Recipe,
     Task,
+    adam,
     cross_entropy,
     momentum,
     warmed_cosine,
@@ -192,7 +193,7 @@ def _unchanged(images: Any) -> Any:
 
 
 _SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
-_QUICK = Recipe(momentum, warmed_cosine(0.05), 16, 2, 0.0, "this module", moving=0.9, l2=1e-4)
+_QUICK = Recipe(adam, warmed_cosine(1e-3), 16, 2, 0.0, "this module", moving=0.9, l2=1e-4)
 _PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
 
 
