@@ -10,6 +10,7 @@ import pytest
 from tests.system import hosts
 
 
+@pytest.mark.full
 def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path: Path) -> None:
     hosts.image("tensorflow")
     script = tmp_path / "train.py"

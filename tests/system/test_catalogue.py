@@ -21,7 +21,7 @@ from fairlead_build.catalogue import FIGURES, every, measure, read_figures
 from fairlead_build.recipe import load_recipe
 from fairlead_build.store import Cache
 
-QUICK = ("mpi-base", "mpi-base:debian-mpich", "mpi-base:openmpi", "tensorflow")
+QUICK = ("mpi-base", "mpi-base:openmpi", "tensorflow")
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 # Open MPI refuses root, as whom tests may run.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -125,6 +125,7 @@ def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
     assert mpi.startswith(str(user.home / ".local/share/fairlead/mpi/mpich-"))
 
 
+@pytest.mark.full
 def test_doctor_damaged_private_apptainer_is_found_and_mended(user: User) -> None:
     program = user.home / ".local/share/fairlead/apptainer/current/bin/apptainer"
     if not program.exists():

@@ -164,6 +164,7 @@ def with_kernel() -> Path:
     return hosts.squashfs_with("kernel", {"/opt/python/lib/python3.11/site-packages": folder})
 
 
+@pytest.mark.full
 def test_jupyter_lists_and_starts_the_kernel_in_the_image(
     tmp_path: Path, with_kernel: Path
 ) -> None:

@@ -300,6 +300,7 @@ def test_inspect_of_an_image_of_others_lists_what_is_found_in_it(tmp_path: Path)
 # --- what has changed --------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_diff_knows_same_bits_and_same_tree(built: BuildResult, folder: Path) -> None:
     copy = folder / "mpi-base.sif"
     assert said(*FAIRLEAD, "diff", copy, "mpi-base") == "same bits\n"

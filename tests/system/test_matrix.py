@@ -16,7 +16,7 @@ KNOWN = {
     (c["image"], c["host"], c["app"]): Cell(**{**c, "refused": tuple(c["refused"])})
     for c in json.loads((matrix.RECORDED / "cells.json").read_text())
 }
-# A pair of each kind; the others belong to `make test-full`.
+# Pairs of images that other tests build as well; the others belong to `make test-full`.
 OFTEN = {
     ("mpich-3.4.3", "mpich-5.0.2", "C"),
     ("mpich-3.4.3", "impi-2021.18.1", "mpi4py"),
@@ -24,8 +24,6 @@ OFTEN = {
     ("mpich-3.4.3", "sid-mpich-5.0.2", "C"),
     ("mpich-3.4.3", "trixie-mpich-4.2.1", "mpi4py"),
     ("mpich-3.4.3-rpath", "impi-2021.18.1", "C"),
-    ("debian-mpich-4.0.2", "mpich-5.0.2", "C"),
-    ("mpich-5.0.2-abi", "mpich-5.0.2", "C"),
     ("openmpi-4.1.8", "mpich-5.0.2", "mpi4py"),
     ("openmpi-5.0.11", "openmpi-5.0.11", "mpi4py"),
 }

@@ -125,6 +125,7 @@ def test_foreign_squashfs_is_looked_into_and_runs(programs) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_foreign_sandbox_and_sif_of_apptainer_are_looked_into_and_run(
     sandbox: Path, tmp_path: Path
 ) -> None:

@@ -243,6 +243,7 @@ def test_user_mpich_5_needs_the_planned_variables(user: User) -> None:
     assert user.run("sh", "-c", done.stdout).returncode == 0
 
 
+@pytest.mark.full
 def test_user_unpacks_a_sandbox_of_their_own_and_runs_it(user: User) -> None:
     script = (
         "import sys; from pathlib import Path; from fairlead.progress import Silent; "
