@@ -85,6 +85,12 @@ class Proof:
     def holds(self) -> bool:
         return not any(f.severity is Severity.ERROR for f in self.findings)
 
+    def mapped_as_planned(self, rank: RankProof) -> bool:
+        """Whether that rank mapped the planned file, by its inode too where the plan knows it."""
+        return rank.mpi_path == self.planned_file and (
+            not self.planned_inode or rank.mpi_inode == self.planned_inode
+        )
+
 
 def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
     """Compares what the ranks saw with the plan; every difference is one finding."""

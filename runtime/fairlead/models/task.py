@@ -69,10 +69,6 @@ class Course:
     per_epoch: int
     ranks: int
 
-    def epoch(self, step: int) -> float:
-        """Epochs that are over before ``step``, as a fraction."""
-        return step / self.per_epoch
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -56,8 +56,7 @@ def _proof(proof: Proof) -> tuple[ProofRow, ...]:
             mpi_version=p.version,
             transport=p.transport,
             inode=p.mpi_inode,
-            planned_ok=p.mpi_path == proof.planned_file
-            and (not proof.planned_inode or p.mpi_inode == proof.planned_inode),
+            planned_ok=proof.mapped_as_planned(p),
             compared="path and inode" if proof.planned_inode else "path",
             mpi_count=p.mpi_count,
         )

@@ -11,7 +11,6 @@ processor that is slow itself (its clock, its memory).
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,11 +214,6 @@ def _waited() -> float | None:
 
 def _less(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
-
-
-def cores_here() -> int:
-    """On which this process may run."""
-    return len(os.sched_getaffinity(0))
 
 
 def worked_of(value: Mapping[str, Any]) -> Worked:

@@ -21,8 +21,7 @@ def of(proof: Proof) -> Proved:
                 transport=p.transport,
                 as_planned=p.size == proof.asked
                 and p.mpi_count == 1
-                and p.mpi_path == proof.planned_file
-                and (not proof.planned_inode or p.mpi_inode == proof.planned_inode),
+                and proof.mapped_as_planned(p),
             )
             for p in proof.ranks
         ),
