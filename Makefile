@@ -26,8 +26,8 @@ demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
 test: images ## what CI runs: unit and system tests
 	@$(PY) -m pytest -m "not full" --hypothesis-profile fixed
 
-test-full: images ## the tests that take longer than CI allows; outcomes kept as JSON
-	@$(PY) -m pytest -m full --results=benchmarks/results/test-full.json
+test-full: images ## the tests that take longer than CI allows, or TESTS= of them; outcomes kept as JSON
+	@$(PY) -m pytest -m full --results=benchmarks/results/test-full.json $(TESTS)
 
 test-setup: ## and what only the tests run: a registry, Podman
 	@sh bootstrap.sh test
@@ -67,9 +67,12 @@ build/native/whole: recipes/tensorflow/lock.toml
 	@build/native/bin/python3 -m pip install -q --no-deps --require-hashes -r build/native/requirements.txt
 	@touch $@
 
-validate: setup native ## is this machine as fast as it should be? 1, 2, 4 ranks, native and in the container
+VALIDATE := .venv/bin/fairlead validate --ranks 1,2,4 --native build/native/bin/python3
+
+validate: test-setup native ## is this machine as fast as it should be? native and in the container, by mpiexec and in a Slurm
 	@.venv/bin/fairlead build tensorflow
-	@.venv/bin/fairlead validate --ranks 1,2,4 --native build/native/bin/python3; code=$$?; [ $$code -eq 125 ] || exit $$code
+	@$(VALIDATE) -o fairlead-validation; code=$$?; [ $$code -eq 125 ] || exit $$code
+	@$(PY) -m tests.system.slurm $(VALIDATE) -o fairlead-validation-slurm; code=$$?; [ $$code -eq 125 ] || exit $$code
 
 clean: ## the environment and the tools' caches; images and Apptainer stay in the XDG folders
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist fairlead-report

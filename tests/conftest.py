@@ -1,4 +1,4 @@
-"""``--results=FILE``: the outcome of every test as JSON, for ``make test-full``.
+"""``--results=FILE``: the outcome of every test as JSON, beside what the file has, for ``make test-full``.
 
 ``--update``: golden files are written anew instead of compared.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests import outcomes
 
 from fairlead import __version__, sharedmemory
 from fairlead.paths import atomic_write
@@ -26,6 +27,7 @@ settings.load_profile("shared")
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 _BEGUN = pytest.StashKey[float]()
+_COMMIT = pytest.StashKey[str]()
 _MEMORY = pytest.StashKey[frozenset[Path]]()
 
 
@@ -37,6 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_REPORTS] = []
     config.stash[_BEGUN] = time.time()
+    config.stash[_COMMIT] = (
+        outcomes.commit(config.rootpath) if config.getoption("--results") else ""
+    )
     config.stash[_MEMORY] = sharedmemory.listing()
 
 
@@ -54,24 +59,24 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     path: Path | None = session.config.getoption("--results")
     if path is None:
         return
-    reports = session.config.stash[_REPORTS]
-    counts = {o: sum(r.outcome == o for r in reports) for o in ("passed", "failed", "skipped")}
     begun = session.config.stash[_BEGUN]
-    document = {
-        "schema": "fairlead/tests",
-        "version": 1,
-        "fairlead": __version__,
+    run = {
         "begun": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun)),
         "duration_s": round(time.time() - begun, 1),
+        "exit_code": int(exitstatus),
+        "commit": session.config.stash[_COMMIT],
+        "fairlead": __version__,
         "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
         "python": platform.python_version(),
-        "exit_code": int(exitstatus),
-        **counts,
-        "tests": [
-            {"test": r.nodeid, "outcome": r.outcome, "duration_s": round(r.duration, 2)}
-            for r in reports
-        ],
     }
+    rows = [
+        {"test": r.nodeid, "outcome": r.outcome, "duration_s": round(r.duration, 2)}
+        for r in session.config.stash[_REPORTS]
+    ]
+    asked = session.config.args_source is pytest.Config.ArgsSource.ARGS
+    whole = not asked and not session.config.option.keyword
+    known = {item.nodeid for item in session.items} if whole else None
+    document = outcomes.merged(outcomes.read(path), run, rows, known)
     with atomic_write(path, "w") as stream:
         json.dump(document, stream, indent=1)
         stream.write("\n")

@@ -1,8 +1,10 @@
-"""A real Slurm on this machine: its controller, munge, and four nodes, each with namespaces of its own.
+"""A real Slurm on this machine: its controller, munge, and nodes, each with namespaces of its own.
 
 Debian's packages are unpacked into a folder and started from there; none is installed, so `srun` is on the
 PATH of nobody who does not ask for it. A node is its slurmd and all that this starts: killing it is a node
 that fails. All state is in one folder, and nothing is left.
+
+``python -m tests.system.slurm COMMAND…`` is this machine as a cluster of one node, for one command.
 """
 
 from __future__ import annotations
@@ -239,7 +241,8 @@ class Cluster:
         """Waits until every node can take a job."""
         waited(
             lambda: (
-                self.said("sinfo", "--noheader", "-N", "-o", "%t").split() == ["idle"] * len(NODES)
+                self.said("sinfo", "--noheader", "-N", "-o", "%t").split()
+                == ["idle"] * len(self.nodes)
             ),
             limit_s,
             "nodes are not idle",
@@ -251,10 +254,14 @@ def slurm(
     control: tuple[str, ...] = (),
     address: str = "127.0.0.1",
     where: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
+    names: tuple[str, ...] = NODES,
+    cpus: int = 2,
 ) -> Iterator[Cluster]:
     """A cluster; needs root.
 
     Args:
+        names: of its nodes.
+        cpus: that each node says it has.
         control: words before a command that run it where the controller is to be.
         address: the controller's.
         where: address of some of the nodes, and words before a command that run it there.
@@ -276,8 +283,8 @@ def slurm(
         placed = where or {}
         rows = [
             f"NodeName={node} NodeHostname={node} NodeAddr={placed[node][0] if node in placed else address} "
-            f"Port={first + 1 + i} CPUs=2 RealMemory=1000"
-            for i, node in enumerate(NODES)
+            f"Port={first + 1 + i} CPUs={cpus} RealMemory=1000"
+            for i, node in enumerate(names)
         ]
         (folder / "slurm.conf").write_text(
             _CONF.format(
@@ -309,7 +316,7 @@ def slurm(
         controller = (*control, base / "usr/sbin/slurmctld", "-c", "-D")
         stack.enter_context(_ended(_daemon(controller, environ, folder / "slurmctld.out")))
         stack.callback(lambda: [cluster.fail(node) for node in list(cluster.nodes)])
-        for node in NODES:
+        for node in names:
             cluster.start(node)
         waited(lambda: cluster.run("sinfo").returncode == 0, 20, "slurmctld does not come up")
         cluster.idle()
@@ -350,3 +357,13 @@ def waited(holds: Callable[[], bool], limit_s: float, otherwise: str) -> None:
     while not holds():
         assert time.monotonic() < late, otherwise
         time.sleep(0.05)
+
+
+def main(words: list[str]) -> int:
+    """A command where this machine is a node of Slurm with twice the cores it has: ranks can share them."""
+    with slurm(names=NODES[:1], cpus=2 * len(os.sched_getaffinity(0))) as cluster:
+        return subprocess.run(words, env=cluster.environ, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
