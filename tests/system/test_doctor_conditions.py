@@ -471,6 +471,7 @@ def test_srun_that_speaks_an_mpis_pmi_is_well(tmp_path: Path) -> None:
     assert "pmi2" in found["pmi"][0]["what"]
 
 
+@pytest.mark.full
 def test_srun_that_speaks_no_pmi_is_told_with_the_way_round(tmp_path: Path) -> None:
     environ = slurm_client(tmp_path, ("mpi_none.so",), "")
     found = doctor("pmi", "launcher-match", environ=environ)
@@ -479,6 +480,7 @@ def test_srun_that_speaks_no_pmi_is_told_with_the_way_round(tmp_path: Path) -> N
     assert [f["severity"] for f in found["launcher-match"]] == ["info"]
 
 
+@pytest.mark.full
 def test_plugin_that_doctor_misses_stops_the_real_srun(tmp_path: Path) -> None:
     (tmp_path / "plugstack.conf.d").mkdir()
     (tmp_path / "plugstack.conf.d" / "a.conf").write_text("required spank_gone.so\n")

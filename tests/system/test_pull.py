@@ -302,6 +302,7 @@ def test_pull_of_layers_without_their_sif_says_so(
     assert said["check"] == "sif-missing" and f"--layers {target}" in said["remedy"]
 
 
+@pytest.mark.full
 def test_pull_onto_a_full_disk_says_so_and_keeps_nothing_half_named(
     shore: LoopbackRegistry, pushed: dict[str, Any], sif: Path, tmp_path: Path
 ) -> None:

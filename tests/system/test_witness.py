@@ -214,6 +214,7 @@ def test_init_by_a_tail_call_of_a_private_library_is_proved(tmp_path: Path) -> N
     assert done.stderr.count("init 0") == 2
 
 
+@pytest.mark.full
 def test_library_of_a_full_file_system_is_told(tmp_path: Path) -> None:
     """A proof that cannot be written down is no proof, and no traceback."""
     cache = tmp_path / "cache"
