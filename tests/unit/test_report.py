@@ -14,9 +14,9 @@ from fairlead.report import Fact, PlanRow, ProofRow, Report, write_report
 from fairlead.report.verdict import judge
 from fairlead.report.write import render
 from fairlead.serial import from_json, to_json
-from fairlead.train.host import Baseline, TrainResult
-from fairlead.train.host import judge as judge_training
 from fairlead.train.model import Evaluation, LossPoint, RankWeights, Speed, WorkerResult
+from fairlead.train.result import Baseline, TrainResult
+from fairlead.train.result import judge as judge_training
 
 VOID = {"meta", "br", "use", "path"}
 

@@ -17,8 +17,9 @@ from fairlead.progress import Silent
 from fairlead.serial import from_json, to_json
 from fairlead.train import host
 from fairlead.train.events import EventLog, Tail
-from fairlead.train.host import Baseline, RunOutcome, TrainOptions, TrainResult
+from fairlead.train.host import RunOutcome, TrainOptions
 from fairlead.train.model import Evaluation, LossPoint, RankWeights, WorkerConfig, WorkerResult
+from fairlead.train.result import Baseline, TrainResult, judge
 
 RUNTIME = Path(host.__file__).parents[2]
 
@@ -144,14 +145,14 @@ def result_of(model="cosmoflow", scores=(0.5, 0.9, 0.8), linear=(1.0, 0.6, 1.0),
     ],
 )
 def test_judge_of_scores_names_each_gate(scores, checks):
-    assert [finding.check for finding in host.judge(result_of(scores=scores))] == checks
+    assert [finding.check for finding in judge(result_of(scores=scores))] == checks
 
 
 def test_judge_tells_of_files_and_checkpoints_that_were_passed_over():
     result = result_of(
         damaged=("/d/a.h5", "/d/b.h5"), unreadable=("/c/step-9.npz is damaged",), resumed_from=5
     )
-    files, checkpoints = host.judge(result)
+    files, checkpoints = judge(result)
     assert (files.check, checkpoints.check) == ("train-skipped", "checkpoint-damaged")
     assert files.what.startswith("2 files") and files.where == "/d/a.h5"
     assert "step-9.npz" in checkpoints.where and "after step 5" in checkpoints.why

@@ -91,9 +91,7 @@ def _models(
     help="Samples a rank, or a step, stay the same.  [default: weak]",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes and steps, and HEP-CNN alone: minutes.")
-@click.option(
-    "--image", default="tensorflow", show_default=True, help="Recipe name or path of the image."
-)
+@options.image_option()
 @options.choice_options
 @click.option(
     "--native",
@@ -109,20 +107,8 @@ def _models(
 @click.option(
     "--save-slow", is_flag=True, help="With it: also lines that are slow by what was expected."
 )
-@click.option(
-    "-o",
-    "--output",
-    default="fairlead-validation",
-    show_default=True,
-    help="Folder for the report.",
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@click.option(
-    "--watchdog",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Longest time until every rank has reported.  [default: the site's, 30]",
-)
+@options.output_option("fairlead-validation")
+@options.watchdog_option
 @click.option("--dry-run", is_flag=True, help="Say what would be measured, and launch nothing.")
 @json_option
 def validate(

@@ -13,7 +13,7 @@ from fairlead.paths import atomic_write
 from fairlead.report.model import ProofRow, Report
 from fairlead.report.verdict import judge
 from fairlead.serial import to_json
-from fairlead.train.host import TrainResult, name
+from fairlead.train.result import TrainResult, score_name
 
 SCHEMA = "fairlead/report"
 SCHEMA_VERSION = 1
@@ -133,7 +133,7 @@ def _numbers(training: TrainResult) -> tuple[Number, ...]:
     numbers = [
         Number(
             f"{training.scores[gate.metric]:.3f}",
-            name(gate.metric),
+            score_name(gate.metric),
             f"linear model {training.baseline.scores[gate.metric]:.3f}",
         )
         for gate in training.gates
@@ -158,7 +158,7 @@ def _figures(training: TrainResult) -> tuple[Figure, ...]:
         found, linear = training.scores[gate.metric], training.baseline.scores[gate.metric]
         figures.append(
             Figure(
-                f"Held-out {name(gate.metric)}",
+                f"Held-out {score_name(gate.metric)}",
                 f"{found:.3f} against {linear:.3f} of a linear model on the same"
                 f" {training.baseline.val:,} {task.sample}s; wanted: {gate.words}",
                 plots.score_bars(training, gate),

@@ -1,4 +1,4 @@
-"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.train.host.Runner`."""
+"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.train.runner.Runner`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead import launch as launching
 from fairlead.plan import Bind
 from fairlead.proof import Proof
 from fairlead.session import Prepared, launch_proved
-from fairlead.train.host import Runner, RunOutcome
+from fairlead.train.runner import Runner, RunOutcome
 
 _TAIL_BYTES = 8000
 
