@@ -49,6 +49,7 @@ from fairlead.train.model import (
     Evaluation,
     RankWeights,
     Speed,
+    StepTimes,
     WorkerConfig,
     WorkerResult,
 )
@@ -132,7 +133,8 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     over = loop.run(config, course, ranks, network, rows, progress, identity, log)
     final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
-    times = ranks.gather(progress.times.of(ranks.rank, socket.gethostname())) or []
+    mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
+    times = ranks.gather(mine) or []
     evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
     return WorkerResult(
         model=task.name,
@@ -146,7 +148,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         seed=config.seed,
         mpi=_mpi_version(ranks),
         versions=_versions(framework),
-        speed=_speed(config, progress, course.batch),
+        speed=_speed(config, mine, course.batch),
         loss=tuple(progress.points),
         weights=tuple(
             RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
@@ -168,6 +170,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             for one in each.stock.damaged
         ),
         unreadable=progress.unreadable,
+        warmup=config.warmup,
     )
 
 
@@ -289,10 +292,10 @@ def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
     return match.digests
 
 
-def _speed(config: WorkerConfig, progress: loop.Progress, samples: int) -> Speed | None:
+def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None:
     """How fast this launch's steps were; None for a training that had no more of them than its warm-up."""
-    times, warmup = progress.times, config.warmup
-    whole = times.whole[warmup:]
+    timed = steps.after(config.warmup)
+    whole = timed.whole_s
     if not whole and not config.measure_only:
         return None
     if not whole:
@@ -303,18 +306,18 @@ def _speed(config: WorkerConfig, progress: loop.Progress, samples: int) -> Speed
             remedy="allow more steps or seconds",
             check="too-few-steps",
         )
-    median = statistics.median(whole)
-    gradients, update = (statistics.median(t[warmup:]) for t in (times.gradients, times.update))
+    step, forward, update = (statistics.median(t) for t in (whole, timed.forward_s, timed.update_s))
+    both = map(sum, zip(timed.forward_s, timed.backward_s, strict=True))
     return Speed(
         steps=len(whole),
-        samples_per_s=samples / median,
-        step_median_s=median,
+        samples_per_s=samples / step,
+        step_median_s=step,
         step_p95_s=float(np.percentile(whole, 95)),
-        compute_s=gradients + update,
-        communicate_s=statistics.median(times.communicate[warmup:]),
-        wait_s=statistics.median(times.wait[warmup:]),
-        input_s=statistics.fmean(times.input[warmup:]),
-        forward_s=min(progress.forward_s, gradients),
+        compute_s=statistics.median(both) + update,
+        communicate_s=statistics.median(timed.exposed_s),
+        wait_s=statistics.median(timed.idle_s),
+        input_s=statistics.fmean(timed.input_s),
+        forward_s=forward,
         update_s=update,
     )
 
