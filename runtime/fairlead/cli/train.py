@@ -11,6 +11,7 @@ import click
 
 from fairlead import unpacked
 from fairlead.cli import options
+from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
 from fairlead.cli.trainauto import run_script
 from fairlead.cli.trainshow import show_plan, summary
@@ -137,6 +138,7 @@ _NEEDED = {
 )
 @options.output_option("fairlead-report")
 @options.watchdog_option
+@timelines.timeline_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and launch nothing.")
 @json_option
 def train(
@@ -161,6 +163,7 @@ def train(
     skip_damaged: bool,
     output: Path,
     watchdog: float | None,
+    timeline_file: str,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -187,13 +190,10 @@ def train(
     from fairlead.train.session_runner import runner
 
     output = output.absolute()
-    bars = progress(as_json)
-    prepared = prepare(
-        image,
-        planning.choices,
-        planning.request(ranks),
-        progress=bars,
-    )
+    recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
+    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    with timelines.stage(recorder, "plan"):
+        prepared = prepare(image, planning.choices, planning.request(ranks), progress=bars)
     _able(prepared, image, backend, data is None)
     require_tools()
     if prepared.refused:
@@ -224,7 +224,7 @@ def train(
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     unpacked.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
-    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog)
+    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog, recorder)
     result = train_model(launch_by_plan, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"

@@ -23,6 +23,7 @@ from fairlead.train.result import Baseline, TrainResult, judge, score_name
 from fairlead.train.runner import Runner, RunOutcome, launch
 
 __all__ = [
+    "WORKER",
     "RunOutcome",
     "Runner",
     "TrainOptions",
@@ -33,6 +34,7 @@ __all__ = [
     "work",
 ]
 
+WORKER = "fairlead.train.worker"  # the module that every rank of a training runs
 # What the speed of 1 rank may take to measure, however short the training is to be.
 _MEASURE_S = 90.0
 
@@ -180,7 +182,7 @@ def work(
     path = folder / f"{stem}.config.json"
     with atomic_write(path, "w") as stream:
         json.dump(to_json(config), stream, indent=2)
-    command = ["python3", "-m", "fairlead.train.worker", "--config", str(path)]
+    command = ["python3", "-m", WORKER, "--config", str(path)]
     binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
     launch(runner, ranks, command, binds, config.events, _ShowTraining(stage))
     try:

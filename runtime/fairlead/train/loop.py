@@ -22,6 +22,7 @@ from fairlead.data.shards import Rows
 from fairlead.findings import FairleadError, fail
 from fairlead.models.task import Course
 from fairlead.serial import from_json, to_json
+from fairlead.spans import span
 from fairlead.train import checkpoint
 from fairlead.train.events import EventLog
 from fairlead.train.model import LossPoint, WorkerConfig
@@ -154,11 +155,12 @@ def run(
             steps.set_rate(steps.recipe.rate(course, step))
             overflows = 0 if steps.apply(means) else overflows + 1
             end = time.perf_counter_ns()
-            progress.times.marks.append(
-                Marks(
-                    start, read, steps.forward_over, computed, min(waited, averaged), averaged, end
-                )
+            marks = Marks(
+                start, read, steps.forward_over, computed, min(waited, averaged), averaged, end
             )
+            progress.times.marks.append(marks)
+            if ranks.timeline is not None:
+                ranks.timeline.phases(step, marks.parts, marks.borders)
             progress.step += 1
             epoch = step // course.per_epoch
             seconds = before + end / 1e9 - begun
@@ -171,7 +173,10 @@ def run(
                 saved, kept = time.perf_counter(), progress.step
                 _save(ranks, steps, progress, identity, writer)
         if batch is not None:
-            progress.forward_s = _forward(steps, batch)
+            with span("measure the forward pass apart"):
+                progress.forward_s = _forward(steps, batch)
+            if ranks.timeline is not None:
+                ranks.timeline.forward_apart(round(1e9 * progress.forward_s))
         if config.checkpoints is not None and kept != progress.step:
             _save(ranks, steps, progress, identity, writer)
     if writer is not None:
@@ -189,7 +194,8 @@ def _batches(
             yield one.batch
         else:
             key = np.random.SeedSequence(config.seed, spawn_key=(2, one.step, ranks.rank))
-            inputs = augment(np.random.default_rng(key), one.batch.inputs)
+            with span("augment", rows=len(one.batch.inputs)):
+                inputs = augment(np.random.default_rng(key), one.batch.inputs)
             yield Samples(inputs, one.batch.targets)
 
 
@@ -199,12 +205,14 @@ def _save(
 ) -> None:  # fmt: skip
     """Hands the state to the writer. Collective: each rank gives what is its own."""
     begun = time.perf_counter()
-    own = ranks.gather(steps.own_state())
-    if writer is None:
-        return
-    writer.wait()  # one copy of the state at a time, and the wait is part of what is told
-    told = {"loss": [to_json(point) for point in progress.points]}
-    state = checkpoint.Checkpoint(progress.step, identity, arrays(steps.shared()), own or [], told)
+    with span("copy the state for a checkpoint", step=progress.step):
+        own = ranks.gather(steps.own_state())
+        if writer is None:
+            return
+        writer.wait()  # one copy of the state at a time, and the wait is part of what is told
+        told = {"loss": [to_json(point) for point in progress.points]}
+        shared = arrays(steps.shared())
+        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], told)
     writer.start(state, time.perf_counter() - begun)
 
 

@@ -42,6 +42,7 @@ from fairlead.models.network import parameters
 from fairlead.models.task import Course, Recipe, Task
 from fairlead.paths import atomic_write
 from fairlead.serial import from_json, to_json
+from fairlead.spans import span
 from fairlead.train import loop, steps
 from fairlead.train.events import EventLog
 from fairlead.train.model import (
@@ -106,21 +107,25 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             training or cannot be written.
     """
     log.write("setup", ranks=ranks.size)
-    framework = _framework(config)
+    with span("load the framework", backend=config.backend):
+        framework = _framework(config)
     task = registry.find(config.model)
     recipe = _recipe(config, task, ranks.size)
-    rows = _rows(config, "train", ranks)
-    # Looked at before hours of training, for they are needed behind it.
-    held_out = None if config.measure_only else _rows(config, "val", ranks)
+    with span("look over the files"):
+        rows = _rows(config, "train", ranks)
+        # Looked at before hours of training, for they are needed behind it.
+        held_out = None if config.measure_only else _rows(config, "val", ranks)
     course, stopped_by = _course(config, recipe, rows, ranks)
     import keras
 
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
-    network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
-    initial = ranks.check_buffers_match(network.weights())
-    network.broadcast(ranks)
-    broadcast = _all_equal(ranks, network, "after the broadcast")
+    with span("build the network", model=task.name):
+        network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+    with span("give all ranks the same weights"):
+        initial = ranks.check_buffers_match(network.weights())
+        network.broadcast(ranks)
+        broadcast = _all_equal(ranks, network, "after the broadcast")
     identity = _identity(config, task, course, rows, network)
     progress = loop.resume(config, ranks, network, identity, log)
     log.write(
@@ -130,12 +135,15 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         begin=progress.step,
         max_seconds=config.max_seconds,
     )
-    over = loop.run(config, course, ranks, network, rows, progress, identity, log)
-    final = _all_equal(ranks, network, "after training")
+    with span("train"):
+        over = loop.run(config, course, ranks, network, rows, progress, identity, log)
+    with span("compare the weights"):
+        final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
     mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
     times = ranks.gather(mine) or []
-    evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
+    with span("evaluate"):
+        evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
     return WorkerResult(
         model=task.name,
         backend=config.backend,
