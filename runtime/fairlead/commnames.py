@@ -10,6 +10,9 @@ BACKENDS = ("auto", "native", "mpi4py", "horovod", "dl_comm", "nccl")
 VARIABLE = "FAIRLEAD_COMM_BACKEND"
 PLUGIN = "FAIRLEAD_COMM_DL_COMM"  # the folder of a site's own dl_comm
 ORDERED = "FAIRLEAD_COMM_DETERMINISTIC"
+TIMELINE = "FAIRLEAD_COMM_TIMELINE"  # a file to be made of what every rank did
+# In the folder of that file: whoever launched the ranks records too, and puts all of it together.
+TIMELINE_HOST = "host.jsonl"
 
 
 def is_ordered(environ: Mapping[str, str]) -> bool:

@@ -477,6 +477,7 @@ def launch_proved(
     *,
     told: Callable[[Proof], None] = lambda proof: None,
     noted: Callable[[Finding], None] = lambda finding: None,
+    begins: Callable[[], None] = lambda: None,
     allocation: Allocation | None = None,
     probe_first: bool = False,
     limit_s: float | None = None,
@@ -495,6 +496,7 @@ def launch_proved(
         told: called with the proof as soon as MPI has started on every rank, also with one that does
             not hold.
         noted: called with what was seen on the way, before the launch.
+        begins: called when all is staged and the launcher is about to start.
         allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
         probe_first: also prove by a job of its own, before.
         limit_s: how long the start-up may make no progress; the site's own by default.
@@ -533,6 +535,7 @@ def launch_proved(
         env={**told_of_core, **(env or {}), **variables},
     )  # fmt: skip
     nodes = allocation.hosts if allocation else plan.request.shape.hosts
+    begins()
     startup = witness.Startup(plan, ranks, inode, folder, limit, told, nodes=nodes)
     try:
         result = launch.launch(

@@ -14,9 +14,9 @@ from fairlead.report import Fact, PlanRow, ProofRow, Report, write_report
 from fairlead.report.verdict import judge
 from fairlead.report.write import render
 from fairlead.serial import from_json, to_json
-from fairlead.train.host import Baseline, TrainResult
-from fairlead.train.host import judge as judge_training
-from fairlead.train.model import Evaluation, LossPoint, RankWeights, Speed, WorkerResult
+from fairlead.train.model import Evaluation, LossPoint, RankWeights, Speed, StepTimes, WorkerResult
+from fairlead.train.result import Baseline, TrainResult
+from fairlead.train.result import judge as judge_training
 
 VOID = {"meta", "br", "use", "path"}
 
@@ -127,6 +127,22 @@ def test_figures_use_the_pages_colours_only():
     for svg in re.findall(r"<svg.*?</svg>", render(example()), re.DOTALL):
         assert set(re.findall(r"#[0-9a-f]{6}", svg)) <= {"#ffffff"}
         assert "var(--accent)" in svg
+
+
+def test_page_shows_each_ranks_split_in_six_parts():
+    report = example()
+    steps = tuple(
+        StepTimes(rank, "node", *((0.001 * (part + rank + 1),) * 5 for part in range(6)))
+        for rank in range(2)
+    )
+    everyone = dataclasses.replace(report.training.all, steps=steps, warmup=2)
+    training = dataclasses.replace(report.training, all=everyone)
+    html = render(dataclasses.replace(report, training=training))
+    parsed(html)
+    for rank, total in ((0, 21), (1, 27)):
+        assert re.search(rf"<span>rank {rank}</span>.*?<span>{total} ms</span>", html, re.DOTALL)
+    for part in steps[0].parts:
+        assert html.count(f'title="{part}: ') == 2 and f"</i>{part} <strong>" in html
 
 
 def test_page_same_report_gives_same_bytes():

@@ -17,8 +17,17 @@ from fairlead.progress import Silent
 from fairlead.serial import from_json, to_json
 from fairlead.train import host
 from fairlead.train.events import EventLog, Tail
-from fairlead.train.host import Baseline, RunOutcome, TrainOptions, TrainResult
-from fairlead.train.model import Evaluation, LossPoint, RankWeights, WorkerConfig, WorkerResult
+from fairlead.train.host import RunOutcome, TrainOptions
+from fairlead.train.model import (
+    Evaluation,
+    LossPoint,
+    RankWeights,
+    StepTimes,
+    WorkerConfig,
+    WorkerResult,
+)
+from fairlead.train.result import Baseline, TrainResult, judge
+from fairlead.train.times import Marks, Times
 
 RUNTIME = Path(host.__file__).parents[2]
 
@@ -144,14 +153,14 @@ def result_of(model="cosmoflow", scores=(0.5, 0.9, 0.8), linear=(1.0, 0.6, 1.0),
     ],
 )
 def test_judge_of_scores_names_each_gate(scores, checks):
-    assert [finding.check for finding in host.judge(result_of(scores=scores))] == checks
+    assert [finding.check for finding in judge(result_of(scores=scores))] == checks
 
 
 def test_judge_tells_of_files_and_checkpoints_that_were_passed_over():
     result = result_of(
         damaged=("/d/a.h5", "/d/b.h5"), unreadable=("/c/step-9.npz is damaged",), resumed_from=5
     )
-    files, checkpoints = host.judge(result)
+    files, checkpoints = judge(result)
     assert (files.check, checkpoints.check) == ("train-skipped", "checkpoint-damaged")
     assert files.what.startswith("2 files") and files.where == "/d/a.h5"
     assert "step-9.npz" in checkpoints.where and "after step 5" in checkpoints.why
@@ -186,3 +195,44 @@ def test_baseline_is_fitted_without_the_files_that_were_left_out(tmp_path):
     content[-40] ^= 1
     whole[0].write_bytes(content)
     assert baseline.measure(tmp_path, 30, 20, task, [cut, whole[0]])["train"] == 10
+
+
+# --- where a step's time goes -------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def marks(start, forward=None, wait=5 * MS):
+    read, computed, averaged = start + 2 * MS, start + 40 * MS, start + 60 * MS
+    return Marks(start, read, forward, computed, computed + wait, averaged, start + 70 * MS)
+
+
+def test_parts_of_a_step_add_up_to_it_whether_the_forward_pass_is_seen_or_measured_apart():
+    times = Times([marks(0), marks(80 * MS, forward=95 * MS), marks(160 * MS, wait=0)])
+    steps = times.of(1, "node", forward_s=0.012)
+    assert times.whole == pytest.approx([0.07] * 3) == steps.whole_s
+    assert steps.forward_s == (0.012, 0.013, 0.012)
+    assert steps.backward_s == pytest.approx((0.026, 0.025, 0.026))
+    assert steps.exposed_s == (0.015, 0.015, 0.02) and steps.idle_s == (0.005, 0.005, 0.0)
+    assert steps.busy_s == pytest.approx((0.05,) * 3)
+    assert list(steps.parts) == sorted(steps.parts, key=ORDER.index)
+    assert len(steps.after(2).input_s) == 1 and steps.after(2).whole_s == pytest.approx((0.07,))
+
+
+ORDER = ["input", "forward", "backward", "exposed communication", "update", "idle"]
+
+
+def test_forward_pass_that_was_measured_longer_than_both_leaves_no_negative_backward():
+    (step,) = Times([marks(0)]).of(0, "node", forward_s=9.0).backward_s
+    assert step == 0.0
+
+
+def test_borders_of_a_step_have_a_name_for_each_part():
+    for mark in (marks(0), marks(0, forward=9 * MS)):
+        assert len(mark.borders) == len(mark.parts) + 1
+        assert list(mark.borders) == sorted(mark.borders)
+
+
+def test_step_times_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="not of the same number"):
+        StepTimes(0, "node", (1.0,), (1.0,), (1.0,), (1.0,), (1.0,), ())

@@ -28,11 +28,11 @@ def trained(ranks: int, batch: int) -> WorkerResult:
             rank,
             "node",
             (0.01,) * STEPS,
-            (0.2 + 0.001 * rank,) * STEPS,
+            (0.08,) * STEPS,
+            (0.12 + 0.001 * rank,) * STEPS,
             (0.02,) * STEPS,
-            (0.001 * (ranks - 1 - rank),) * STEPS,
             (0.03,) * STEPS,
-            (0.0,) * STEPS,
+            (0.001 * (ranks - 1 - rank),) * STEPS,
         )
         for rank in range(ranks)
     )

@@ -10,9 +10,10 @@ import numpy as np
 
 from fairlead.findings import Finding, Severity
 from fairlead.proof import Proof, RankProof
+from fairlead.train.model import StepTimes
 from fairlead.validate import proved
 from fairlead.validate.evidence import Bound, Bounds, Culprit, Evidence, Shares
-from fairlead.validate.model import Machine, Measurement, Proved, StepTimes, Validation, Way, What
+from fairlead.validate.model import Machine, Measurement, Proved, Validation, Way, What
 from fairlead.validate.reference import Kept, make
 from fairlead.validate.verdict import judge
 
@@ -146,8 +147,7 @@ def times(source: np.random.Generator, steps: int, bad_node: int | None) -> tupl
         for part in (forward, backward, update):
             part[slow] *= 1.5
     busy = forward + backward + update + reading
-    exposed = busy.max(axis=0) - busy + drawn(14, 0.2)
-    parts = (reading, forward, backward, exposed, update, drawn(2, 0.3))
+    parts = (reading, forward, backward, drawn(14, 0.2), update, busy.max(axis=0) - busy)
     return tuple(
         StepTimes(
             rank,

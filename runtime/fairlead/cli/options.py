@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from fairlead.gradients import NAMES, asked_for
 from fairlead.launcher.model import BINDINGS, Shape
@@ -262,3 +263,57 @@ def container_options(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME=VALUE",
         help="A variable for the container. Repeatable.",
     )(function)
+
+
+def image_option(more: str = ".") -> Callable[[Any], Any]:
+    """``--image`` of the verbs that choose one; ``more`` ends its help."""
+    return click.option(
+        "--image",
+        default="tensorflow",
+        show_default=True,
+        help=f"Recipe name or path of the image{more}",
+    )
+
+
+def output_option(default: str) -> Callable[[Any], Any]:
+    """``-o``: the folder for a report."""
+    return click.option(
+        "-o",
+        "--output",
+        default=default,
+        show_default=True,
+        help="Folder for the report.",
+        type=click.Path(file_okay=False, path_type=Path),
+    )
+
+
+watchdog_option = click.option(
+    "--watchdog",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Longest time until every rank has reported.  [default: the site's, 30]",
+)
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Whether the command line itself says it, rather than a default."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def given(context: click.Context, skipped: tuple[str, ...] = ()) -> Iterator[str]:
+    """The options of this command line, as words."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        value = context.params[name]
+        if (
+            name in skipped
+            or not isinstance(parameter, click.Option)
+            or not is_given(context, name)
+        ):
+            continue
+        flag = max(parameter.opts, key=len)
+        if parameter.is_flag:
+            yield flag
+            continue
+        for one in value if parameter.multiple else (value,):
+            yield from [f"{flag}={one}"] if str(one).startswith("-") else [flag, str(one)]

@@ -71,13 +71,7 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 @click.option(
     "--dry-run", is_flag=True, help="Print the line that launches it, and launch nothing."
 )
-@click.option(
-    "--timeline",
-    "timeline_file",
-    default="",
-    metavar="FILE",
-    help="Write what every rank's collectives did, and when, for Perfetto.",
-)
+@timelines.timeline_option
 @click.option("-v", "--verbose", is_flag=True, help="Show what every rank proved, as a table.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @json_option
@@ -112,7 +106,6 @@ def run(
         asked = replace(asked, time="", account="", partition="")
     shape = make_shape(asked, allocation)
     data.check()
-    timeline = timelines.wanted(timeline_file)
     elsewhere = is_capture(planning.choices.site or "")  # which is refused below
     if allocation is None and not dry_run and not elsewhere:
         site, _ = sites.resolve(planning.choices.site)
@@ -125,18 +118,22 @@ def run(
                 )
             allocate.become(words)
     ranks = shape.ranks
-    prepared = prepare(
-        image,
-        planning.choices,
-        planning.request(ranks, command, variables, shape=shape),
-        progress=progress(as_json),
-    )
+    recorder = timelines.recording(timeline_file, dry_run=dry_run, quiet=quiet)
+    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    with timelines.stage(recorder, "plan"):
+        prepared = prepare(
+            image,
+            planning.choices,
+            planning.request(ranks, command, variables, shape=shape),
+            progress=bars,
+        )
     variables = {n: v for n, v in variables.items() if n not in options.MERGED}
     if prepared.refused and not force:
         raise refuse(prepared)
     wish = data.wish(prepared.plan.site)
-    binds = (*((wish.bind,) if wish else ()), *(timeline.binds if timeline else ()))
-    variables |= {**(wish.env if wish else {}), **(timeline.env if timeline else {})}
+    seen = recorder.launch("run") if recorder else None
+    binds = (*((wish.bind,) if wish else ()), *(seen.binds if seen else ()))
+    variables |= {**(wish.env if wish else {}), **(seen.env if seen else {})}
     if dry_run:
         step = step_words(prepared.plan, planning, ranks)
         # Staging and launch are several steps, which have to be of one job.
@@ -156,6 +153,8 @@ def run(
             print_findings(warnings)
 
     def told(proof: Proof) -> None:
+        if seen:
+            seen.proved()
         if not proof.holds and not as_json:
             click.echo(show.proof_text(proof), err=True)
         if quiet or not proof.holds:
@@ -170,22 +169,21 @@ def run(
         if not quiet:
             print_findings([finding])
 
-    if timeline:
-        timeline.clear()
     with staged_here(wish, prepared.plan, planning, ranks, quiet=quiet, as_json=as_json) as stage:
         done = launch_proved(
             prepared, command, ranks, told=told, noted=noted, allocation=allocation,
+            begins=seen.begun if seen else lambda: None,
             probe_first=probe, limit_s=watchdog,
-            workdir=workdir, binds=binds, env=variables, progress=progress(as_json),
+            workdir=workdir, binds=binds, env=variables, progress=bars,
             stdout=sys.stderr.fileno() if as_json else None,
         )  # fmt: skip
+    if seen:
+        seen.ended()
     finding = launching.explain_exit(done.result)
     if finding is None and done.proof is None:
         finding = unproved(command)
     ends = [finding] if finding else []
     ends += stage.findings if stage else []
-    if timeline and (left := timeline.finish()):
-        ends.append(left)
     if as_json:
         print_json("run", {**_json(prepared, done, finding), "stage": stage_json(stage)})
     elif shown := [f for f in ends if f.severity is Severity.ERROR or not quiet]:

@@ -1,71 +1,39 @@
-"""``--timeline FILE``: what the ranks are told, and what becomes of what they recorded."""
+"""``--timeline FILE`` of the verbs that launch ranks: one trace of the whole run, whatever becomes of it."""
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import click
 
-from fairlead import trace
-from fairlead.findings import FairleadError, Finding, Severity
-from fairlead.plan import Bind
+from fairlead.cli.screen import print_findings
+from fairlead.findings import Severity
+from fairlead.recorder import Recorder
 
-MOUNT = "/opt/fairlead/timeline"  # where the file's folder appears in every container
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A file that a run is to leave."""
-
-    file: Path
-
-    @property
-    def binds(self) -> tuple[Bind, ...]:
-        return (Bind(str(self.file.parent), MOUNT),)
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Variables for the container."""
-        return {"FAIRLEAD_COMM_TIMELINE": f"{MOUNT}/{self.file.name}"}
-
-    def clear(self) -> None:
-        """What an earlier run has left must not look like this one's."""
-        shutil.rmtree(trace.parts_of(self.file), ignore_errors=True)
-        self.file.unlink(missing_ok=True)
-
-    def finish(self) -> Finding | None:
-        """Puts together what the ranks of a run left that had no time to; says where there is nothing."""
-        try:
-            merged = trace.merge(self.file)
-        except FairleadError as exc:
-            return exc.findings[0]
-        if merged:
-            return Finding(
-                Severity.INFO,
-                f"the timeline ends where the run did: {merged.line()}",
-                str(self.file),
-                "the ranks had no time to put it together",
-                "open it in Perfetto or chrome://tracing",
-                "comm-timeline",
-            )
-        if self.file.is_file():
-            return None
-        return Finding(
-            Severity.WARNING,
-            "there is no timeline",
-            str(self.file),
-            "no rank of the command called fairlead.comm.init",
-            "see that the script uses fairlead.comm; MPI calls of other programs are not recorded",
-            "comm-timeline",
-        )
+timeline_option = click.option(
+    "--timeline",
+    "timeline_file",
+    default="",
+    metavar="FILE",
+    help="Write what every rank did, and when, for Perfetto; compressed as FILE.gz.",
+)
+_NOBODY = "no rank of the command called fairlead.comm.init"
+NO_TRAINING = "no rank of a training came as far as fairlead.comm.init"
 
 
-def wanted(file: str) -> Timeline | None:
-    """
+def recording(
+    file: str, *, dry_run: bool, quiet: bool = False, nobody: str = _NOBODY
+) -> Recorder | None:
+    """What records this command, until it ends; None where no timeline is asked for.
+
+    Args:
+        nobody: why there may be no part of any rank.
     Raises:
         click.UsageError: there cannot be such a file.
+        FairleadError: nothing can be recorded beside it.
     """
     if not file:
         return None
@@ -73,4 +41,26 @@ def wanted(file: str) -> Timeline | None:
     if path.is_dir() or not path.parent.is_dir():
         why = "is a folder" if path.is_dir() else f"{path.parent} is no folder"
         raise click.UsageError(f"--timeline {file}: {why}")
-    return Timeline(path)
+    recorder = Recorder(path)
+    if not dry_run:
+        click.get_current_context().with_resource(_until_the_end(recorder, quiet, nobody))
+    return recorder
+
+
+@contextmanager
+def _until_the_end(recorder: Recorder, quiet: bool, nobody: str) -> Iterator[None]:
+    recorder.begin()
+    try:
+        yield
+    finally:
+        finding = recorder.finish(nobody)
+        if finding.severity is Severity.INFO:
+            if not quiet:
+                click.echo(f"{click.style('fairlead:', bold=True)} {finding.what}", err=True)
+        elif finding.severity is Severity.ERROR or not quiet:
+            print_findings([finding])
+
+
+def stage(recorder: Recorder | None, name: str) -> AbstractContextManager[Any]:
+    """A stage of the host's own, where it is recorded."""
+    return recorder.span(name) if recorder else nullcontext()

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from fairlead import unpacked
-from fairlead.cli import options, show
-from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
+from fairlead.cli import options
+from fairlead.cli import timeline as timelines
+from fairlead.cli.screen import json_option, print_findings, print_json, progress
+from fairlead.cli.trainauto import run_script
+from fairlead.cli.trainshow import show_plan, summary
 from fairlead.findings import ExitCode, Severity, fail
 from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Prepared, prepare, refuse
-
-if TYPE_CHECKING:
-    from fairlead.train.host import TrainOptions, TrainResult
 
 EPILOG = """\b
 Examples:
@@ -57,12 +55,7 @@ _NEEDED = {
 @click.option(
     "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on."
 )
-@click.option(
-    "--image",
-    default="tensorflow",
-    show_default=True,
-    help="Recipe name or path of the image; with --backend torch `pytorch`, unless another is named.",
-)
+@options.image_option("; with --backend torch `pytorch`, unless another is named.")
 @options.choice_options
 @click.option(
     "--data",
@@ -143,20 +136,9 @@ _NEEDED = {
     is_flag=True,
     help="Leave out files that cannot be read, and count them; all are read before.",
 )
-@click.option(
-    "-o",
-    "--output",
-    default="fairlead-report",
-    show_default=True,
-    help="Folder for the report.",
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@click.option(
-    "--watchdog",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Longest time until every rank has reported.  [default: the site's, 30]",
-)
+@options.output_option("fairlead-report")
+@options.watchdog_option
+@timelines.timeline_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and launch nothing.")
 @json_option
 def train(
@@ -181,6 +163,7 @@ def train(
     skip_damaged: bool,
     output: Path,
     watchdog: float | None,
+    timeline_file: str,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -194,26 +177,23 @@ def train(
     written by rank 0; what cannot be shared out is refused.
     """
     if auto is not None:
-        return _auto(auto, ((model,) if model else ()) + arguments, ranks, image)
+        return run_script(auto, ((model,) if model else ()) + arguments, ranks, image)
     from fairlead.models import registry
 
-    if backend == "torch" and not _is_given(click.get_current_context(), "image"):
+    if backend == "torch" and not options.is_given(click.get_current_context(), "image"):
         image = _IMAGES[backend]
     task = registry.find(" ".join(filter(None, [model, *arguments])))
     from fairlead.report import require_tools, write_report
     from fairlead.report.compose import compose
-    from fairlead.train.host import TrainOptions
     from fairlead.train.host import train as train_model
+    from fairlead.train.options import TrainOptions
     from fairlead.train.session_runner import runner
 
     output = output.absolute()
-    bars = progress(as_json)
-    prepared = prepare(
-        image,
-        planning.choices,
-        planning.request(ranks),
-        progress=bars,
-    )
+    recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
+    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    with timelines.stage(recorder, "plan"):
+        prepared = prepare(image, planning.choices, planning.request(ranks), progress=bars)
     _able(prepared, image, backend, data is None)
     require_tools()
     if prepared.refused:
@@ -240,11 +220,11 @@ def train(
         skip_damaged=skip_damaged,
     )
     if dry_run:
-        return _dry_run(prepared, settings, as_json)
+        return show_plan(prepared, settings, as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     unpacked.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
-    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog)
+    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog, recorder)
     result = train_model(launch_by_plan, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
@@ -261,73 +241,16 @@ def train(
         }
         print_json("train", payload)
     else:
-        click.echo("\n" + _summary(result, proof, resume))
+        click.echo("\n" + summary(result, proof, resume))
         if result.findings:
             print_findings(result.findings)
         click.echo(f"\nreport: {page}\n        {document}")
     return ExitCode.FAILED if failed else ExitCode.DONE
 
 
-# What says how a bundled model is trained, and nothing of a script.
-_OF_MODELS = (
-    "data", "train_samples", "published", "epochs", "batch", "backend", "precision", "max_seconds", "seed", "output",
-    "every_seconds", "every_steps", "resume", "skip_damaged",
-)  # fmt: skip
-
-
-def _auto(script: Path, words: tuple[str, ...], ranks: int, image: str) -> int:
-    """`fairlead run` of the script, by what makes it one of many ranks."""
-    from fairlead.cli.run import run
-
-    context = click.get_current_context()
-    if idle := [n for n in _OF_MODELS if _is_given(context, n)]:
-        flag = next(max(p.opts, key=len) for p in context.command.params if p.name == idle[0])
-        raise fail(
-            f"{flag} is for bundled models",
-            where=f"--auto {script}",
-            why="a script has its data and its training in itself",
-            remedy=f"leave it out; the script's own arguments follow `--`, e.g. `-- {flag} …`",
-            check="train-model",
-            code=ExitCode.USAGE,
-        )
-    skipped = ("model", "arguments", "auto", "ranks", "image")
-    options = list(_given(context, skipped))
-    script = script.resolve()
-    if not script.is_relative_to(Path.cwd()):  # that folder the container has anyhow
-        options += ["--bind", str(script.parent)]
-    command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]
-    argv = ["-n", str(ranks), *options, image, "--", *command]
-    with run.make_context("run", argv, parent=context.parent) as inner:
-        code: int = run.invoke(inner) or 0
-    return code
-
-
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _given(context: click.Context, skipped: tuple[str, ...] = ()) -> Iterator[str]:
-    """The options of this command line, as words."""
-    for parameter in context.command.params:
-        name = str(parameter.name)
-        value = context.params[name]
-        if (
-            name in skipped
-            or not isinstance(parameter, click.Option)
-            or not _is_given(context, name)
-        ):
-            continue
-        flag = max(parameter.opts, key=len)
-        if parameter.is_flag:
-            yield flag
-            continue
-        for one in value if parameter.multiple else (value,):
-            yield from [f"{flag}={one}"] if str(one).startswith("-") else [flag, str(one)]
-
-
 def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
     """The commands that repeat this run: every option that was given, none that was not."""
-    words = ["fairlead", "train", str(context.params["model"]), *_given(context)]
+    words = ["fairlead", "train", str(context.params["model"]), *options.given(context)]
     built = () if Path(image).exists() else (f"fairlead build {image}",)
     return (*built, shlex.join(words))
 
@@ -349,67 +272,3 @@ def _able(prepared: Prepared, image: str, backend: str, generates: bool) -> None
             check="train-image",
             code=ExitCode.USAGE,
         )
-
-
-def _dry_run(prepared: Prepared, settings: TrainOptions, as_json: bool) -> int:
-    """What would be launched, in order. The lines themselves need files that each step makes."""
-    task, (train_samples, held_out) = settings.task, settings.samples
-    what = f"{task.sample}s"
-    found = settings.data_dir or f"{train_samples} {what}, generated once and kept"
-    kept = [f"checkpoints in {settings.checkpoints}"] if settings.checkpoints else []
-    steps = [
-        f"data: {found}",
-        f"speed on 1 rank: {settings.measure_steps} steps of {settings.each} {what}",
-        f"training on {settings.ranks} ranks: {settings.epochs or settings.recipe.epochs} epochs, at most "
-        f"{settings.max_seconds:g} s, then {held_out} held-out {what}",
-        *kept,
-        f"a linear model on the same {what}",
-        f"report in {settings.run_dir.parent}",
-    ]
-    if as_json:
-        print_json("train", {**show.prepared_json(prepared), "steps": steps, "dry_run": True})
-    else:
-        click.echo("\n".join([show.swap_line(prepared.plan), *steps]))
-    return ExitCode.DONE
-
-
-def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
-    """The figures of a training, in a table."""
-    from fairlead.train.host import name as score_name
-
-    every = result.all
-    first = proof.ranks[0]
-    rows = [("proved", f"{len(proof.ranks)} ranks", f"{first.version}; {first.transport}")]
-    for gate in result.gates:
-        linear = f"linear model on the same {result.task.sample}s: {result.baseline.scores[gate.metric]:.3f}"
-        label = f"held-out {score_name(gate.metric)}"
-        rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
-    if every.speed is not None:
-        rows.append(
-            (
-                f"samples/s, {every.ranks} rank{'s' if every.ranks > 1 else ''}",
-                f"{every.speed.samples_per_s:.1f}",
-                f"batch {every.batch} a rank",
-            )
-        )
-    if result.one is not None and result.one.speed is not None:
-        rows.append(
-            ("samples/s, 1 rank", f"{result.one.speed.samples_per_s:.1f}", "same batch a rank")
-        )
-        rows.append(
-            ("efficiency", f"{100 * result.efficiency:.0f} %", f"of {every.ranks} x 1 rank")
-        )
-    for written in every.checkpoints[-1:]:
-        rate = written.bytes / written.seconds / 1e6
-        held = f"{written.bytes / 1e6:.0f} MB at {rate:.0f} MB/s; the training stood still for {written.held_s:.2f} s"
-        rows.append(("last checkpoint", f"step {written.step}", held))
-    if every.resumed_from:
-        rows.append(("went on", f"after step {every.resumed_from}", "from a checkpoint"))
-    elif resume:
-        rows.append(("began", "at step 0", "there was no checkpoint to go on from"))
-    digests = {w.final for w in every.weights}
-    same = "bit-identical" if len(digests) == 1 else "DIFFERENT"
-    rows.append(
-        ("weights", same, f"on {len(every.weights)} ranks: sha256 {every.weights[0].final[:16]}…")
-    )
-    return table(rows)

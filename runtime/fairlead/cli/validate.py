@@ -19,6 +19,7 @@ import click
 
 from fairlead import unpacked
 from fairlead.cli import options, show
+from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.models import registry
@@ -91,9 +92,7 @@ def _models(
     help="Samples a rank, or a step, stay the same.  [default: weak]",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes and steps, and HEP-CNN alone: minutes.")
-@click.option(
-    "--image", default="tensorflow", show_default=True, help="Recipe name or path of the image."
-)
+@options.image_option()
 @options.choice_options
 @click.option(
     "--native",
@@ -109,20 +108,9 @@ def _models(
 @click.option(
     "--save-slow", is_flag=True, help="With it: also lines that are slow by what was expected."
 )
-@click.option(
-    "-o",
-    "--output",
-    default="fairlead-validation",
-    show_default=True,
-    help="Folder for the report.",
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@click.option(
-    "--watchdog",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Longest time until every rank has reported.  [default: the site's, 30]",
-)
+@options.output_option("fairlead-validation")
+@options.watchdog_option
+@timelines.timeline_option
 @click.option("--dry-run", is_flag=True, help="Say what would be measured, and launch nothing.")
 @json_option
 def validate(
@@ -138,6 +126,7 @@ def validate(
     save_slow: bool,
     output: Path,
     watchdog: float | None,
+    timeline_file: str,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -155,8 +144,10 @@ def validate(
     from fairlead.validate.model import Way
 
     output = output.absolute()
-    bars = progress(as_json)
-    prepared = prepare(image, planning.choices, planning.request(max(ranks)), progress=bars)
+    recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
+    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    with timelines.stage(recorder, "plan"):
+        prepared = prepare(image, planning.choices, planning.request(max(ranks)), progress=bars)
     require_tools("jinja2", "numpy")
     if prepared.refused:
         raise refuse(prepared)
@@ -197,9 +188,9 @@ def validate(
     log = output / "ranks.log"
     log.unlink(missing_ok=True)
     inside = Way.IMAGE if host is None else Way.CONTAINER
-    ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog)}
+    ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog, recorder)}
     if native is not None and host is not None:
-        ways[Way.NATIVE] = natively.runner(prepared, host, native, log)
+        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
     seen = chain.measure(wish, ways, prepared.plan.launcher.kind, bars)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
     _small_runs(output, seen.runs)

@@ -28,6 +28,7 @@ from typing import Any
 from fairlead.comm.choose import connected
 from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings
 from fairlead.findings import fail
+from fairlead.spans import span
 
 __all__ = [
     "BufferMatch",
@@ -45,6 +46,7 @@ __all__ = [
     "local_rank",
     "rank",
     "size",
+    "span",
     "start",
 ]
 

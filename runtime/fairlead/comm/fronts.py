@@ -65,10 +65,14 @@ def waited(pending: Pending, names: Sequence[str]) -> list[Array]:
         raise _uneven(exc) or named(exc, names) from None
 
 
-def step_made(ranks: Comm) -> None:
-    """The gradients of a step have their means; for a timeline."""
+def step_made(ranks: Comm, before: str = "computing") -> None:
+    """The gradients of a step have their means; for a timeline.
+
+    Args:
+        before: what the rank did from the mark before to these gradients' collective.
+    """
     if ranks.timeline is not None:
-        ranks.timeline.step()
+        ranks.timeline.averaged(ranks.timings, before)
 
 
 def meet(ranks: Comm) -> None:

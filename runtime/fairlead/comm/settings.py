@@ -97,10 +97,17 @@ SETTINGS = (
     Setting(
         "FAIRLEAD_COMM_TIMELINE",
         "",
-        "a file for what every rank's collectives did, and when; `fairlead run --timeline` sets it",
+        "a file for what every rank did, and when; `--timeline` sets it",
     ),
     Setting(
-        "FAIRLEAD_COMM_TIMELINE_MB", "8", "room of each rank for it; older events give way to newer"
+        "FAIRLEAD_COMM_TIMELINE_MB",
+        "8",
+        "room of each rank for its collectives; older ones give way to newer",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMELINE_EVENTS",
+        "100000",
+        "events that Python records of each rank, such as steps; older ones give way to newer",
     ),
     Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
     Setting(

@@ -1,4 +1,4 @@
-"""What Python adds to a timeline: start, steps, broadcasts, the clocks; and, without the core, the calls.
+"""What Python adds to a timeline: start, steps and their parts, spans, the clocks; and, without the core, the calls.
 
 ``FAIRLEAD_COMM_TIMELINE=FILE`` turns it on. Each rank appends a line an event to its own file beside
 ``FILE``, so that what was recorded is there however the rank ends; :mod:`fairlead.trace` reads those files.
@@ -12,53 +12,69 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fairlead import spans
 from fairlead.comm.backend import Backend
+from fairlead.commnames import TIMELINE, TIMELINE_HOST
+from fairlead.spans import clock_name
 
-VARIABLE = "FAIRLEAD_COMM_TIMELINE"
+if TYPE_CHECKING:
+    from fairlead.comm.core import Timings
+
 # An exchange with rank 0 is repeated: the quickest is the truest.
 _ROUNDS = 20
-_MOST = 200_000  # events
 
 
 class Timeline:
-    """The file of one rank. The clock is CLOCK_MONOTONIC, in ns, as in the core."""
+    """The file of one rank. The clock is CLOCK_MONOTONIC, in ns, as in the core.
+
+    It holds the last ``FAIRLEAD_COMM_TIMELINE_EVENTS`` events, or half as many: when a file is full it takes the place
+    of the one before it, whose events are counted.
+    """
 
     def __init__(self, backend: Backend, environ: Mapping[str, str]):
         """Collective: rank 0 removes what an earlier run has left."""
-        self.file = environ[VARIABLE]
-        self._backend, self._lock = backend, threading.Lock()
-        self._count = self._dropped = 0
-        self._stepped, self._steps = 0, 0
+        self.file = environ[TIMELINE]
+        self._backend, self._lock = backend, threading.RLock()
+        self._most = max(int(environ.get(f"{TIMELINE}_EVENTS") or 100_000) // 2, 1)
+        self._count = self._before = self._dropped = 0
+        self._names: dict[str, int] = {}
+        self._steps = 0
+        self._last: Timings | None = None
+        self._ends_by_itself = True
         folder = f"{self.file}.parts"
         if backend.rank == 0:
             _emptied(folder)
         backend.barrier()
-        path = f"{folder}/rank-{backend.rank:06d}.jsonl"
+        self._path = f"{folder}/rank-{backend.rank:06d}.jsonl"
+        self._out = -1
         try:
             os.makedirs(folder, exist_ok=True)  # noqa: PTH103, every rank would import pathlib for it
-            self._out = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666
-            )
+            self._open()
         except OSError as exc:
-            self._out = -1
             sys.stderr.write(
                 f"fairlead.comm: rank {backend.rank} ({os.uname().nodename}) records no timeline: {exc}\n"
             )
         now = time.monotonic_ns()
-        self._put({
+        self._head: list[dict[str, Any]] = []
+        self._keep({
             "rank": backend.rank, "size": backend.size, "host": os.uname().nodename, "reads": clock_name(),
             "wall_ns": time.time_ns() - now, "begun": now,
         })  # fmt: skip
+        self._borders, self._parts = [now], list[str]()
         self._set_clocks()
+        spans.recorder = self
 
     def began(self, begun: int, backend: str) -> None:
         """The start has lasted since ``begun``."""
-        self._stepped = time.monotonic_ns()
-        self.span("main", "init", "python", begun, self._stepped, {"backend": backend})
+        now = time.monotonic_ns()
+        born = min(_born(now), begun)
+        self.span("main", "start Python and import", "python", born, begun)
+        self.span("main", "init", "python", begun, now, {"backend": backend})
+        self._borders = [now]
 
     def span(
         self,
@@ -70,23 +86,10 @@ class Timeline:
         args: Mapping[str, Any] = {},
         **more: Any,
     ) -> None:
-        """Records what ``thread`` did; see :class:`fairlead.trace.Span`."""
-        with self._lock:
-            if self._count >= _MOST:
-                self._dropped += 1
-                return
-            self._count += 1
-        self._put(
-            {
-                "thread": thread,
-                "name": name,
-                "kind": kind,
-                "begin": begin,
-                "end": end,
-                "args": dict(args),
-                **more,
-            }
-        )
+        """Records what ``thread`` did; see :class:`fairlead.traceparts.Span`."""
+        self._add({
+            "thread": thread, "name": name, "kind": kind, "begin": begin, "end": end, "args": dict(args), **more,
+        })  # fmt: skip
 
     @contextmanager
     def doing(self, name: str, args: Mapping[str, Any] = {}) -> Iterator[None]:
@@ -95,26 +98,74 @@ class Timeline:
         try:
             yield
         finally:
-            known = threading.current_thread() is threading.main_thread()
-            thread = "main" if known else f"thread {threading.get_native_id()}"
-            self.span(thread, name, "python", begin, time.monotonic_ns(), args)
+            self.span(self._row(), name, "python", begin, time.monotonic_ns(), args)
 
-    def step(self) -> None:
-        """The gradients of a step have their means: it lasted since those of the one before."""
-        now = time.monotonic_ns()
-        self.span("steps", f"step {self._steps}", "step", self._stepped, now, {"step": self._steps})
-        self._stepped, self._steps = now, self._steps + 1
+    def phases(self, step: int, parts: Sequence[str], borders: Sequence[int]) -> None:
+        """Records a step and its parts, which follow each other.
+
+        Args:
+            borders: ns, ascending; one more than there are ``parts``.
+        """
+        self._add({"step": step, "parts": list(parts), "borders": list(borders)}, 1 + len(parts))
+
+    def forward_apart(self, ns: int) -> None:
+        """How long a forward pass takes by itself, where steps do not tell their own."""
+        self._keep({"forward_ns": ns})
+
+    # Steps that nobody measures whole: a front tells what is over, and the rest follows.
+
+    def mark(self, part: str, at: int | None = None) -> None:
+        """What this thread has done since the last mark was ``part`` of a step."""
+        now = max(time.monotonic_ns() if at is None else at, self._borders[-1])
+        self._borders.append(now)
+        self._parts.append(part)
+
+    def open_step(self) -> None:
+        """A step begins here, and ends with :meth:`close_step`; what lies before is no part of one."""
+        self._borders, self._parts = [time.monotonic_ns()], []
+        self._ends_by_itself = False
+
+    def close_step(self, part: str = "update") -> None:
+        """The step is over, ``part`` with it."""
+        if self._parts:
+            self.mark(part)
+            self._write_step()
+
+    def averaged(self, spent: Timings, before: str) -> None:
+        """The gradients of a step have their means.
+
+        Args:
+            spent: this rank's time in collectives so far; what is new was spent on them.
+            before: what the part before was.
+        """
+        now, last = time.monotonic_ns(), self._last or type(spent)()
+        self._last = spent
+        waited = round(1e9 * (spent.wait_s - last.wait_s))
+        took = waited + round(1e9 * (spent.move_s - last.move_s + spent.pack_s - last.pack_s))
+        begun = max(now - took, self._borders[-1])
+        self.mark(before, begun)
+        self.mark("idle", min(begun + waited, now))
+        self.mark("exposed communication", now)
+        if self._ends_by_itself:  # it lasted since the means of the one before
+            self._write_step()
+
+    def _write_step(self) -> None:
+        self.phases(self._steps, self._parts, self._borders)
+        self._borders, self._parts = self._borders[-1:], []
+        self._steps += 1
 
     def end(self) -> None:
-        """Puts the ranks' files together, on rank 0. Collective; what comes later is not recorded."""
+        """Puts the ranks' files together, on rank 0, unless whoever launched them does. Collective; what comes later
+        is not recorded."""
+        spans.recorder = None
         self._set_clocks()
-        if self._dropped:
-            self._put({"dropped": self._dropped})
-        if self._out >= 0:
-            os.close(self._out)
-            self._out = -1
+        with self._lock:
+            if self._out >= 0:
+                os.close(self._out)
+                self._out = -1
         self._backend.barrier()
-        if self._backend.rank == 0:
+        by_host = os.path.exists(f"{os.path.dirname(self.file)}/{TIMELINE_HOST}")  # noqa: PTH110, PTH120
+        if self._backend.rank == 0 and not by_host:
             self._merge()
         self._backend.barrier()
 
@@ -138,26 +189,69 @@ class Timeline:
         ]
         found = self._backend.clock_of_rank_0(ask, _ROUNDS)
         if found:
-            self._put({"clock": found})
+            self._keep({"clock": found})
+
+    def _row(self) -> str:
+        """The calling thread's: its name, or that and its number, where another thread has the same."""
+        if threading.current_thread() is threading.main_thread():
+            return "main"
+        name, mine = threading.current_thread().name, threading.get_native_id()
+        first = self._names.setdefault(name, mine)
+        return name if first == mine else f"{name} {mine}"
+
+    def _add(self, said: Mapping[str, Any], events: int = 1) -> None:
+        with self._lock:
+            if self._count and self._count + events > self._most:
+                self._turn()
+            self._count += events
+            self._put(said)
+
+    def _turn(self) -> None:
+        """A file is full: it becomes the older one, and the one that was is gone."""
+        if self._out < 0:
+            return
+        try:
+            os.close(self._out)
+            self._out = -1
+            os.replace(self._path, self._path.replace(".jsonl", ".older.jsonl"))  # noqa: PTH105
+            self._dropped, self._before, self._count = (
+                self._dropped + self._before,
+                self._count,
+                0,
+            )
+            self._open()
+        except OSError:  # no room, or the folder is gone: what is there stays
+            return
+        for said in self._head:
+            self._put(said)
+        if self._dropped:
+            self._put({"dropped": self._dropped})
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._out = os.open(self._path, flags, 0o666)
+
+    def _keep(self, said: dict[str, Any]) -> None:
+        """A line that every file of this rank has."""
+        with self._lock:
+            self._head.append(said)
+            self._put(said)
 
     def _put(self, said: Mapping[str, Any]) -> None:
         if self._out >= 0:
-            try:
-                os.write(
-                    self._out, (json.dumps(said) + "\n").encode()
-                )  # one write: threads do not mix
-            except OSError:  # no room: what is there stays
-                self._dropped += 1
+            with suppress(OSError):  # no room: what is there stays
+                os.write(self._out, (json.dumps(said) + "\n").encode())
 
 
-def clock_name() -> str:
-    """The same in processes that read one clock: of one start of a machine, in one namespace of time."""
-    boot = space = "?"
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as stream:
-        boot = stream.read().strip()
-    with suppress(OSError):
-        space = os.readlink("/proc/self/ns/time")  # noqa: PTH115
-    return f"{boot} {space}"
+def _born(now: int) -> int:
+    """When this process was started, by the clock that says ``now``; to a hundredth of a second, see proc(5)."""
+    try:
+        with open("/proc/self/stat") as stream:
+            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return now
+    return now - max(round(1e9 * age), 0)
 
 
 def _emptied(folder: str) -> None:

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Generator, Iterable
 from typing import Any, TypeVar
 
+from fairlead.spans import span
+
 T = TypeVar("T")
 
 _END = object()
@@ -48,8 +50,13 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
 def _fill(source: Iterable[Any], ready: queue.Queue[Any], stop: threading.Event) -> None:
     iterator = iter(source)
     try:
-        for item in iterator:
-            ready.put((item, None))
+        while True:
+            with span("make a batch"):
+                item = next(iterator, _END)
+            if item is _END:
+                break
+            with span("wait for the training"):
+                ready.put((item, None))
             if stop.is_set():
                 return
             del item  # or a batch would be held until the next is made

@@ -19,6 +19,7 @@ from fairlead.data.samples import Draw, Samples
 from fairlead.data.stock import Shard, Stock, find_shards, take_stock
 from fairlead.data.write import is_whole, shard_path, write_shard
 from fairlead.findings import fail
+from fairlead.spans import span as recorded
 
 __all__ = ["Rows", "Span", "find_shards", "is_whole", "read", "shard_path", "write_shard"]
 
@@ -162,15 +163,17 @@ class Rows:
             held = None
             while len(order):
                 if held is None:
-                    file = files.opened(span.path, self.stock.form)
-                    held = file.hold(span.start, span.stop, self._threads)
+                    with recorded("read", file=span.path.name, rows=len(span)):
+                        file = files.opened(span.path, self.stock.form)
+                        held = file.hold(span.start, span.stop, self._threads)
                 out = out or self.layout.empty(batch)
                 rows, order = order[: batch - filled], order[batch - filled :]
                 draws = [
                     Draw(draw.training, draw.seed, draw.epoch, span.first + int(row))
                     for row in rows
                 ]
-                held.put(rows, out, filled, draws)
+                with recorded("decode", rows=len(rows)):
+                    held.put(rows, out, filled, draws)
                 filled += len(rows)
                 if filled == batch:
                     yield out

@@ -12,7 +12,7 @@ from fairlead.plan import Plan
 from fairlead.proof import Proof
 from fairlead.report.model import Fact, PlanRow, ProofRow, Report
 from fairlead.session import Prepared
-from fairlead.train.host import TrainResult
+from fairlead.train.result import TrainResult
 
 _KINDS = {"replace": "library", "alias": "alias", "bind": "bind", "env": "variable"}
 

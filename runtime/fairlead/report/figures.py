@@ -10,12 +10,12 @@ import numpy as np
 
 from fairlead.report.charts import Axis, Series, chart, decades, heat
 from fairlead.report.words import count, name_of, percent, size
+from fairlead.train.model import StepTimes
 from fairlead.validate import stats
 from fairlead.validate.bounds import Limit, limit
 from fairlead.validate.model import (
     Basis,
     Measurement,
-    StepTimes,
     Validation,
     Verdict,
     Way,
@@ -281,7 +281,7 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
     )
 
 
-_WAITS = ("gradients over MPI", "idle")
+_WAITS = ("exposed communication", "idle")
 
 
 def _medians(group: Sequence[StepTimes]) -> dict[str, float]:

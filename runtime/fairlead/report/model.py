@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.findings import Finding
-from fairlead.train.host import TrainResult
+from fairlead.train.result import TrainResult
 
 
 @dataclass(frozen=True)

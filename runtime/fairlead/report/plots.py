@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead.models.task import Gate
-from fairlead.train.host import TrainResult
 from fairlead.train.model import LossPoint
+from fairlead.train.result import TrainResult
 
 # placeholder -> CSS variable; no other colour may be used in a figure
 _COLOURS = {

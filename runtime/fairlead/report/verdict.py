@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fairlead.findings import Severity
 from fairlead.report.model import Report
-from fairlead.train.host import TrainResult, name
+from fairlead.train.result import TrainResult, score_name
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _training(training: TrainResult) -> Iterator[Claim]:
         ),
         "It learnt what a linear model cannot see",
         "; ".join(
-            f"{name(gate.metric)} {found[gate.metric]:.3f} on {training.baseline.val:,} held-out {task.sample}s,"
+            f"{score_name(gate.metric)} {found[gate.metric]:.3f} on {training.baseline.val:,} held-out {task.sample}s,"
             f" linear model {linear[gate.metric]:.3f}, wanted {gate.words}"
             for gate in training.gates
         ),

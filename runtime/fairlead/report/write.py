@@ -10,10 +10,11 @@ from pathlib import Path
 from fairlead import __version__
 from fairlead.findings import fail
 from fairlead.paths import atomic_write
+from fairlead.report.figures import Bar, split
 from fairlead.report.model import ProofRow, Report
 from fairlead.report.verdict import judge
 from fairlead.serial import to_json
-from fairlead.train.host import TrainResult, name
+from fairlead.train.result import TrainResult, score_name
 
 SCHEMA = "fairlead/report"
 SCHEMA_VERSION = 1
@@ -116,6 +117,7 @@ def render(report: Report) -> str:
         figures=figures,
         numbers=_numbers(report.training) if report.training else (),
         shares=_shares(report.training) if report.training else (),
+        bars=_bars(report.training) if report.training else (),
         rows=shown,
         rows_hidden=len(report.proof) - len(shown),
         fairlead_version=__version__,
@@ -133,7 +135,7 @@ def _numbers(training: TrainResult) -> tuple[Number, ...]:
     numbers = [
         Number(
             f"{training.scores[gate.metric]:.3f}",
-            name(gate.metric),
+            score_name(gate.metric),
             f"linear model {training.baseline.scores[gate.metric]:.3f}",
         )
         for gate in training.gates
@@ -158,7 +160,7 @@ def _figures(training: TrainResult) -> tuple[Figure, ...]:
         found, linear = training.scores[gate.metric], training.baseline.scores[gate.metric]
         figures.append(
             Figure(
-                f"Held-out {name(gate.metric)}",
+                f"Held-out {score_name(gate.metric)}",
                 f"{found:.3f} against {linear:.3f} of a linear model on the same"
                 f" {training.baseline.val:,} {task.sample}s; wanted: {gate.words}",
                 plots.score_bars(training, gate),
@@ -204,12 +206,18 @@ def _shares(training: TrainResult) -> tuple[Share, ...]:
     if speed is None:
         return ()
     parts: tuple[tuple[str, float], ...] = (
+        ("input", speed.input_s),
         ("forward", speed.forward_s),
         ("backward", max(speed.compute_s - speed.forward_s - speed.update_s, 0.0)),
+        ("exposed communication", speed.communicate_s),
         ("update", speed.update_s),
-        ("gradients over MPI", speed.communicate_s),
-        ("waiting for other ranks", speed.wait_s),
-        ("input", speed.input_s),
+        ("idle", speed.wait_s),
     )
     whole = sum(seconds for _, seconds in parts)
     return tuple(Share(name, 1000 * s, 100 * s / whole) for name, s in parts)
+
+
+def _bars(training: TrainResult) -> tuple[Bar, ...]:
+    """The median step of each rank, warm-up left out; of many ranks, of each node."""
+    timed = (steps.after(training.all.warmup) for steps in training.all.steps)
+    return split([steps for steps in timed if steps.input_s])

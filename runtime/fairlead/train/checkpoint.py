@@ -26,6 +26,7 @@ import numpy as np
 from fairlead.data.samples import Array
 from fairlead.findings import fail
 from fairlead.paths import atomic_write
+from fairlead.spans import span
 
 VERSION = 1
 _KEPT = 2
@@ -245,7 +246,8 @@ class Writer:
         def run() -> None:
             begun = time.perf_counter()
             try:
-                path = write(self._folder, state)
+                with span("write a checkpoint", step=state.step, bytes=state.bytes):
+                    path = write(self._folder, state)
             except BaseException as exc:  # told by `wait`, in the thread that trains
                 self._failed = exc
                 return

@@ -22,45 +22,18 @@ from fairlead.data.shards import Rows
 from fairlead.findings import FairleadError, fail
 from fairlead.models.task import Course
 from fairlead.serial import from_json, to_json
+from fairlead.spans import span
 from fairlead.train import checkpoint
 from fairlead.train.events import EventLog
-from fairlead.train.model import LossPoint, StepTimes, WorkerConfig
+from fairlead.train.model import LossPoint, WorkerConfig
 from fairlead.train.steps import Steps, arrays, assign
+from fairlead.train.times import Marks, Times
 
 # Under loss scaling a step that overflows is left out; so many in a row mean that training is over.
 _OVERFLOWS = 50
 # Ranks whose own arrays are sent at once.
 _BLOCK = 256
 _FORWARDS = 5
-
-
-@dataclass
-class Times:
-    """Seconds of this rank's steps; see :class:`fairlead.train.model.StepTimes`."""
-
-    whole: list[float] = field(default_factory=list)
-    input: list[float] = field(default_factory=list)
-    gradients: list[float] = field(default_factory=list)
-    communicate: list[float] = field(default_factory=list)
-    wait: list[float] = field(default_factory=list)
-    update: list[float] = field(default_factory=list)
-
-    def add(self, at: tuple[float, ...], wait: float) -> None:
-        """One step, by the clock at its five borders, and the seconds waited between the third and the fourth."""
-        start, read, computed, averaged, end = at
-        self.whole.append(end - start)
-        self.input.append(read - start)
-        self.gradients.append(computed - read)
-        self.communicate.append(averaged - computed - wait)
-        self.wait.append(wait)
-        self.update.append(end - averaged)
-
-    def of(self, rank: int, host: str) -> StepTimes:
-        """As it is told to others."""
-        parts = (self.input, self.gradients, self.communicate, self.wait, self.update)
-        rest = [max(w - sum(p), 0.0) for w, *p in zip(self.whole, *parts, strict=True)]
-        rounded = [tuple(round(v, 6) for v in values) for values in (*parts, rest)]
-        return StepTimes(rank, host, *rounded)
 
 
 @dataclass
@@ -161,30 +134,37 @@ def run(
         begun = saved = time.perf_counter()
         overflows, late = 0, False
         while progress.step < course.steps and not late:
-            step, start = progress.step, time.perf_counter()
+            step, start = progress.step, time.perf_counter_ns()
             batch = next(batches)
-            read = time.perf_counter()
+            read = time.perf_counter_ns()
             found = steps.gradients(batch.inputs, batch.targets)
             loss, norm = steps.own(found)
             if writer is not None and not writer.busy:
                 writer.wait()  # or a full disk would be told when the next one is due
-            wanted = writer is not None and not writer.busy and start - saved > config.every_seconds
-            own = np.array([loss, norm, start - begun > config.max_seconds, wanted], np.float32)
-            waits, computed = ranks.timings.wait_s, time.perf_counter()
+            now = time.perf_counter()
+            wanted = writer is not None and not writer.busy and now - saved > config.every_seconds
+            own = np.array([loss, norm, now - begun > config.max_seconds, wanted], np.float32)
+            waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
             means, shared = steps.mean(found, own)
-            averaged = time.perf_counter()
-            waited = ranks.timings.wait_s - waits
+            averaged = time.perf_counter_ns()
+            waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
             # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
             # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
             if not np.isfinite(shared[: 1 if steps.scaled else 2]).all() or overflows > _OVERFLOWS:
                 raise _not_finite(ranks, step, own[:2])
             steps.set_rate(steps.recipe.rate(course, step))
             overflows = 0 if steps.apply(means) else overflows + 1
-            end = time.perf_counter()
-            progress.times.add((start, read, computed, averaged, end), waited)
+            end = time.perf_counter_ns()
+            marks = Marks(
+                start, read, steps.forward_over, computed, min(waited, averaged), averaged, end
+            )
+            progress.times.marks.append(marks)
+            if ranks.timeline is not None:
+                ranks.timeline.phases(step, marks.parts, marks.borders)
             progress.step += 1
             epoch = step // course.per_epoch
-            progress.points.append(LossPoint(step, epoch, before + end - begun, float(shared[0])))
+            seconds = before + end / 1e9 - begun
+            progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
             _tell(log, config, course, progress)
             late = shared[2] > 0
             if config.checkpoints is not None and (
@@ -193,7 +173,10 @@ def run(
                 saved, kept = time.perf_counter(), progress.step
                 _save(ranks, steps, progress, identity, writer)
         if batch is not None:
-            progress.forward_s = _forward(steps, batch)
+            with span("measure the forward pass apart"):
+                progress.forward_s = _forward(steps, batch)
+            if ranks.timeline is not None:
+                ranks.timeline.forward_apart(round(1e9 * progress.forward_s))
         if config.checkpoints is not None and kept != progress.step:
             _save(ranks, steps, progress, identity, writer)
     if writer is not None:
@@ -211,7 +194,8 @@ def _batches(
             yield one.batch
         else:
             key = np.random.SeedSequence(config.seed, spawn_key=(2, one.step, ranks.rank))
-            inputs = augment(np.random.default_rng(key), one.batch.inputs)
+            with span("augment", rows=len(one.batch.inputs)):
+                inputs = augment(np.random.default_rng(key), one.batch.inputs)
             yield Samples(inputs, one.batch.targets)
 
 
@@ -221,12 +205,14 @@ def _save(
 ) -> None:  # fmt: skip
     """Hands the state to the writer. Collective: each rank gives what is its own."""
     begun = time.perf_counter()
-    own = ranks.gather(steps.own_state())
-    if writer is None:
-        return
-    writer.wait()  # one copy of the state at a time, and the wait is part of what is told
-    told = {"loss": [to_json(point) for point in progress.points]}
-    state = checkpoint.Checkpoint(progress.step, identity, arrays(steps.shared()), own or [], told)
+    with span("copy the state for a checkpoint", step=progress.step):
+        own = ranks.gather(steps.own_state())
+        if writer is None:
+            return
+        writer.wait()  # one copy of the state at a time, and the wait is part of what is told
+        told = {"loss": [to_json(point) for point in progress.points]}
+        shared = arrays(steps.shared())
+        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], told)
     writer.start(state, time.perf_counter() - begun)
 
 

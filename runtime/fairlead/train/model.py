@@ -87,25 +87,57 @@ class Speed:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One rank's steps, each value in seconds, one a step.
+    """Where the time of one rank's training steps went, seconds; each of shape (steps,).
+
+    The parts of a step add up to the step.
 
     Attributes:
-        input: waiting for the batch.
-        gradients: forward and backward pass.
-        communicate: packing, reducing and unpacking gradients.
-        wait: for the slowest rank.
-        update: the optimizer.
-        other: the rest of the step.
+        input_s: waiting for samples.
+        forward_s, backward_s, update_s: computing.
+        exposed_s: communication that computing does not hide: packing, reducing and unpacking gradients.
+        idle_s: waiting for the slowest rank.
     """
 
     rank: int
     host: str
-    input: tuple[float, ...]
-    gradients: tuple[float, ...]
-    communicate: tuple[float, ...]
-    wait: tuple[float, ...]
-    update: tuple[float, ...]
-    other: tuple[float, ...]
+    input_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    exposed_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+    idle_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(part) for part in self.parts.values()}) != 1:
+            raise ValueError(f"rank {self.rank}: its parts are not of the same number of steps")
+
+    @property
+    def parts(self) -> dict[str, tuple[float, ...]]:
+        """By name, in the order in which a step has them; waiting last."""
+        return {
+            "input": self.input_s,
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "exposed communication": self.exposed_s,
+            "update": self.update_s,
+            "idle": self.idle_s,
+        }
+
+    @property
+    def whole_s(self) -> tuple[float, ...]:
+        """Each step."""
+        return tuple(map(sum, zip(*self.parts.values(), strict=True)))
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """What the rank itself needed for each step: a slow one shows here, while all others wait for it in
+        ``idle_s``."""
+        own = (self.input_s, self.forward_s, self.backward_s, self.update_s)
+        return tuple(map(sum, zip(*own, strict=True)))
+
+    def after(self, steps: int) -> StepTimes:
+        """Without the first ``steps``, as those of a warm-up."""
+        return StepTimes(self.rank, self.host, *(part[steps:] for part in self.parts.values()))
 
 
 @dataclass(frozen=True)
@@ -180,6 +212,7 @@ class WorkerResult:
         evaluation: None when only speed was measured.
         stopped_by: ``epochs``, ``max_steps`` or ``max_seconds``, whichever came first.
         steps: each rank's step times, from the first step of this launch on.
+        warmup: of those, how many at the beginning count for no measurement.
         checkpoints: those that this launch wrote.
         resumed_from: steps that an earlier launch had made; 0 for none.
         damaged: files that were left out because they could not be read.
@@ -209,3 +242,4 @@ class WorkerResult:
     resumed_from: int = 0
     damaged: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    warmup: int = 0

@@ -1,4 +1,4 @@
-"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.train.host.Runner`."""
+"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.train.runner.Runner`."""
 
 from __future__ import annotations
 
@@ -9,39 +9,63 @@ from pathlib import Path
 from fairlead import launch as launching
 from fairlead.plan import Bind
 from fairlead.proof import Proof
+from fairlead.recorder import Recorder
 from fairlead.session import Prepared, launch_proved
-from fairlead.train.host import Runner, RunOutcome
+from fairlead.train.host import WORKER
+from fairlead.train.runner import Runner, RunOutcome
 
 _TAIL_BYTES = 8000
 
 
 def runner(
-    prepared: Prepared, log: Path, told: Callable[[Proof], None], limit_s: float | None = None
-) -> Runner:
+    prepared: Prepared, log: Path, told: Callable[[Proof], None], limit_s: float | None = None,
+    recorder: Recorder | None = None,
+) -> Runner:  # fmt: skip
     """A runner that launches every command by the plan.
 
     Args:
         log: file that all output of the ranks is added to.
         told: called with the proof of each launch that starts MPI.
         limit_s: how long a start-up may make no progress.
+        recorder: of a timeline, in which the trainings among the launches are.
     """
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
         shared = [Bind(str(path.absolute()), str(path.absolute())) for path in binds]
+        seen = recorder.launch() if recorder and WORKER in command else None
+        if seen:
+            shared += seen.binds
+
+        def proved(proof: Proof) -> None:
+            if seen:
+                seen.proved()
+            told(proof)
+
         with log.open("ab") as stream:
             start = stream.tell()
             stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
             done = launch_proved(
-                prepared, command, ranks, told=told, limit_s=limit_s, binds=shared,
+                prepared, command, ranks, told=proved, begins=seen.begun if seen else _nothing,
+                limit_s=limit_s, binds=shared, env=seen.env if seen else None,
                 stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
             )  # fmt: skip
-        with log.open("rb") as stream:
-            stream.seek(start)
-            said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+        if seen:
+            seen.ended()
+        said = _tail(log, start)
         finding = launching.explain_exit(done.result)
         if finding:
             said += f"\n{finding.what}"
         return RunOutcome(done.result.code, said)
 
     return run
+
+
+def _tail(log: Path, start: int) -> str:
+    """The last of what was added to a file behind ``start``."""
+    with log.open("rb") as stream:
+        stream.seek(start)
+        return stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+
+
+def _nothing() -> None: ...

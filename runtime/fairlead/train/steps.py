@@ -28,7 +28,11 @@ class Steps(ABC):
         model: the ``keras.Model``.
         optimizer: of it.
         scaled: whether losses are scaled, as float16 needs it: a step whose gradients overflow is left out then.
+        forward_over: when the forward pass of the last :meth:`gradients` was over, ns of ``time.perf_counter_ns``; None
+            where that cannot be seen.
     """
+
+    forward_over: int | None = None
 
     def __init__(
         self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int

@@ -42,6 +42,7 @@ from fairlead.models.network import parameters
 from fairlead.models.task import Course, Recipe, Task
 from fairlead.paths import atomic_write
 from fairlead.serial import from_json, to_json
+from fairlead.spans import span
 from fairlead.train import loop, steps
 from fairlead.train.events import EventLog
 from fairlead.train.model import (
@@ -49,6 +50,7 @@ from fairlead.train.model import (
     Evaluation,
     RankWeights,
     Speed,
+    StepTimes,
     WorkerConfig,
     WorkerResult,
 )
@@ -105,21 +107,25 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             training or cannot be written.
     """
     log.write("setup", ranks=ranks.size)
-    framework = _framework(config)
+    with span("load the framework", backend=config.backend):
+        framework = _framework(config)
     task = registry.find(config.model)
     recipe = _recipe(config, task, ranks.size)
-    rows = _rows(config, "train", ranks)
-    # Looked at before hours of training, for they are needed behind it.
-    held_out = None if config.measure_only else _rows(config, "val", ranks)
+    with span("look over the files"):
+        rows = _rows(config, "train", ranks)
+        # Looked at before hours of training, for they are needed behind it.
+        held_out = None if config.measure_only else _rows(config, "val", ranks)
     course, stopped_by = _course(config, recipe, rows, ranks)
     import keras
 
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
-    network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
-    initial = ranks.check_buffers_match(network.weights())
-    network.broadcast(ranks)
-    broadcast = _all_equal(ranks, network, "after the broadcast")
+    with span("build the network", model=task.name):
+        network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+    with span("give all ranks the same weights"):
+        initial = ranks.check_buffers_match(network.weights())
+        network.broadcast(ranks)
+        broadcast = _all_equal(ranks, network, "after the broadcast")
     identity = _identity(config, task, course, rows, network)
     progress = loop.resume(config, ranks, network, identity, log)
     log.write(
@@ -129,11 +135,15 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         begin=progress.step,
         max_seconds=config.max_seconds,
     )
-    over = loop.run(config, course, ranks, network, rows, progress, identity, log)
-    final = _all_equal(ranks, network, "after training")
+    with span("train"):
+        over = loop.run(config, course, ranks, network, rows, progress, identity, log)
+    with span("compare the weights"):
+        final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
-    times = ranks.gather(progress.times.of(ranks.rank, socket.gethostname())) or []
-    evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
+    mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
+    times = ranks.gather(mine) or []
+    with span("evaluate"):
+        evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
     return WorkerResult(
         model=task.name,
         backend=config.backend,
@@ -146,7 +156,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         seed=config.seed,
         mpi=_mpi_version(ranks),
         versions=_versions(framework),
-        speed=_speed(config, progress, course.batch),
+        speed=_speed(config, mine, course.batch),
         loss=tuple(progress.points),
         weights=tuple(
             RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
@@ -168,6 +178,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             for one in each.stock.damaged
         ),
         unreadable=progress.unreadable,
+        warmup=config.warmup,
     )
 
 
@@ -289,10 +300,10 @@ def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
     return match.digests
 
 
-def _speed(config: WorkerConfig, progress: loop.Progress, samples: int) -> Speed | None:
+def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None:
     """How fast this launch's steps were; None for a training that had no more of them than its warm-up."""
-    times, warmup = progress.times, config.warmup
-    whole = times.whole[warmup:]
+    timed = steps.after(config.warmup)
+    whole = timed.whole_s
     if not whole and not config.measure_only:
         return None
     if not whole:
@@ -303,18 +314,18 @@ def _speed(config: WorkerConfig, progress: loop.Progress, samples: int) -> Speed
             remedy="allow more steps or seconds",
             check="too-few-steps",
         )
-    median = statistics.median(whole)
-    gradients, update = (statistics.median(t[warmup:]) for t in (times.gradients, times.update))
+    step, forward, update = (statistics.median(t) for t in (whole, timed.forward_s, timed.update_s))
+    both = map(sum, zip(timed.forward_s, timed.backward_s, strict=True))
     return Speed(
         steps=len(whole),
-        samples_per_s=samples / median,
-        step_median_s=median,
+        samples_per_s=samples / step,
+        step_median_s=step,
         step_p95_s=float(np.percentile(whole, 95)),
-        compute_s=gradients + update,
-        communicate_s=statistics.median(times.communicate[warmup:]),
-        wait_s=statistics.median(times.wait[warmup:]),
-        input_s=statistics.fmean(times.input[warmup:]),
-        forward_s=min(progress.forward_s, gradients),
+        compute_s=statistics.median(both) + update,
+        communicate_s=statistics.median(timed.exposed_s),
+        wait_s=statistics.median(timed.idle_s),
+        input_s=statistics.fmean(timed.input_s),
+        forward_s=forward,
         update_s=update,
     )
 

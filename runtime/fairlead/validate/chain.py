@@ -23,11 +23,11 @@ from fairlead.progress import Progress, Silent
 from fairlead.projection.runs import SmallRun
 from fairlead.train import host as training
 from fairlead.train.host import Runner, TrainOptions
-from fairlead.train.model import WorkerResult
+from fairlead.train.model import StepTimes, WorkerResult
 from fairlead.validate import pairs, sweeps
 from fairlead.validate.evidence import Bound, Culprit, Shares
 from fairlead.validate.found import Kind
-from fairlead.validate.model import Measurement, StepTimes, Way, What
+from fairlead.validate.model import Measurement, Way, What
 
 _SOURCES = {
     "memory": "all ranks copying at once, median",
@@ -351,7 +351,8 @@ def _train(
             options.warmup + options.measure_steps,
             stage,
         )
-    whole = _whole(result)[options.warmup :]
+    steps = tuple(s.after(options.warmup) for s in result.steps)
+    whole = steps[0].whole_s
     hosts = len({w.host for w in result.weights})
     made = Measurement(
         What.TRAIN, way, tuple(each * ranks / seconds for seconds in whole), ranks, hosts,
@@ -359,68 +360,35 @@ def _train(
     )  # fmt: skip
     seen.measurements.append(made)
     total = sum(whole) * len(result.steps)
-    waits = [sum(s.input[options.warmup :]) for s in result.steps]
-    talks = [
-        sum(s.communicate[options.warmup :]) + sum(s.wait[options.warmup :]) for s in result.steps
-    ]
+    waits = [sum(s.input_s) for s in steps]
+    talks = [sum(s.exposed_s) + sum(s.idle_s) for s in steps]
     seen.shares[made.key] = Shares(min(sum(waits) / total, 1.0), min(sum(talks) / total, 1.0))
     if way is not Way.NATIVE:
-        seen.runs.setdefault(options.model, []).append(_small_run(result, hosts, options.warmup))
+        seen.runs.setdefault(options.model, []).append(_small_run(result, hosts, steps))
     if ranks == wish.most and way is not Way.NATIVE and options.model == wish.models[0]:
-        seen.steps, seen.steps_of = tuple(_told(result, options.warmup)), made.key
+        seen.steps, seen.steps_of = steps, made.key
 
 
-def _small_run(result: WorkerResult, nodes: int, warmup: int) -> SmallRun:
+def _small_run(result: WorkerResult, nodes: int, each: Sequence[StepTimes]) -> SmallRun:
     """A training as a projection wants it: gradients travel in float32, whatever layers compute in."""
-    each = result.steps
     first = each[0]
 
     def mean(values: list[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(statistics.fmean(step) for step in zip(*values, strict=True))[warmup:]
+        return tuple(statistics.fmean(step) for step in zip(*values, strict=True))
 
     return SmallRun(
         ranks=result.ranks,
         nodes=nodes,
         compute_s=tuple(
-            tuple(g + u for g, u in zip(s.gradients[warmup:], s.update[warmup:], strict=True))
-            for s in each
+            tuple(map(sum, zip(s.forward_s, s.backward_s, s.update_s, strict=True))) for s in each
         ),
         bytes=4 * result.parameters,
         local_batch=result.batch,
-        communicate_s=first.communicate[warmup:] if result.ranks > 1 else (),
-        wait_s=mean([s.wait for s in each]) if result.ranks > 1 else (),
-        input_s=mean([s.input for s in each]),
-        step_s=tuple(_whole(result)[warmup:]),
+        communicate_s=first.exposed_s if result.ranks > 1 else (),
+        wait_s=mean([s.idle_s for s in each]) if result.ranks > 1 else (),
+        input_s=mean([s.input_s for s in each]),
+        step_s=first.whole_s,
     )
-
-
-def _whole(result: WorkerResult) -> list[float]:
-    """Seconds of each step, on rank 0."""
-    s = result.steps[0]
-    return [
-        sum(parts)
-        for parts in zip(
-            s.input, s.gradients, s.communicate, s.wait, s.update, s.other, strict=True
-        )
-    ]
-
-
-def _told(result: WorkerResult, warmup: int) -> Iterator[StepTimes]:
-    """Each rank's steps as a validation has them: the forward pass was measured apart, on rank 0."""
-    forward = result.speed.forward_s if result.speed else 0.0
-    for s in result.steps:
-        gradients = s.gradients[warmup:]
-        ahead = tuple(min(forward, g) for g in gradients)
-        yield StepTimes(
-            s.rank,
-            s.host,
-            s.input[warmup:],
-            ahead,
-            tuple(g - f for g, f in zip(gradients, ahead, strict=True)),
-            tuple(c + w for c, w in zip(s.communicate[warmup:], s.wait[warmup:], strict=True)),
-            s.update[warmup:],
-            s.other[warmup:],
-        )
 
 
 def load() -> float | None:

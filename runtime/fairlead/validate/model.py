@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fairlead.train.model import StepTimes
 from fairlead.validate.evidence import Bounds, Evidence
 
 SCHEMA, SCHEMA_VERSION = "fairlead/validation", 1
@@ -153,50 +154,6 @@ class Machine:
     hosts: tuple[str, ...]
     cores: int
     facts: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Where the time of one rank's training steps went, seconds; each of shape (steps,).
-
-    Attributes:
-        input_s: waiting for samples.
-        forward_s, backward_s, update_s: computing.
-        exposed_s: communication that computing does not hide, the wait for slower ranks with it.
-        idle_s: of the step, what none of the others is.
-    """
-
-    rank: int
-    host: str
-    input_s: tuple[float, ...]
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    exposed_s: tuple[float, ...]
-    update_s: tuple[float, ...]
-    idle_s: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if len({len(part) for part in self.parts.values()}) != 1:
-            raise ValueError(f"rank {self.rank}: its parts are not of the same number of steps")
-
-    @property
-    def parts(self) -> dict[str, tuple[float, ...]]:
-        """By name, in the order in which a step has them."""
-        return {
-            "input": self.input_s,
-            "forward": self.forward_s,
-            "backward": self.backward_s,
-            "gradients over MPI": self.exposed_s,
-            "update": self.update_s,
-            "idle": self.idle_s,
-        }
-
-    @property
-    def busy_s(self) -> tuple[float, ...]:
-        """What the rank itself needed for each step: a slow one shows here, while all wait for it alike in
-        ``exposed_s``."""
-        own = (self.input_s, self.forward_s, self.backward_s, self.update_s)
-        return tuple(map(sum, zip(*own, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from fairlead.hostmpi import HostMpi
 from fairlead.launch import CommandLine
 from fairlead.launcher import registry
 from fairlead.paths import cache_dir
+from fairlead.recorder import Recorder
 from fairlead.session import Prepared
-from fairlead.train.host import Runner, RunOutcome
+from fairlead.train.host import WORKER, Runner, RunOutcome
 
 _TAIL_BYTES = 8000
 _ASK = """
@@ -66,12 +67,15 @@ def _unfit(python: Path, why: str) -> FairleadError:
     )
 
 
-def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
+def runner(
+    prepared: Prepared, mpi: HostMpi, python: Path, log: Path, recorder: Recorder | None = None
+) -> Runner:
     """A runner that launches every command by ``python`` on this host.
 
     Args:
         mpi: whose library mpi4py shall open.
         log: file that all output of the ranks is added to.
+        recorder: of a timeline, in which the trainings among the launches are.
     """
     cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
     where = _modules_folder(cache)
@@ -88,14 +92,20 @@ def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
         words = (str(python), *command[1:])
         folder = launching.new_run_folder(cache)
         whole = registry.words(launcher, replace(shape, ranks=ranks), words)
-        line = CommandLine(whole.argv, {**environ, **whole.environ}, kind=launcher.kind)
+        seen = recorder.launch() if recorder and WORKER in command else None
+        more = seen.native_env if seen else {}
+        line = CommandLine(whole.argv, {**environ, **more, **whole.environ}, kind=launcher.kind)
         with log.open("ab") as stream:
             start = stream.tell()
             stream.write(f"$ {' '.join(words)}\n".encode())
             stream.flush()
+            if seen:
+                seen.begun()
             done = launching.launch(
                 line, folder, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
             )
+        if seen:
+            seen.ended()
         with log.open("rb") as stream:
             stream.seek(start)
             said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
