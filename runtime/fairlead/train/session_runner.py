@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead import launch as launching
+from fairlead.findings import FairleadError
 from fairlead.plan import Bind
 from fairlead.proof import Proof
 from fairlead.session import Prepared, launch_proved
@@ -27,21 +29,37 @@ def runner(
     """
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+        hosts: dict[int, str] = {}
+
+        def noted(proof: Proof) -> None:
+            hosts.update((rank.rank, rank.host) for rank in proof.ranks)
+            told(proof)
+
         shared = [Bind(str(path.absolute()), str(path.absolute())) for path in binds]
         with log.open("ab") as stream:
             start = stream.tell()
             stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
-            done = launch_proved(
-                prepared, command, ranks, told=told, limit_s=limit_s, binds=shared,
-                stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        with log.open("rb") as stream:
-            stream.seek(start)
-            said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+            try:
+                done = launch_proved(
+                    prepared, command, ranks, told=noted, limit_s=limit_s, binds=shared,
+                    stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except FairleadError as exc:
+                found = [
+                    replace(f, where=launching.on_host(f.where, hosts))
+                    if f.check == "rank-died"
+                    else f
+                    for f in exc.findings
+                ]
+                raise FairleadError(found, exc.code) from None
+        with log.open("rb") as written:
+            written.seek(start)
+            said = written.read()[-_TAIL_BYTES:].decode(errors="replace")
         finding = launching.explain_exit(done.result)
         if finding:
             said += f"\n{finding.what}"
-        return RunOutcome(done.result.code, said)
+        killed = launching.killed(done.result, hosts)
+        return RunOutcome(done.result.code, said, killed)
 
     return run

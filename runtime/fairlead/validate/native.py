@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,12 +66,19 @@ def _unfit(python: Path, why: str) -> FairleadError:
     )
 
 
-def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
+def runner(
+    prepared: Prepared,
+    mpi: HostMpi,
+    python: Path,
+    log: Path,
+    hosts_of: Callable[[], Mapping[int, str]] = dict,
+) -> Runner:
     """A runner that launches every command by ``python`` on this host.
 
     Args:
         mpi: whose library mpi4py shall open.
         log: file that all output of the ranks is added to.
+        hosts_of: the host of each rank, as far as that is known by now.
     """
     cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
     where = _modules_folder(cache)
@@ -87,7 +94,8 @@ def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
         words = (str(python), *command[1:])
         folder = launching.new_run_folder(cache)
-        whole = registry.words(launcher, replace(shape, ranks=ranks), words)
+        inner = launching.recorded(words, str(folder), launcher.kind)
+        whole = registry.words(launcher, replace(shape, ranks=ranks), inner)
         line = CommandLine(whole.argv, {**environ, **whole.environ}, kind=launcher.kind)
         with log.open("ab") as stream:
             start = stream.tell()
@@ -99,7 +107,7 @@ def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
         with log.open("rb") as stream:
             stream.seek(start)
             said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-        return RunOutcome(done.launcher_code, said)
+        return RunOutcome(done.code, said, launching.killed(done, hosts_of()))
 
     return run
 
