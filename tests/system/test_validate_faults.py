@@ -27,6 +27,7 @@ from fairlead.data.generate import DataSet, generate
 from fairlead.data.shards import Rows, read
 from fairlead.data.write import write_shard
 from fairlead.train.events import EventLog
+from fairlead.validate import hardware
 
 ROOT_ONLY = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can mount and make control groups"
@@ -193,6 +194,16 @@ def test_disk_that_fills_up_meanwhile_costs_the_page_and_not_the_validation(tmp_
     again = hosts.fairlead("report", found["id"], "-o", tmp_path / "elsewhere")
     assert again.returncode == 0 and (tmp_path / "elsewhere/validation.html").exists()
     assert {m["what"] for m in found["measurements"]} >= {"start", "pingpong", "allreduce"}
+
+
+@ROOT_ONLY
+def test_storage_that_fills_up_gives_no_rate_and_leaves_nothing(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "6m") as disk:
+        for size, has_disk in ((9 << 20, False), (5 << 20, True)):
+            told = hardware.storage(disk, size, 2)
+            assert told["checkpoint"] == [] and "No space left" in told["failed"], told
+            assert bool(told["disk"]) is has_disk and list(disk.iterdir()) == []
+        assert hardware.storage(disk, 1 << 20, 5)["failed"] == ""
 
 
 # --- a rank that is killed ------------------------------------------------------------------------

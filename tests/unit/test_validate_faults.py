@@ -22,8 +22,9 @@ from fairlead.progress import Silent
 from fairlead.report.validation import render
 from fairlead.train import host
 from fairlead.train.host import RunOutcome
-from fairlead.validate import chain, faults, links
+from fairlead.validate import chain, faults, links, pairs
 from fairlead.validate.evidence import Bounds, Culprit, Evidence
+from fairlead.validate.found import Answer, Kind
 from fairlead.validate.model import Machine, Measurement, State, Validation, Way, What
 from fairlead.validate.verdict import exit_code, headline, judge
 
@@ -261,3 +262,16 @@ def test_data_folders_that_cannot_be_meant_are_refused(
 ) -> None:
     with pytest.raises(click.UsageError, match=said):
         _data(words, models)
+
+
+def test_of_two_nodes_one_way_is_held_against_the_other() -> None:
+    quick, slow_ones = (0.9e-3, 1e-3, 1.1e-3), (8e-3, 9e-3, 12e-3)
+    for taken, path in (((slow_ones, quick), "from a to b"), ((quick, slow_ones), "from b to a")):
+        found = pairs.two_ways(("a", "b"), (0, 2), taken, 2.0)
+        (culprit,) = found.culprits
+        assert culprit.kind is Kind.PAIR and culprit.names == ("a", "b") and culprit.ranks == (0, 2)
+        assert path in culprit.evidence and culprit.times_slower == pytest.approx(9)
+    unsteady = (0.9e-3, 9e-3, 12e-3)  # a turn of another process, not the link
+    for taken in ((quick, quick), (slow_ones, slow_ones), (unsteady, quick)):
+        found = pairs.two_ways(("a", "b"), (0, 2), taken, 2.0)
+        assert not found.culprits and found.answer is Answer.UNKNOWN and "one link" in found.reason

@@ -55,21 +55,24 @@ def main() -> None:
         memory.append(2 * _COPIES * _COPIED * world.size / nodes / seconds)
     del source, target
     if world.rank == 0:
+        stored = storage(given.folder, given.bytes, given.repeats)
         with atomic_write(given.out, "w") as stream:
-            json.dump({"memory": memory, **_storage(given)}, stream)
+            json.dump({"memory": memory, **stored}, stream)
     world.Barrier()
 
 
-def _storage(given: argparse.Namespace) -> dict[str, Any]:
-    """Rates of files and checkpoints; where a disk is full, why there are none, and nothing is left on it."""
+def storage(folder: Path, size: int, repeats: int) -> dict[str, Any]:
+    """Rates of files (``disk``) and of checkpoints in ``folder``, bytes/s, each of shape (repeats,).
+
+    Where the disk is full, ``failed`` says so, and there are no rates. Nothing is left on it.
+    """
     told: dict[str, Any] = {"disk": [], "checkpoint": [], "failed": ""}
     try:
-        told["disk"] = [_written(given.folder / "raw", given.bytes) for _ in range(given.repeats)]
-        rates = [_checkpoint(given.folder, given.bytes, n) for n in range(given.repeats)]
-        told["checkpoint"] = rates
+        told["disk"] = [_written(folder / "raw", size) for _ in range(repeats)]
+        told["checkpoint"] = [_checkpoint(folder, size, number) for number in range(repeats)]
     except OSError as exc:
         told["failed"] = exc.strerror or str(exc)
-    for left in (*given.folder.glob("step-*.npz"), given.folder / "raw"):
+    for left in (*folder.glob("step-*.npz"), folder / "raw"):
         left.unlink(missing_ok=True)
     return told
 
