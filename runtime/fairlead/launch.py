@@ -168,14 +168,23 @@ def command_line(
         )
     inner = words.argv
     if record is not None:
-        script = (srun.NOTE_STEP if plan.launcher.kind == "srun" else "") + _RECORD
         # Where the engine is a part of the launcher, this shell is in the container.
         seen = RUN_MOUNT if words.launcher else str(record)
-        inner = ("/bin/sh", "-c", script, "fairlead-rank", seen, *inner)
+        inner = recorded(inner, seen, plan.launcher.kind)
     shape = replace(plan.request.shape, ranks=ranks)
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
     return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)
+
+
+def recorded(words: Sequence[str], folder: str, kind: str) -> tuple[str, ...]:
+    """``words`` as a rank's command that writes its exit code into ``folder``.
+
+    Args:
+        kind: the launcher's.
+    """
+    script = (srun.NOTE_STEP if kind == "srun" else "") + _RECORD
+    return ("/bin/sh", "-c", script, "fairlead-rank", folder, *words)
 
 
 def new_run_folder(cache: Path) -> Path:
@@ -357,6 +366,20 @@ def signal_name(code: int) -> str:
         with suppress(ValueError):
             return f"killed by {signal.Signals(code - 128).name}"
     return f"exit code {code}"
+
+
+def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:
+    """The rank that failed first, if a signal ended it, with its host; else None."""
+    first = next((r for r in result.ranks if r.code), None)
+    found = explain_exit(result) if first and first.code > 128 else None
+    return replace(found, where=on_host(found.where, hosts)) if found else None
+
+
+def on_host(where: str, hosts: Mapping[int, str]) -> str:
+    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known."""
+    named = re.match(r"rank (\d+)", where)
+    host = hosts.get(int(named[1])) if named else None
+    return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
 
 
 def explain_exit(result: LaunchResult) -> Finding | None:

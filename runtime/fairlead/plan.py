@@ -70,6 +70,7 @@ class Request:
         engine_args: the user's own options for the engine.
         shell: names of variables that the user's shell sets, of those that a profile may set.
         shell_python: variables of the user's shell that steer a Python, e.g. ``PYTHONPATH``.
+        mpi4py: variables by which mpi4py opens a library of its own choice, and that library.
         shape: where the ranks go.
         comm, comm_by: the backend of gradients that is asked for, and by what; "".
     """
@@ -88,6 +89,7 @@ class Request:
     engine_args: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
     shell_python: tuple[str, ...] = ()
+    mpi4py: tuple[tuple[str, str], ...] = ()
     shape: Shape = field(default_factory=Shape)
     comm: str = ""
     comm_by: str = ""

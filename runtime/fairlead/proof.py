@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from fairlead.facts import AbiFamily
 from fairlead.findings import Finding, Severity, error
@@ -199,7 +200,10 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
 
 
 def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
-    """The most likely reason that the image's own MPI was taken."""
+    """The most likely reason that another MPI was taken."""
+    for name, value in plan.request.mpi4py:
+        if PurePath(value).parent == PurePath(seen.mpi_path).parent:
+            return f"{name} tells mpi4py to open {value}", f"unset {name}"
     tied = [e for e in plan.consumers if e.rpath_folders]
     if tied:
         return (

@@ -226,9 +226,12 @@ def test_rule_culprit_needs_one_that_takes_part() -> None:
     found = because.culprit(TRAIN, evidence)
     assert found and "n7 is 6.4 × as slow" in found.text and "1.9 GB/s" in found.text
     assert because.culprit(dataclasses.replace(TRAIN, nodes=4), evidence) is None
-    pair = measured(what=What.PINGPONG, subject="n0 n7")
+    pair = measured(what=What.PINGPONG, hosts=("n0", "n7"))
     assert because.culprit(pair, evidence)
-    assert because.culprit(dataclasses.replace(pair, subject="n0 n1"), evidence) is None
+    assert because.culprit(dataclasses.replace(pair, hosts=("n0", "n1")), evidence) is None
+    both = Evidence(culprits=(Culprit("path n1 - n7", "slow", 3.0, ("n1", "n7"), 7),))
+    assert because.culprit(pair, both) is None
+    assert because.culprit(dataclasses.replace(pair, hosts=("n1", "n7")), both)
     assert because.culprit(measured(ranks=1, nodes=1), evidence) is None
 
 
@@ -318,7 +321,8 @@ def test_demo_bad_node_is_named_with_and_without_references() -> None:
         slow = [v for v in found.verdicts if v.state is State.SLOW]
         assert len(slow) == 2 and below_reference(found)
         assert all("node nid001006 is 1.5 × as slow" in v.because for v in slow)
-        assert headline(found).startswith("2 of 77 lines are slow")
+        said = "Node nid001006 is 1.5 × as slow as its like: 2 of 77 lines are slow, the worst 1."
+        assert headline(found).startswith(said)
     well = demo(bad_node=None, references=kept())
     assert worst(well.verdicts) is State.NORMAL and not below_reference(well)
     assert headline(well) == "As fast as it should be: 77 of 77 lines are normal."

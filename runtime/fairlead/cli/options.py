@@ -19,6 +19,7 @@ from fairlead.plan import Bind, Request
 from fairlead.session import Choices
 
 DEFAULT_SHAPE = Shape()
+_MPI4PY = "MPI4PY_LIBMPI"
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
@@ -67,6 +68,11 @@ class Planning:
             gpu=(variables or {}).get(_GPU, environ.get(_GPU, "")) == "1",
             shell_python=tuple(
                 sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
+            ),
+            mpi4py=tuple(
+                (name, value)
+                for name, value in {**environ, **(variables or {})}.items()
+                if name.removeprefix("APPTAINERENV_").removeprefix("SINGULARITYENV_") == _MPI4PY
             ),
             shape=shape,
             comm=comm,

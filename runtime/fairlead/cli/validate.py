@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,13 +21,16 @@ from fairlead import unpacked
 from fairlead.cli import options, show
 from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
-from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.models import registry
 from fairlead.paths import atomic_write, cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
 from fairlead.session import Prepared, prepare, refuse
 from fairlead.suggest import suggest
+
+# A report is mostly far below 1 MB; what ranks write of their progress comes to it.
+_REPORT_BYTES = 2 << 20
 
 if TYPE_CHECKING:
     from fairlead.projection.runs import SmallRun
@@ -40,12 +43,14 @@ Examples:
   fairlead validate --quick
   fairlead validate --ranks 1,2,4,8 --native /opt/python/bin/python3
   fairlead validate --ranks 1,2 --models hepcnn,cosmoflow -o before-the-upgrade
+  fairlead validate --models hepcnn --data /project/hep --skip-damaged
   fairlead validate --launcher srun --ranks 1,64,128 --save-reference
   fairlead report --compare last~1 last
 
 \b
-Exit codes: 0 as fast as expected, or nothing to expect; 125 a line is slow or wrong; as of
-`fairlead run` where nothing could be launched.
+Exit codes, by what is most fundamental: 122 ranks ran another MPI than planned; 125 answers were
+wrong; 1 something broke, as a rank that was killed; 125 a line is slow; 0 as fast as expected, or
+nothing to expect. As of `fairlead run` where nothing could be launched.
 """
 
 
@@ -91,6 +96,18 @@ def _models(
     default=True,
     help="Samples a rank, or a step, stay the same.  [default: weak]",
 )
+@click.option(
+    "--data",
+    "folders",
+    multiple=True,
+    metavar="[MODEL=]DIRECTORY",
+    help="Your own files of a model, instead of generated ones. Repeatable, with a model each.",
+)
+@click.option(
+    "--skip-damaged",
+    is_flag=True,
+    help="Leave out files that cannot be read, and count them; all are read before.",
+)
 @click.option("--quick", is_flag=True, help="Fewer sizes and steps, and HEP-CNN alone: minutes.")
 @options.image_option()
 @options.choice_options
@@ -117,6 +134,8 @@ def validate(
     ranks: tuple[int, ...],
     models: tuple[str, ...] | None,
     weak: bool,
+    folders: tuple[str, ...],
+    skip_damaged: bool,
     quick: bool,
     image: str,
     planning: options.Planning,
@@ -144,6 +163,8 @@ def validate(
     from fairlead.validate.model import Way
 
     output = output.absolute()
+    wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
+    data = _data(folders, wanted)
     recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
     bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
     with timelines.stage(recorder, "plan"):
@@ -151,7 +172,6 @@ def validate(
     require_tools("jinja2", "numpy")
     if prepared.refused:
         raise refuse(prepared)
-    wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
     host = prepared.plan.host
     wish = chain.Wish(
         out=output / "run",
@@ -160,6 +180,8 @@ def validate(
         quick=quick,
         cores=len(os.sched_getaffinity(0)),
         strong=not weak,
+        data=data,
+        skip_damaged=skip_damaged,
     )
     if native is not None:
         natively.modules(native)
@@ -174,7 +196,7 @@ def validate(
             )
     if dry_run:
         return _dry_run(prepared, wish, native, as_json)
-    output.mkdir(parents=True, exist_ok=True)
+    _room(output)
     unpacked.ensure(prepared.plan, cache_dir(), bars)
     begun, clock, load = (
         datetime.datetime.now(datetime.UTC).astimezone(),
@@ -189,12 +211,58 @@ def validate(
     log.unlink(missing_ok=True)
     inside = Way.IMAGE if host is None else Way.CONTAINER
     ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog, recorder)}
+    seen = chain.Seen()
     if native is not None and host is not None:
-        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
-    seen = chain.measure(wish, ways, prepared.plan.launcher.kind, bars)
+        placed = lambda: dict(enumerate(seen.placed))  # noqa: E731
+        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, placed, recorder)
+    chain.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
-    _small_runs(output, seen.runs)
-    return _told(result, seen.findings, output, save_reference, save_crowded, save_slow, as_json)
+    code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)
+    unlaunched = set(seen.codes) == {ExitCode.LAUNCH_FAILED} and not any(
+        m.samples for m in seen.measurements
+    )
+    return ExitCode.LAUNCH_FAILED if unlaunched else code
+
+
+def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
+    """``--data`` by model."""
+    found: dict[str, Path] = {}
+    for text in folders:
+        model, equals, name = text.partition("=")
+        if not equals or model not in registry.NAMES:
+            if len(models) != 1:
+                which = f"--data {models[0]}={text}" if models else "leave it out"
+                raise click.UsageError(
+                    f"--data {text}: {len(models)} models are measured; write e.g. {which}"
+                )
+            model, name = models[0], text
+        if model not in models or model in found:
+            why = "named twice" if model in found else "not measured"
+            raise click.UsageError(f"--data {text}: {model} is {why}; --models says which are")
+        found[model] = Path(name).expanduser().absolute()
+        if not found[model].is_dir():
+            raise click.UsageError(f"--data {text}: there is no folder {found[model]}")
+    return found
+
+
+def _room(output: Path) -> None:
+    """Sees to it, before minutes of measurements, that a report can be written.
+
+    Raises:
+        FairleadError: the folder cannot be made, or has no room.
+    """
+    try:
+        with atomic_write(output / ".room") as stream:
+            stream.write(bytes(_REPORT_BYTES))
+        (output / ".room").unlink()
+    except OSError as exc:
+        raise fail(
+            "the report cannot be written",
+            where=str(output),
+            why=exc.strerror or str(exc),
+            remedy="make room there, or name another folder: -o FOLDER",
+            check="output-unwritable",
+        ) from None
 
 
 def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
@@ -221,17 +289,18 @@ def _judged(
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
-    from fairlead.validate import bounds, chain, history, proved, reference, verdict
+    from fairlead.validate import bounds, chain, faults, history, links, proved, reference, verdict
     from fairlead.validate.evidence import Evidence
     from fairlead.validate.model import Machine, Validation
 
     plan, site = prepared.plan, prepared.plan.site
     known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
-    largest = max(proofs, key=lambda proof: len(proof.ranks), default=None)
+    broken = next((proof for proof in proofs if not proof.holds), None)
+    shown = broken or max(proofs, key=lambda proof: len(proof.ranks), default=None)
     inside = "image" if plan.host is None else "container"
-    # A proof that does not hold has ended the validation: what ran in the container is what was planned.
-    mpis = {**seen.mpis, **({inside: plan.planned_title} if largest else {})}
-    transports = {inside: largest.ranks[0].transport} if largest and largest.ranks else {}
+    mpis = {**seen.mpis, **({inside: plan.planned_title} if shown and not broken else {})}
+    transports = {inside: shown.ranks[0].transport} if shown and shown.ranks else {}
+    amiss = (*seen.findings, *faults.native_mpi(seen.mpis))
     evidence = Evidence(
         cores=wish.cores,
         transports=transports,
@@ -241,10 +310,15 @@ def _judged(
         shares=seen.shares,
         culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
         findings=(*ill, *seen.findings),
+        failed=seen.failed,
         load=load,
     )
     measurements = tuple(seen.measurements)
-    verdicts = verdict.judge(measurements, reference.load(site.name).by_key, known, evidence)
+    kept = reference.load(site.name).by_key
+    verdicts = verdict.judge(measurements, kept, known, evidence)
+    if found := links.between_two(measurements, verdicts, evidence, seen.hosts):
+        evidence = replace(evidence, culprits=(found,))
+        verdicts = verdict.judge(measurements, kept, known, evidence)
     facts = chain.facts(
         str(prepared.image.record.get("tree_digest", "")),
         {
@@ -265,56 +339,79 @@ def _judged(
         known,
         seen.steps,
         seen.steps_of,
-        proved.of(largest) if largest else None,
+        proved.of(shown) if shown else None,
+        faults.ranked(amiss),
     )
 
 
 def _told(
-    result: Validation, findings: Iterable[Finding], output: Path, save: bool, crowded: bool,
-    slow: bool, as_json: bool,
+    result: Validation, runs: Mapping[str, Sequence[SmallRun]], output: Path, save: bool,
+    crowded: bool, slow: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Keeps, writes and shows what came out; the exit code."""
+    """Keeps, writes and shows what came out; the exit code. What can be written nowhere is shown all the same."""
     from fairlead.report.validation import write_validation
     from fairlead.validate import history, reference, verdict
 
-    kept = history.keep(result)
-    page, document, rows = write_validation(output, result)
+    refused: list[Finding] = []
+    kept: Path | None = None
+    paths: tuple[Path, ...] = ()
     saved: Path | None = None
-    refused: FairleadError | None = None
+    try:
+        kept = history.keep(result)
+    except FairleadError as exc:
+        refused += exc.findings
+    try:
+        paths = write_validation(output, result)
+        _small_runs(output, runs)
+    except OSError as exc:
+        refused.append(_no_report(exc, output, result.id if kept else ""))
     if save:
         try:
             saved, _ = reference.save(result, crowded_too=crowded, slow_too=slow)
         except FairleadError as exc:
-            refused = exc
+            refused += exc.findings
+    page, document, rows = (*map(str, paths), None, None, None)[:3]
     if as_json:
         payload = to_json(result)
         print_json(
             "validate",
             {
                 "headline": verdict.headline(result),
-                "page": str(page),
-                "document": str(document),
-                "rows": str(rows),
-                "kept": str(kept),
+                "page": page,
+                "document": document,
+                "rows": rows,
+                "kept": str(kept) if kept else None,
                 "references": str(saved) if saved else None,
+                "refused": [finding.to_json() for finding in refused],
                 **payload,
             },
         )
     else:
         click.echo("\n" + _table(result) + "\n")
-        if shown := list(findings):
+        slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
+        if shown := [*result.faults, *slower]:
             print_findings(shown, err=False)
             click.echo("")
         click.secho(verdict.headline(result), bold=True)
-        click.echo(f"report: {page}\n        {document}\n        {rows}")
+        if paths:
+            click.echo(f"report: {page}\n        {document}\n        {rows}")
         if saved:
             click.echo(f"references of site {result.machine.site}: {saved}")
-    if refused is not None:
-        raise refused
-    failed = any(f.severity is Severity.ERROR for f in findings)
-    if verdict.below_reference(result):
-        return ExitCode.BELOW_REFERENCE
-    return ExitCode.FAILED if failed else ExitCode.DONE
+        if refused:
+            print_findings(refused)
+    code = verdict.exit_code(result)
+    return ExitCode.FAILED if refused and code is ExitCode.DONE else code
+
+
+def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
+    """The report's folder cannot be written any more; the validation itself may be kept."""
+    return error(
+        "the report cannot be written",
+        where=str(exc.filename or output),
+        why=exc.strerror or str(exc),
+        remedy=f"fairlead report {kept} -o FOLDER" if kept else "the same command, -o FOLDER",
+        check="output-unwritable",
+    )
 
 
 def _table(result: Validation) -> str:

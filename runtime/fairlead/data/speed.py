@@ -20,6 +20,7 @@ from fairlead.data.shards import Rows
 from fairlead.data.stock import take_stock
 from fairlead.findings import FairleadError
 from fairlead.paths import atomic_write
+from fairlead.train.events import EventLog
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--skip-damaged", action="store_true", help="leave damaged files out")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="write the object to this file")
+    parser.add_argument("--events-file", type=Path, help="what is wrong as JSON lines, too")
     given = parser.parse_args()
     try:
         stock = take_stock(
@@ -110,6 +112,8 @@ def main() -> None:
         found = measure(batches, given.windows, given.window_s, given.warmup_s)
     except FairleadError as exc:
         for f in exc.findings:
+            if given.events_file:
+                EventLog(given.events_file).write("error", **f.to_json())
             print(
                 f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
             )

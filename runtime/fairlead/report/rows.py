@@ -7,9 +7,10 @@ import io
 from collections import Counter
 from dataclasses import dataclass, replace
 
+from fairlead.findings import Severity
 from fairlead.report import charts
 from fairlead.report.words import amount, count, label, name_of, where
-from fairlead.validate import stats
+from fairlead.validate import faults, stats
 from fairlead.validate.model import (
     Basis,
     Expected,
@@ -80,6 +81,21 @@ class Row:
     state: str
     strip: str
     note: str
+
+
+def broken(validation: Validation) -> tuple[Group, ...]:
+    """What broke, and what else is amiss, as :func:`fairlead.validate.faults.ranked` has it."""
+    return tuple(
+        Group(
+            "error" if fault.severity is Severity.ERROR else "warning",
+            "broken" if fault.severity is Severity.ERROR else "amiss",
+            f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}",
+            fault.remedy,
+            (),
+            0,
+        )
+        for fault in validation.faults
+    )
 
 
 def groups(validation: Validation) -> tuple[Group, ...]:

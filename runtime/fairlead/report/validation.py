@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead import __version__
+from fairlead.findings import Severity
 from fairlead.paths import atomic_write
 from fairlead.report import figures
-from fairlead.report.rows import ORDER, WORD, as_csv, groups, tables
+from fairlead.report.rows import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.report.words import amount, count, label, percent, size
 from fairlead.report.write import require_tools
 from fairlead.validate import documents, stats
@@ -99,6 +100,11 @@ def render(validation: Validation) -> str:
     told = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in told]
     well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
+    called = state.value if well == WORD[state] else "look here"
+    if any(fault.severity is Severity.ERROR for fault in validation.faults):
+        well, called = "error", state.value if state is State.WRONG else "broken"
+    elif validation.faults and state in (State.NORMAL, State.UNKNOWN):
+        well, called = WORD[State.SLOW], "look here"
     ranks = _ranks(validation)
     steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
     facts = validation.machine.facts
@@ -107,11 +113,11 @@ def render(validation: Validation) -> str:
     return environment.from_string(template).render(
         v=validation,
         word=well,
-        state=state.value if well == WORD[state] else "look here",
+        state=called,
         headline=headline(validation),
         counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
         numbers=_numbers(validation),
-        groups=groups(validation),
+        groups=(*broken(validation), *groups(validation)),
         unknown=_count(validation, State.UNKNOWN),
         culprits=culprits,
         figures=drawn,

@@ -6,7 +6,6 @@ step without a further message.
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator
@@ -19,11 +18,11 @@ from fairlead.comm import Comm, fronts
 from fairlead.data.prefetch import prefetch
 from fairlead.data.samples import Array, Samples
 from fairlead.data.shards import Rows
-from fairlead.findings import FairleadError, fail
+from fairlead.findings import FairleadError
 from fairlead.models.task import Course
 from fairlead.serial import from_json, to_json
 from fairlead.spans import span
-from fairlead.train import checkpoint
+from fairlead.train import checkpoint, notfinite
 from fairlead.train.events import EventLog
 from fairlead.train.model import LossPoint, WorkerConfig
 from fairlead.train.steps import Steps, arrays, assign
@@ -151,7 +150,7 @@ def run(
             # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
             # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
             if not np.isfinite(shared[: 1 if steps.scaled else 2]).all() or overflows > _OVERFLOWS:
-                raise _not_finite(ranks, step, own[:2])
+                raise notfinite.error(ranks, step, own[:2], steps, found, batch, rows)
             steps.set_rate(steps.recipe.rate(course, step))
             overflows = 0 if steps.apply(means) else overflows + 1
             end = time.perf_counter_ns()
@@ -237,23 +236,4 @@ def _tell(log: EventLog, config: WorkerConfig, course: Course, progress: Progres
         loss=point.loss,
         seconds=point.seconds,
         samples_per_s=course.batch / statistics.median(recent),
-    )
-
-
-def _not_finite(ranks: Comm, step: int, own: Array) -> FairleadError:
-    """Names the first rank whose loss or gradient norm (``own``) is no finite number."""
-    everyone = ranks.gather(own)
-    table = ranks.broadcast(
-        [np.zeros((ranks.size, 2), np.float32) if everyone is None else np.array(everyone)]
-    )
-    losses, norms = table[0].T
-    # All finite, and yet their mean is not: the sum overflowed, which rank 0 then stands for.
-    rank = next((r for r in range(ranks.size) if not np.isfinite(table[0][r]).all()), 0)
-    name = "loss" if not math.isfinite(losses[rank]) else "gradient"
-    return fail(
-        f"the {name} on rank {rank} is no finite number in step {step + 1}",
-        where=f"rank {rank}, step {step + 1}",
-        why=f"loss {losses[rank]:.4g}, norm of the gradients {norms[rank]:.4g}",
-        remedy="look for bad values in that rank's files, or train with a smaller batch or in float32",
-        check="loss-not-finite",
     )

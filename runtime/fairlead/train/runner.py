@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.findings import FairleadError, fail
+from fairlead.findings import FairleadError, Finding, fail
 from fairlead.train.events import Tail
 
 _LOOK_EVERY_S = 0.2
@@ -25,10 +25,12 @@ class RunOutcome:
     Attributes:
         code: exit code, 0 when all ranks ended well.
         output: the last of what the ranks printed.
+        killed: the rank that a signal ended first, and its host; None where none was.
     """
 
     code: int
     output: str
+    killed: Finding | None = None
 
 
 # Launches (ranks, command, folders to bind at their own paths, writable) and waits for its end.
@@ -48,13 +50,16 @@ def launch(
     Raises:
         FairleadError: it failed. What a rank itself wrote of the cause comes first.
     """
-    if events is not None and show is not None:
-        with _watched(events, show):
+    try:
+        if events is not None and show is not None:
+            with _watched(events, show):
+                outcome = runner(ranks, command, binds)
+        else:
             outcome = runner(ranks, command, binds)
-    else:
-        outcome = runner(ranks, command, binds)
+    except FairleadError as exc:
+        raise _at_step(exc, events) from None
     if outcome.code:
-        raise _failure(outcome, command, events)
+        raise _at_step(_failure(outcome, command, events), events)
 
 
 @contextmanager
@@ -80,8 +85,24 @@ def _watched(events: Path, show: Callable[[dict[str, Any]], None]) -> Iterator[N
         thread.join()
 
 
+def _at_step(error: FairleadError, events: Path | None) -> FairleadError:
+    """The same; of a rank that was killed in a training, also in which step."""
+    killed = {"rank-died", "rank-failed"}
+    if events is None or not any(f.check in killed for f in error.findings):
+        return error
+    done = max((e["step"] for e in Tail(events).read() if e["event"] == "step"), default=None)
+    when = "before its first step was over" if done is None else f"in step {done + 1}"
+    findings = [
+        replace(f, where=f"{f.where}, {when}") if f.check in killed else f for f in error.findings
+    ]
+    return FairleadError(findings, error.code)
+
+
 def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -> FairleadError:
     told = [e for e in Tail(events).read() if e["event"] == "error"] if events else []
+    # What the others say of a rank that is gone is no cause.
+    if outcome.killed and all(e.get("check") == "comm-peer-lost" for e in told):
+        return FairleadError(outcome.killed)
     if told:
         first = told[0]
         return fail(

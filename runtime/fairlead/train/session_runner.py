@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead import launch as launching
+from fairlead.findings import FairleadError
 from fairlead.plan import Bind
 from fairlead.proof import Proof
 from fairlead.recorder import Recorder
@@ -31,12 +33,14 @@ def runner(
     """
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+        hosts: dict[int, str] = {}
         shared = [Bind(str(path.absolute()), str(path.absolute())) for path in binds]
         seen = recorder.launch() if recorder and WORKER in command else None
         if seen:
             shared += seen.binds
 
         def proved(proof: Proof) -> None:
+            hosts.update((rank.rank, rank.host) for rank in proof.ranks)
             if seen:
                 seen.proved()
             told(proof)
@@ -45,18 +49,29 @@ def runner(
             start = stream.tell()
             stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
-            done = launch_proved(
-                prepared, command, ranks, told=proved, begins=seen.begun if seen else _nothing,
-                limit_s=limit_s, binds=shared, env=seen.env if seen else None,
-                stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        if seen:
-            seen.ended()
+            try:
+                done = launch_proved(
+                    prepared, command, ranks, told=proved, begins=seen.begun if seen else _nothing,
+                    limit_s=limit_s, binds=shared, env=seen.env if seen else None,
+                    stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except FairleadError as exc:
+                found = [
+                    replace(f, where=launching.on_host(f.where, hosts))
+                    if f.check == "rank-died"
+                    else f
+                    for f in exc.findings
+                ]
+                raise FairleadError(found, exc.code) from None
+            finally:
+                if seen:
+                    seen.ended()
         said = _tail(log, start)
         finding = launching.explain_exit(done.result)
         if finding:
             said += f"\n{finding.what}"
-        return RunOutcome(done.result.code, said)
+        killed = launching.killed(done.result, hosts)
+        return RunOutcome(done.result.code, said, killed)
 
     return run
 

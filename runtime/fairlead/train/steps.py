@@ -97,6 +97,16 @@ class Steps(ABC):
             loss = loss + self.recipe.l2 / 2 * squares
         return loss, found
 
+    def odd(self, found: Any) -> str:
+        """The first variable whose gradient has a NaN or an infinity in it, by name; "" where none has."""
+        from keras import ops
+
+        *_, gradients = found
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            if not np.isfinite(ops.convert_to_numpy(ops.cast(gradient, "float32"))).all():
+                return str(variable.path)
+        return ""
+
     # What is kept and compared.
 
     def weights(self) -> list[Array]:

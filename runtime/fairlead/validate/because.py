@@ -17,6 +17,7 @@ from fairlead.validate.model import Measurement, Way, What
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
 _MESSAGES_BOUND = 0.25
+UNEXPLAINED = "nothing that was looked at explains it"
 _HOT = 0.85  # of the nominal clock
 _COPIED = 8192  # bytes, from which the way through the kernel or shared memory decides
 
@@ -58,9 +59,7 @@ def reason(m: Measurement, evidence: Evidence) -> Reason:
     for rule in RULES:
         if found := rule(m, evidence):
             return found
-    return Reason(
-        "nothing that was looked at explains it", "fairlead doctor; then the same command again"
-    )
+    return Reason(UNEXPLAINED, "fairlead doctor; then the same command again")
 
 
 def transport(m: Measurement, evidence: Evidence) -> Reason | None:
@@ -96,8 +95,8 @@ def culprit(m: Measurement, evidence: Evidence) -> Reason | None:
     """A node, link or rank that takes part was found slower than its like; all wait for it."""
 
     def takes_part(one: Culprit) -> bool:
-        if m.what is What.PINGPONG and m.nodes > 1:  # two nodes, which the subject names
-            return any(host in m.subject for host in one.hosts)
+        if m.what is What.PINGPONG and m.nodes > 1:
+            return bool(one.hosts) and set(one.hosts) <= set(m.hosts)
         return m.ranks > 1 and m.nodes >= one.from_nodes
 
     concerned = [one for one in evidence.culprits if takes_part(one)]

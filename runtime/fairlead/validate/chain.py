@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, Finding, Severity
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.models import registry
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Silent
@@ -24,7 +24,7 @@ from fairlead.projection.runs import SmallRun
 from fairlead.train import host as training
 from fairlead.train.host import Runner, TrainOptions
 from fairlead.train.model import StepTimes, WorkerResult
-from fairlead.validate import pairs, sweeps
+from fairlead.validate import faults, pairs, sweeps
 from fairlead.validate.evidence import Bound, Culprit, Shares
 from fairlead.validate.found import Kind
 from fairlead.validate.model import Measurement, Way, What
@@ -52,6 +52,8 @@ class Wish:
         cores: of a node, that ranks may use.
         strong: a training's samples a step stay the same whatever the ranks.
         backend: of Keras.
+        data: by model, a folder of one's own files instead of generated ones.
+        skip_damaged: leave out files that cannot be read, and say so.
     """
 
     out: Path
@@ -62,6 +64,8 @@ class Wish:
     cores: int = 1
     strong: bool = False
     backend: str = "tensorflow"
+    data: Mapping[str, Path] = field(default_factory=dict)
+    skip_damaged: bool = False
 
     @property
     def most(self) -> int:
@@ -79,7 +83,11 @@ class Seen:
 
     Attributes:
         mpis: what ranks called their MPI, by way.
+        placed: each rank's host, in the largest launch.
+        crowded: ranks share cores, as they themselves say: simulated hosts are on one machine.
         findings: what went wrong or could not be done.
+        failed: why a line has no samples, by its key.
+        codes: what steps that failed would have ended a launch with.
         memory, disk: bounds that were measured.
         steps_of: the key of the training that ``steps`` are of.
         runs: trainings in the container, by model, for :mod:`fairlead.projection`.
@@ -88,28 +96,51 @@ class Seen:
     measurements: list[Measurement] = field(default_factory=list)
     shares: dict[str, Shares] = field(default_factory=dict)
     mpis: dict[str, str] = field(default_factory=dict)
-    hosts: tuple[str, ...] = ()
+    placed: tuple[str, ...] = ()
+    crowded: bool = False
     culprits: list[Culprit] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    failed: dict[str, Finding] = field(default_factory=dict)
+    codes: list[ExitCode] = field(default_factory=list)
     memory: Bound | None = None
     disk: Bound | None = None
     steps: tuple[StepTimes, ...] = ()
     steps_of: str = ""
     runs: dict[str, list[SmallRun]] = field(default_factory=dict)
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Each host once, in the order in which ranks fill them."""
+        return tuple(dict.fromkeys(self.placed))
+
+    def nodes(self, ranks: int) -> int:
+        """On how many hosts so many ranks are, as far as that is known."""
+        return max(len(set(self.placed[:ranks])), 1)
+
 
 Step = Callable[[Wish, Way, Runner, str, Seen], None]
 
 
-def measure(wish: Wish, ways: Mapping[Way, Runner], launcher: str, progress: Progress) -> Seen:
-    """Every step, by every way.
+def measure(
+    wish: Wish, ways: Mapping[Way, Runner], launcher: str, progress: Progress, seen: Seen
+) -> None:
+    """Every step, by every way, into ``seen``. A proof that does not hold is the last step's.
 
     Args:
         ways: how programs are launched; a container at least.
         launcher: its kind, which measurements are told apart by.
     """
     wish.out.mkdir(parents=True, exist_ok=True)
-    seen = Seen()
+    try:
+        _steps(wish, ways, launcher, progress, seen)
+    except FairleadError as exc:
+        if exc.code is not ExitCode.PROOF_FAILED:
+            raise
+
+
+def _steps(
+    wish: Wish, ways: Mapping[Way, Runner], launcher: str, progress: Progress, seen: Seen
+) -> None:
     steps: tuple[tuple[str, Step], ...] = (
         ("start-up", _start),
         ("memory and storage", _hardware),
@@ -118,25 +149,49 @@ def measure(wish: Wish, ways: Mapping[Way, Runner], launcher: str, progress: Pro
     for title, step in steps:
         for way, run in ways.items():
             begin = partial(step, wish, way, run, launcher, seen)
-            _tried(f"{title}, {way.value}", begin, seen, progress)
+            lines = [_checkpoint_line(wish, way)] if step is _hardware else []
+            _tried(f"{title}, {way.value}", begin, seen, progress, lines)
     if wish.most > 1:
         run = next(iter(ways.values()))
         _tried("search for what is slow", partial(_pairs, wish, run, seen), seen, progress)
     for model in wish.models:
         _models(wish, model, ways, launcher, seen, progress)
-    return seen
 
 
-def _tried(title: str, step: Callable[[], None], seen: Seen, progress: Progress) -> None:
-    """One step; its failure is kept, and ends no validation. An interrupt and a proof that fails do."""
+def _tried(
+    title: str,
+    step: Callable[[], None],
+    seen: Seen,
+    progress: Progress,
+    lines: Sequence[Measurement] = (),
+) -> None:
+    """One step; its failure is kept, and ends no validation. An interrupt and a proof that fails do.
+
+    Args:
+        lines: without samples, that the step would have given: they are told with the reason.
+    """
     with progress.stage(title) as stage:
         try:
             step()
         except FairleadError as exc:
-            if exc.code in (ExitCode.PROOF_FAILED, ExitCode.INTERRUPTED):
+            if exc.code is ExitCode.INTERRUPTED:
                 raise
-            seen.findings += [replace(f, where=f"{title}: {f.where}") for f in exc.findings]
-            stage.result(f"failed: {exc.findings[0].what}")
+            failed = exc
+        except OSError as exc:  # a folder of the report's that is full
+            failed = faults.unwritten(exc)
+        else:
+            return
+        found = [replace(f, where=f"{title}: {f.where}") for f in failed.findings]
+        seen.findings += found
+        seen.codes.append(failed.code)
+        there = {m.key for m in seen.measurements}
+        for line in lines:
+            if line.key not in there:
+                seen.measurements.append(line)
+                seen.failed[line.key] = found[0]
+        stage.result(f"failed: {found[0].what}")
+    if failed.code is ExitCode.PROOF_FAILED:
+        raise failed
 
 
 def _fresh(path: Path) -> Path:
@@ -157,11 +212,11 @@ def _start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None
         for name, seconds in told["phases"].items():
             phases.setdefault(name, []).append(seconds)
         seen.mpis[way.value] = told["mpi"]
-        seen.hosts = tuple(dict.fromkeys(told["hosts"]))
+        seen.placed = tuple(told["hosts"])
         clocks = told["clocks"]
     if not any(f.check == "validate-clock" for f in seen.findings):
         seen.findings += _clocks(clocks)
-    nodes = max(len(seen.hosts), 1)
+    nodes = seen.nodes(wish.most)
     for name, values in phases.items():
         seen.measurements.append(
             Measurement(
@@ -190,7 +245,7 @@ def _hardware(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> N
     out, folder = _fresh(wish.out / "hardware.json"), wish.out / "checkpoints"
     folder.mkdir(exist_ok=True)
     ranks = min(wish.most, wish.cores)
-    size = 16 << 20 if wish.quick else 64 << 20
+    line = _checkpoint_line(wish, way)
     words = [
         "python3",
         "-m",
@@ -200,14 +255,27 @@ def _hardware(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> N
         "--folder",
         str(folder),
     ]
-    training.launch(run, ranks, [*words, "--bytes", str(size)], [wish.out])
+    training.launch(run, ranks, [*words, "--bytes", str(line.bytes)], [wish.out])
     told = json.loads(out.read_text())
     if seen.memory is None:
         seen.memory = Bound(statistics.median(told["memory"]), _SOURCES["memory"])
+    if seen.disk is None and told["disk"]:
         seen.disk = Bound(statistics.median(told["disk"]), _SOURCES["disk"])
-    seen.measurements.append(
-        Measurement(What.CHECKPOINT, way, tuple(told["checkpoint"]), bytes=size)
-    )
+    if told["checkpoint"]:
+        seen.measurements.append(replace(line, samples=tuple(told["checkpoint"])))
+    if told["failed"]:
+        raise fail(
+            "a checkpoint cannot be written",
+            where=str(folder),
+            why=f"{told['failed']}, with {(line.bytes or 0) >> 20} MiB to write",
+            remedy="make room there, or write the report elsewhere: -o FOLDER",
+            check="validate-checkpoint",
+        )
+
+
+def _checkpoint_line(wish: Wish, way: Way) -> Measurement:
+    """The line of checkpoints, without samples."""
+    return Measurement(What.CHECKPOINT, way, (), bytes=(16 if wish.quick else 64) << 20)
 
 
 def _sweeps(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
@@ -231,6 +299,7 @@ def _sweeps(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> Non
         training.launch(run, ranks, words, [wish.out])
         document = json.loads(Path(settings.out).read_text())
         found = sweeps.measurements(document, way, launcher)
+        seen.crowded = seen.crowded or document["crowded"]
         seen.measurements += [
             m for m in found if m.what is not What.PINGPONG or ranks == counts[-1]
         ]
@@ -250,8 +319,7 @@ def _sweeps(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> Non
 
 def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
     """Which node, link or processor is slower than its like."""
-    nodes = max(len(seen.hosts), 1)
-    crowded = wish.crowded(wish.most, nodes)
+    crowded = seen.crowded or wish.crowded(wish.most, seen.nodes(wish.most))
     settings = pairs.Settings(
         out=str(_fresh(wish.out / "pairs.json")),
         link_threshold=_CROWDED_THRESHOLD if crowded else pairs.Settings.link_threshold,
@@ -268,9 +336,11 @@ def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
         name = " - ".join(one.names)
         what = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}[one.kind]
         ranks = f", rank {', '.join(map(str, one.ranks))}" if one.kind is Kind.COMPUTE else ""
-        first = min((seen.hosts.index(n) for n in one.names if n in seen.hosts), default=0)
+        # All that it takes: of a pair both, and for a link another node to talk to.
+        nodes = max((seen.hosts.index(n) + 1 for n in one.names if n in seen.hosts), default=1)
+        nodes = nodes if one.kind is Kind.COMPUTE else max(nodes, 2)
         seen.culprits.append(
-            Culprit(f"{what} {name}{ranks}", one.evidence, one.times_slower, one.names, first + 1)
+            Culprit(f"{what} {name}{ranks}", one.evidence, one.times_slower, one.names, nodes)
         )
         seen.findings.append(
             Finding(
@@ -304,6 +374,8 @@ def _models(
         max_seconds=120,
         measure_steps=steps,
         processes=wish.cores,
+        data_dir=wish.data.get(model),
+        skip_damaged=wish.skip_damaged,
     )
     run = next(iter(ways.values()))
     made: list[Path] = []
@@ -311,28 +383,63 @@ def _models(
     def generate() -> None:
         made.append(training.generate(run, options, Silent()))
 
-    _tried(f"{task.title}: data", generate, seen, progress)
+    if options.data_dir is not None:
+        made.append(options.data_dir)
+    else:
+        _tried(f"{task.title}: data", generate, seen, progress)
     if not made:
         return
     (data,) = made
     for way, by in ways.items():
         begin = partial(_input, wish, model, way, by, data, seen)
-        _tried(f"{task.title}: input, {way.value}", begin, seen, progress)
+        title = f"{task.title}: input, {way.value}"
+        _tried(title, begin, seen, progress, [_input_line(model, way)])
     for ranks in wish.ranks:
         for way, by in ways.items():
             title = f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}"
             begin = partial(_train, wish, options, ranks, way, by, data, launcher, seen)
-            _tried(title, begin, seen, progress)
+            line = _train_line(wish, model, ranks, seen.nodes(ranks), way, launcher)
+            _tried(title, begin, seen, progress, [line])
 
 
 def _input(wish: Wish, model: str, way: Way, run: Runner, data: Path, seen: Seen) -> None:
-    out = _fresh(wish.out / "input.json")
-    batch = registry.find(model).quick.batch
+    out, events = _fresh(wish.out / "input.json"), _fresh(wish.out / "input.jsonl")
+    task = registry.find(model)
+    batch = task.quick.batch
+    more = ["--skip-damaged", "--verify"] if wish.skip_damaged else []
     windows = ["--windows", "6", "--window-s", "0.2" if wish.quick else "0.5", "--warmup-s", "0.2"]
     words = ["python3", "-m", "fairlead.data.speed", "--data", str(data), "--batch", str(batch)]
-    training.launch(run, 1, [*words, *windows, "--json", "--out", str(out)], [data, wish.out])
+    words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
+    training.launch(run, 1, words, [data, wish.out], events)
     told = json.loads(out.read_text())
-    seen.measurements.append(Measurement(What.INPUT, way, tuple(told["windows"]), subject=model))
+    seen.measurements.append(replace(_input_line(model, way), samples=tuple(told["windows"])))
+    if skipped := told["skipped"]:
+        files = f"{len(skipped)} damaged file{'s' if len(skipped) > 1 else ''}"
+        seen.findings.append(
+            Finding(
+                Severity.WARNING,
+                f"{files} of {task.title} {'were' if len(skipped) > 1 else 'was'} left out",
+                skipped[0],
+                "truncated, altered or of another kind, and --skip-damaged was given",
+                "copy or generate them again",
+                "train-skipped",
+            )
+        )
+
+
+def _input_line(model: str, way: Way) -> Measurement:
+    """The line of a model's input, without samples."""
+    return Measurement(What.INPUT, way, (), subject=model)
+
+
+def _train_line(
+    wish: Wish, model: str, ranks: int, nodes: int, way: Way, launcher: str
+) -> Measurement:
+    """The line of a training, without samples."""
+    crowded = wish.crowded(ranks, nodes)
+    return Measurement(
+        What.TRAIN, way, (), ranks, nodes, subject=model, crowded=crowded, launcher=launcher
+    )
 
 
 def _train(
@@ -354,10 +461,9 @@ def _train(
     steps = tuple(s.after(options.warmup) for s in result.steps)
     whole = steps[0].whole_s
     hosts = len({w.host for w in result.weights})
-    made = Measurement(
-        What.TRAIN, way, tuple(each * ranks / seconds for seconds in whole), ranks, hosts,
-        subject=options.model, crowded=wish.crowded(ranks, hosts), launcher=launcher,
-    )  # fmt: skip
+    rates = tuple(each * ranks / seconds for seconds in whole)
+    line = _train_line(wish, options.model, ranks, hosts, way, launcher)
+    made = replace(line, samples=rates)
     seen.measurements.append(made)
     total = sum(whole) * len(result.steps)
     waits = [sum(s.input_s) for s in steps]

@@ -96,6 +96,7 @@ class Evidence:
         culprits: the worst first.
         clocks: of nodes whose clock was read.
         findings: of doctor, warnings and errors.
+        failed: why a line has no samples, by the key of its measurement, and what to do next.
         load: processes that wanted to run on the first node before fairlead began; None where unknown.
     """
 
@@ -108,4 +109,5 @@ class Evidence:
     culprits: tuple[Culprit, ...] = ()
     clocks: tuple[Clock, ...] = ()
     findings: tuple[Finding, ...] = ()
+    failed: Mapping[str, Finding] = field(default_factory=dict)
     load: float | None = None

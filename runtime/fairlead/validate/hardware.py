@@ -2,20 +2,23 @@
 ``python3 -m fairlead.validate.hardware --out FILE --folder DIR --bytes N`` on every rank.
 
 Memory: all ranks copy arrays larger than any cache at once; bytes read and bytes written count alike, as in McCalpin's
-STREAM. Storage: rank 0 writes one file of ``--bytes`` from memory and waits until it is on the disk. Checkpoints: the
+STREAM, and are those of a node: where there are several, the slowest sets the time. Storage: rank 0 writes one file of ``--bytes`` from memory and waits until it is on the disk. Checkpoints: the
 same bytes as a training writes them.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from fairlead.comm.backend import connect
 from fairlead.paths import atomic_write
 from fairlead.train import checkpoint
 
@@ -34,9 +37,11 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, required=True, help="of a checkpoint")
     parser.add_argument("--repeats", type=int, default=6)
     given = parser.parse_args()
+    connect()  # an exception of one rank ends all: the others would wait for it for ever
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
+    nodes = len(set(world.allgather(os.uname().nodename)))
     memory = []
     source = np.ones(_COPIED // 8)
     target = np.zeros_like(source)
@@ -47,20 +52,29 @@ def main() -> None:
             np.copyto(target, source)
         world.Barrier()
         seconds = time.perf_counter() - begun
-        memory.append(2 * _COPIES * _COPIED * world.size / seconds)
+        memory.append(2 * _COPIES * _COPIED * world.size / nodes / seconds)
     del source, target
     if world.rank == 0:
-        disk = [_written(given.folder / "raw", given.bytes) for _ in range(given.repeats)]
-        told = {
-            "memory": memory,
-            "disk": disk,
-            "checkpoint": [_checkpoint(given.folder, given.bytes, n) for n in range(given.repeats)],
-        }
-        for left in given.folder.glob("step-*.npz"):
-            left.unlink()
+        stored = storage(given.folder, given.bytes, given.repeats)
         with atomic_write(given.out, "w") as stream:
-            json.dump(told, stream)
+            json.dump({"memory": memory, **stored}, stream)
     world.Barrier()
+
+
+def storage(folder: Path, size: int, repeats: int) -> dict[str, Any]:
+    """Rates of files (``disk``) and of checkpoints in ``folder``, bytes/s, each of shape (repeats,).
+
+    Where the disk is full, ``failed`` says so, and there are no rates. Nothing is left on it.
+    """
+    told: dict[str, Any] = {"disk": [], "checkpoint": [], "failed": ""}
+    try:
+        told["disk"] = [_written(folder / "raw", size) for _ in range(repeats)]
+        told["checkpoint"] = [_checkpoint(folder, size, number) for number in range(repeats)]
+    except OSError as exc:
+        told["failed"] = exc.strerror or str(exc)
+    for left in (*folder.glob("step-*.npz"), folder / "raw"):
+        left.unlink(missing_ok=True)
+    return told
 
 
 def _written(path: Path, size: int) -> float:
@@ -69,7 +83,9 @@ def _written(path: Path, size: int) -> float:
     begun = time.perf_counter()
     with path.open("wb", buffering=0) as stream:
         for start in range(0, size, _PIECE):
-            stream.write(memoryview(piece)[: min(_PIECE, size - start)])
+            part = memoryview(piece)[: min(_PIECE, size - start)]
+            if stream.write(part) < len(part):  # the last that there was room for
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(stream.fileno())
     seconds = time.perf_counter() - begun
     path.unlink()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from fairlead.findings import Finding
 from fairlead.train.model import StepTimes
 from fairlead.validate.evidence import Bounds, Evidence
 
@@ -58,6 +59,7 @@ class Measurement:
         crowded: there were more ranks than cores.
         wrong: answers that were wrong, of all repeats.
         launcher: that started the ranks.
+        hosts: of a ping-pong, those of its two ranks.
     """
 
     what: What
@@ -70,6 +72,7 @@ class Measurement:
     crowded: bool = False
     wrong: int = 0
     launcher: str = ""
+    hosts: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -204,7 +207,10 @@ class Validation:
         bounds: of the hardware, as they were known.
         steps: of the training on most ranks, one a rank.
         steps_of: the key of the measurement that they belong to.
-        proof: what every rank of the largest launch saw of its MPI; None where nothing was launched so.
+        proof: what every rank of the largest launch saw of its MPI, or of the first that was not as planned; None
+            where nothing was launched so.
+        faults: what broke (errors), then what else is amiss beside the lines (warnings); the most fundamental of
+            each first, see :mod:`fairlead.validate.faults`.
     """
 
     id: str
@@ -219,3 +225,4 @@ class Validation:
     steps: tuple[StepTimes, ...] = ()
     steps_of: str = ""
     proof: Proved | None = None
+    faults: tuple[Finding, ...] = ()

@@ -177,6 +177,24 @@ class Rank:
         best, typical = (max(f(v) for v in found.values()) for f in (min, median))
         return Seconds(best, typical), wrong
 
+    def one_way(self, sender: int, receiver: int, size: int, repeats: int) -> list[float]:
+        """Seconds of a message from one to the other and a byte back, shape (repeats,), on the sender; else empty."""
+        rank, buffer, mark = self._orders.rank, np.zeros(size, np.uint8), np.zeros(1, np.uint8)
+        inner, found = max(1, min(100, (64 << 10) // size)), []
+        for repeat in range(-1, repeats):
+            self._orders.meet(receiver if rank == sender else sender)
+            begun = time.perf_counter()
+            for _ in range(inner):
+                if rank == sender:
+                    self._orders.world.Send(buffer, receiver)
+                    self._orders.world.Recv(mark, receiver)
+                else:
+                    self._orders.world.Recv(buffer, sender)
+                    self._orders.world.Send(mark, sender)
+            if rank == sender and repeat >= 0:
+                found.append((time.perf_counter() - begun) / inner)
+        return found
+
 
 def _message(values: Any, rank: int, repeat: int) -> Any:
     """Bytes that depend on place, sender and repeat; never 255, which a buffer holds before."""
@@ -243,6 +261,14 @@ class Conductor:
             first.setdefault(host, rank)
         names, leaders = list(first), list(first.values())
         repeats, round_s = self._settings.repeats, self._settings.round_s
+        if len(names) == 2:
+            ways = [(leaders[0], leaders[1]), (leaders[1], leaders[0])]
+            taken = [
+                self._ask(dict.fromkeys(leaders, ("one_way", *way, size, repeats)))[way[0]]
+                for way in ways
+            ]
+            threshold = self._settings.link_threshold
+            return two_ways(names, leaders, taken, threshold)
 
         def measure(groups: Sequence[Across]) -> list[Seconds]:
             if time.monotonic() > self._late:
@@ -272,6 +298,32 @@ class Conductor:
 
     def _ask(self, orders: Mapping[int, Any]) -> dict[int, Any]:
         return self._orders.ask(orders, self._act)
+
+
+def two_ways(
+    names: Sequence[str], ranks: Sequence[int], taken: Sequence[Sequence[float]], threshold: float
+) -> Outcome:
+    """Of two nodes, whose link is the only one: whether it is slow one way beside the other; pure.
+
+    Args:
+        names, ranks: of the two nodes, and who measured.
+        taken: seconds from the first to the second, and back; each of shape (repeats,).
+    """
+    there, back = (Seconds(min(each), median(each)) for each in taken)
+    slow, quick, (a, b) = (back, there, (1, 0)) if back.typical > there.typical else (there, back, (0, 1))  # fmt: skip
+    why = "two nodes have one link between them: nothing to hold it against"
+    if min(slow.typical, slow.best) < threshold * quick.typical:
+        return Outcome(Answer.UNKNOWN, (), f"{why} but one way beside the other, and they are alike", 2)  # fmt: skip
+    path = f"from {names[a]} to {names[b]}"
+    culprit = Culprit(
+        Kind.PAIR,
+        tuple(names),
+        slow.typical / quick.typical,
+        f"{path} a message takes {1e3 * slow.typical:.3g} ms, the other way {1e3 * quick.typical:.3g} ms",
+        f"have what leaves {names[a]} and what reaches {names[b]} looked at: cable, port, link rate",
+        tuple(ranks),
+    )
+    return conclude([culprit], [], "", 2, quick.typical)
 
 
 def turns(shared: Sequence[tuple[Sequence[int], int]]) -> list[list[int]]:

@@ -41,6 +41,9 @@ def main() -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         importlib.import_module(given.framework)
         marks[f"import {given.framework}"] = time.time() - begun
+    from fairlead.comm.backend import connect  # and NumPy with it: no phase is to have that
+
+    connect()  # an exception of one rank ends all
     world = MPI.COMM_WORLD
     every = world.gather((marks, MPI.Get_processor_name()))
     if every is None:

@@ -108,6 +108,7 @@ def measurements(
                 crowded=document["crowded"],
                 wrong=row["wrong"],
                 launcher=launcher,
+                hosts=tuple(hosts) if pair else (),
             )
         )
     return tuple(found)

@@ -20,9 +20,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from fairlead.validate import because, bounds, stats
+from fairlead.findings import ExitCode, Severity
+from fairlead.validate import because, bounds, faults, stats
 from fairlead.validate.bounds import Limit
-from fairlead.validate.evidence import Bounds, Evidence
+from fairlead.validate.evidence import Bounds, Culprit, Evidence
 from fairlead.validate.model import (
     Basis,
     Expected,
@@ -96,6 +97,8 @@ def _one(
         return _unknown(
             m, None, "a repeat took no time at all, or for ever: the clock is at fault", ""
         )
+    if not m.samples and (why := evidence.failed.get(m.key)):
+        return _unknown(m, None, f"it could not be measured: {faults.words(why)}", why.remedy)
     if len(m.samples) < stats.FEWEST:
         had = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
         return _unknown(
@@ -132,7 +135,7 @@ def _unknown(m: Measurement, expected: Expected | None, why: str, remedy: str) -
 
 def _without_way(m: Measurement) -> Measurement:
     """What a container's line and its native twin have in common. The launcher is that of the ranks in both."""
-    return dataclasses.replace(m, way=Way.NATIVE, samples=(), wrong=0)
+    return dataclasses.replace(m, way=Way.NATIVE, samples=(), wrong=0, hosts=())
 
 
 def _by_reference(m: Measurement, references: Mapping[str, Kept]) -> Expected | None:
@@ -234,25 +237,71 @@ def _beyond(median: float, expected: Expected, time: bool) -> bool:
     return median < _AMISS * expected.low if time else median > expected.high / _AMISS
 
 
+def exit_code(validation: Validation) -> ExitCode:
+    """What ``fairlead validate`` ends with: what is most fundamental decides.
+
+    122 where ranks ran another MPI than planned, or did not find each other; 125 where answers were wrong; 1 where
+    something broke; 125 where a line is slow; else 0.
+    """
+    worst_of = worst(validation.verdicts)
+    errors = [f for f in validation.faults if f.severity is Severity.ERROR]
+    if any(map(faults.is_of_proof, errors)):
+        return ExitCode.PROOF_FAILED
+    if worst_of is State.WRONG:
+        return ExitCode.BELOW_REFERENCE
+    if errors:
+        return ExitCode.FAILED
+    return ExitCode.BELOW_REFERENCE if worst_of is State.SLOW else ExitCode.DONE
+
+
 def headline(validation: Validation) -> str:
-    """One sentence on all of it."""
+    """One sentence on all of it, by what is most fundamental: what broke, wrong answers, what is slow; a second one
+    on what is amiss besides."""
+    errors = [f for f in validation.faults if f.severity is Severity.ERROR]
+    amiss = [f for f in validation.faults if f.severity is not Severity.ERROR]
+    lines = _of_lines(validation)
+    wrong = worst(validation.verdicts) is State.WRONG
+    if errors and not (wrong and faults.is_of_answers(errors[0])):
+        more = f", and {len(errors) - 1} more broke" if len(errors) > 1 else ""
+        said = [f"{faults.sentence(errors[0])}{more}."]
+        said += [lines] if wrong or worst(validation.verdicts) is State.SLOW else []
+    else:
+        said = [lines]
+    said += [f"{faults.sentence(amiss[0])}."] if amiss else []
+    return " ".join(said)
+
+
+def _of_lines(validation: Validation) -> str:
+    """What there is to say of lines and of who is slow."""
     verdicts = validation.verdicts
     count = {s: sum(v.state is s for v in verdicts) for s in State}
     state = worst(verdicts)
     of = f"of {len(verdicts)} line{'s' if len(verdicts) != 1 else ''}"
+    found = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
     if state is State.WRONG:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        return f"{count[state]} {of} are slow, the worst {_times(most.times or 1)} × slower than it should be."
-    found = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
+        are = "is" if count[state] == 1 else "are"
+        slow = f"{count[state]} {of} {are} slow, the worst {_times(most.times or 1)} × slower than it should be"
+        if found:  # and where it explains nothing that is slow, that is two things
+            explains = any(v.state is state and v.because.startswith(found.name) for v in verdicts)
+            return f"{_named(found)}{':' if explains else '; besides,'} {slow}."
+        reason = "" if most.because == because.UNEXPLAINED else most.because.partition(":")[0]
+        return f"{slow}{', most likely because ' if reason else ''}{reason}."
     if found:
-        return f"{found.name[:1].upper()}{found.name[1:]} is {found.times:.2g} × as slow as its like, though no line is slow."
+        return f"{_named(found)}, though no line is slow."
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
         told = f"; of {rest} nothing can be told" if rest else ""
         return f"As fast as it should be: {count[state]} {of} are normal{told}."
     return "Nothing can be told yet: there is nothing to hold these measurements against."
+
+
+def _named(culprit: Culprit) -> str:
+    return (
+        f"{culprit.name[:1].upper()}{culprit.name[1:]} is {culprit.times:.2g} × as slow as its like"
+    )
 
 
 def _times(value: float) -> str:

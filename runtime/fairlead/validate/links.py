@@ -1,0 +1,54 @@
+"""The link between two nodes, which nothing can be held against but what was expected of it.
+
+Of three nodes and more :mod:`fairlead.validate.culprit` finds the one whose link is slow beside the others'. Two nodes
+have one link; that it is slow shows where messages between them are slow by a reference or a bound, and nothing else that was
+looked at (another transport, a slow processor) is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fairlead.validate import because, stats
+from fairlead.validate.evidence import Culprit, Evidence
+from fairlead.validate.model import Expected, Measurement, State, Verdict, What
+
+LARGE = (
+    64 << 10
+)  # bytes, from which a link's bandwidth shows, and not its latency or a turn of another process
+
+
+def between_two(
+    measurements: Sequence[Measurement],
+    verdicts: Sequence[Verdict],
+    evidence: Evidence,
+    hosts: Sequence[str],
+) -> Culprit | None:
+    """The link between the only two hosts, where every large ping-pong over it is slow; pure.
+
+    Args:
+        verdicts: of the measurements, in their order.
+        hosts: of the largest launch.
+    """
+    if len(hosts) != 2 or evidence.culprits:
+        return None
+    over = [
+        (m, v, v.expected)
+        for m, v in zip(measurements, verdicts, strict=True)
+        if m.what is What.PINGPONG and m.nodes == 2 and (m.bytes or 0) >= LARGE and v.expected
+    ]
+    if not over or any(v.state is not State.SLOW for _, v, _ in over):
+        return None
+    if any(because.transport(m, evidence) or because.other_mpi(m, evidence) for m, _, _ in over):
+        return None
+    m, v, expected = max(over, key=lambda one: one[0].bytes or 0)
+    name = f"link between {hosts[0]} and {hosts[1]}"
+    return Culprit(name, _numbers(m, expected), v.times or 1.0, tuple(hosts), 2)
+
+
+def _numbers(m: Measurement, expected: Expected) -> str:
+    took, size = stats.summarize(m.samples).median, m.bytes or 0
+    return (
+        f"{size >> 10} KiB one way took {took * 1e3:.3g} ms, {size / took / 1e6:.3g} MB/s;"
+        f" {expected.value * 1e3:.3g} ms by {expected.source}"
+    )
