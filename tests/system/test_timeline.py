@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests import traces
 from tests.system import hosts
+from tests.traces import of, read
 
 import fairlead
 from fairlead import native
@@ -66,65 +65,6 @@ def ranks(tmp_path: Path) -> Ranks:
         )  # fmt: skip
 
     return run
-
-
-# --- what a trace has to be -----------------------------------------------------------------------
-
-Event = dict[str, Any]
-
-
-def read(file: Path) -> list[Event]:
-    """The events of a trace that is right: by the Trace Event Format, and with spans that nest.
-
-    Source: "Trace Event Format", sections "JSON Object Format", "Complete Events", "Async Events" and
-    "Metadata Events".
-    """
-    whole = json.loads(file.read_text())
-    assert isinstance(whole["traceEvents"], list) and whole["displayTimeUnit"] in ("ms", "ns")
-    rows: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    open_: dict[tuple[str, str, int], float] = {}
-    named: dict[tuple[int, int, str], Any] = {}
-    for event in whole["traceEvents"]:
-        assert isinstance(event["name"], str) and isinstance(event["args"], dict)
-        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
-        if event["ph"] == "M":
-            named[event["pid"], event["tid"], event["name"]] = event["args"]
-            continue
-        assert event["ts"] >= 0 and event["cat"]
-        known = event["cat"], event.get("id", ""), event["pid"]
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
-            rows[event["pid"], event["tid"]].append(event)
-        elif event["ph"] == "b":
-            assert known not in open_
-            open_[known] = event["ts"]
-        else:
-            assert event["ph"] == "e" and event["ts"] >= open_.pop(known)
-    assert not open_
-    for (pid, tid), events in rows.items():
-        assert {(pid, 0, "process_name"), (pid, tid, "thread_name")} <= set(named)
-        for event in events:
-            event["rank"] = named[pid, 0, "process_name"]["name"]
-            event["row"] = named[pid, tid, "thread_name"]["name"]
-        nested(events)
-    return [event for events in rows.values() for event in events]
-
-
-def nested(events: list[Event]) -> None:
-    stack: list[float] = []
-    before = 0.0
-    for event in events:
-        begin, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
-        assert begin >= before, "readers want them in order"
-        before = begin
-        while stack and stack[-1] <= begin:
-            stack.pop()
-        assert not stack or end <= stack[-1] + 1, event
-        stack.append(end)
-
-
-def of(events: list[Event], **wanted: Any) -> list[Event]:
-    return [e for e in events if all(e[key] == value for key, value in wanted.items())]
 
 
 # --- the runs ---------------------------------------------------------------------------------
@@ -235,7 +175,7 @@ def test_chunks_and_the_network_are_shown_when_they_are_asked_for(
     assert done.returncode == 0, done.stderr
     events = read(file)
     assert {e["name"] for e in of(events, cat="chunk")} == {"pack", "sum", "take"}
-    flights = [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "b"]
+    flights = [e for e in traces.whole(file)["traceEvents"] if e["ph"] == "b"]
     assert {e["name"] for e in flights} == {"network"}
     chunks = len(of(events, cat="chunk", name="take"))
     assert len(flights) > 2 * 5 * 2 and chunks > len(flights) / 2
@@ -256,7 +196,7 @@ comm.finalize()
     done = ranks(2, program, TIMELINE=str(file), TIMELINE_MB="0.01")
     assert done.returncode == 0, done.stderr
     events = read(file)
-    dropped = json.loads(file.read_text())["otherData"]["dropped_events"]
+    dropped = traces.whole(file)["otherData"]["dropped_events"]
     kept = [e["args"]["call"] for e in of(events, cat="call", rank=f"rank 0 ({HOST})")]
     # 500 aggregates, the making of the background's team, the end.
     assert kept == list(range(502 - len(kept) + 1, 503)) and len(kept) == 109
@@ -425,6 +365,8 @@ def test_keras_names_the_variable_and_leaves_loss_scaling_alone_and_its_steps_ar
     events = read(tmp_path / "run.json")
     for rank in range(2):
         mine = of(events, rank=f"rank {rank} ({HOST})")
-        assert [e["name"] for e in of(mine, row="steps")] == [f"step {n}" for n in range(6)]
+        assert [e["name"] for e in of(mine, row="steps", cat="step")] == [
+            f"step {n}" for n in range(6)
+        ]
         assert {"init", "broadcast"} <= {e["name"] for e in of(mine, row="main")}
     assert "longest for rank" in done.stderr
