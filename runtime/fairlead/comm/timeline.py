@@ -95,11 +95,11 @@ class Timeline:
     @contextmanager
     def doing(self, name: str, args: Mapping[str, Any] = {}) -> Iterator[None]:
         """Records what is done within, in the row of the calling thread."""
-        begin = time.monotonic_ns()
+        row, begin = self._row(), time.monotonic_ns()
         try:
             yield
         finally:
-            self.span(self._row(), name, "python", begin, time.monotonic_ns(), args)
+            self.span(row, name, "python", begin, time.monotonic_ns(), args)
 
     def phases(self, step: int, parts: Sequence[str], borders: Sequence[int]) -> None:
         """Records a step and its parts, which follow each other.
