@@ -12,7 +12,7 @@ from benchmarks.measure import Result, compare
 
 _FAIRLEAD = (sys.executable, "-m", "fairlead")
 _PROGRAM = Path(__file__).with_name("programs") / "timeline_steps.py"
-_STEPS, _ROUNDS = 500, 10
+_STEPS, _ROUNDS = 150, 6
 
 
 def measure() -> Result:

@@ -255,6 +255,15 @@ def test_recorder_names_a_launch_after_its_stage_and_takes_its_parts(file: Path)
     assert born["ts"] >= 0 and born["dur"] > 10_000  # this process has imported a lot
 
 
+def test_line_that_is_only_printed_has_rank_0_make_the_file(file: Path) -> None:
+    launch = Recorder(file).launch("run")
+    (bind,) = launch.binds
+    assert bind.source == str(file.parent) and launch.env == {
+        "FAIRLEAD_COMM_TIMELINE": f"{bind.target}/run.json"
+    }
+    assert list(file.parent.iterdir()) == []
+
+
 def test_recorder_of_ranks_that_recorded_nothing_leaves_nothing(file: Path) -> None:
     file.write_text("of an earlier run")
     recorder = Recorder(file)
