@@ -74,7 +74,8 @@ def test_span_without_a_timeline_is_nothing() -> None:
     assert spans.span("one") is spans.span("two", bytes=3)
 
 
-def test_full_file_keeps_the_newest_and_counts_what_is_gone(file: Path) -> None:
+def test_full_file_keeps_the_newest_and_counts_what_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"  # as the ranks' own files end
     timeline = alone(file, EVENTS="100")
     for number in range(1000):
         timeline.span("main", f"span {number}", "python", number, number + 1)
@@ -87,8 +88,15 @@ def test_full_file_keeps_the_newest_and_counts_what_is_gone(file: Path) -> None:
     assert names == [f"span {n}" for n in range(gone, 1000)]
 
 
+@pytest.mark.parametrize("events", ["many", "1", "-5"])
+def test_limit_that_is_none_is_refused(events: str, file: Path) -> None:
+    with pytest.raises(trace.FairleadError) as caught:
+        alone(file, EVENTS=events)
+    assert caught.value.findings[0].check == "comm-timeline"
+
+
 def test_limit_that_no_step_fits_in_is_no_endless_turn(file: Path) -> None:
-    timeline = alone(file, EVENTS="1")
+    timeline = alone(file, EVENTS="2")
     for number in range(3):
         timeline.phases(
             number, ("input", "update"), (number * 10, number * 10 + 4, number * 10 + 9)

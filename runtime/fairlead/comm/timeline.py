@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead import spans
 from fairlead.comm.backend import Backend
 from fairlead.commnames import TIMELINE, TIMELINE_HOST
+from fairlead.findings import fail
 from fairlead.spans import clock_name
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Timeline:
         """Collective: rank 0 removes what an earlier run has left."""
         self.file = environ[TIMELINE]
         self._backend, self._lock = backend, threading.RLock()
-        self._most = max(int(environ.get(f"{TIMELINE}_EVENTS") or 100_000) // 2, 1)
+        self._most = _events(environ) // 2
         self._count = self._before = self._dropped = 0
         self._rows: dict[str, threading.Thread] = {}
         self._steps = self._begins = 0
@@ -229,7 +230,8 @@ class Timeline:
         try:
             os.close(self._out)
             self._out = -1
-            os.replace(self._path, self._path.replace(".jsonl", ".older.jsonl"))  # noqa: PTH105
+            older = self._path.removesuffix(".jsonl") + ".older.jsonl"
+            os.replace(self._path, older)  # noqa: PTH105
             self._dropped, self._before, self._count = (
                 self._dropped + self._before,
                 self._count,
@@ -268,6 +270,20 @@ def _born(now: int) -> int:
     except (OSError, ValueError, IndexError):
         return now
     return now - max(round(1e9 * age), 0)
+
+
+def _events(environ: Mapping[str, str]) -> int:
+    name = f"{TIMELINE}_EVENTS"
+    said = environ.get(name) or "100000"
+    if not said.isdecimal() or int(said) < 2:
+        raise fail(
+            f"{name}={said} is no number of events",
+            where=name,
+            why="it is how many events Python keeps of each rank, at least 2",
+            remedy=f"unset {name}, or set it to a number like 100000",
+            check="comm-timeline",
+        )
+    return int(said)
 
 
 def _emptied(folder: str) -> None:
