@@ -16,6 +16,7 @@ from benchmarks import (
     scaling,
     steps,
     swap,
+    timeline,
 )
 from benchmarks.measure import keep, machine
 
@@ -33,6 +34,7 @@ ALL = {
     "comm-link": link.measure,
     "comm-scaling": scaling.measure,
     "convergence": convergence.measure,
+    "timeline": timeline.measure,
     "build-tensorflow": buildtime.measure,
     "build-cost": buildcost.measure,
 }

@@ -29,29 +29,29 @@ MOUNT = "/opt/fairlead/timeline"  # where the folder of the parts appears in eve
 class Launching:
     """One launch that is recorded.
 
-    Attributes:
-        folder: of all launches, to be seen by the ranks.
+    Where the host does not record, as for a line that is only printed, rank 0 makes the file itself.
     """
 
     def __init__(self, recorder: Recorder, number: int, title: str):
         self._recorder, self._number = recorder, number
-        self.folder = recorder.folder
+        by_host = recorder.records
+        self._file = recorder.folder / str(number) if by_host else recorder.file
         recorder.put({"number": number, "title": title})
 
     @property
     def binds(self) -> tuple[Bind, ...]:
         """For the container."""
-        return (Bind(str(self.folder), MOUNT),)
+        return (Bind(str(self._file.parent), MOUNT),)
 
     @property
     def env(self) -> dict[str, str]:
         """Variables for ranks in a container."""
-        return {TIMELINE: f"{MOUNT}/{self._number}"}
+        return {TIMELINE: f"{MOUNT}/{self._file.name}"}
 
     @property
     def native_env(self) -> dict[str, str]:
         """Variables for ranks without one."""
-        return {TIMELINE: f"{self.folder}/{self._number}"}
+        return {TIMELINE: str(self._file)}
 
     def begun(self) -> None:
         """The launcher starts now."""
@@ -83,6 +83,11 @@ class Recorder:
         self._launches = 0
         self._out = -1
         self._stages: list[str] = []
+
+    @property
+    def records(self) -> bool:
+        """Between :meth:`begin` and :meth:`finish`."""
+        return self._out >= 0
 
     def begin(self) -> None:
         """Clears what an earlier run has left, which must not look like this one's, and begins to record.

@@ -73,6 +73,17 @@ def test_delayed_gradients_reach_the_truth_and_say_what_the_delay_does(base_imag
     assert said.count("gradients are applied one step late from here") == 1
 
 
+def test_trace_of_a_run_has_ranks_their_own_phases_and_the_host(base_image: None) -> None:
+    (command,) = _commands("trace.sh")
+    said = _run(command)
+    rows = dict(re.findall(r"^(\S+(?: \d+)? \(\S+\) +\S.*?) +([\d.]+) ms$", said, re.MULTILINE))
+    spent = {re.sub(r" \(\S+\) +", " ", name): float(ms) for name, ms in rows.items()}
+    assert spent["rank 0 simulate"] >= 50 and spent["rank 1 simulate"] >= 100
+    for name in ("plan", "run", "launcher and engine", "until every rank is proved"):
+        assert spent[f"fairlead {name}"] > 0, said
+    assert spent["rank 0 aggregate (mean)"] > 0
+
+
 @pytest.mark.parametrize(
     ("framework", "recipe"),
     [("keras", "tensorflow"), pytest.param("torch", "pytorch", marks=pytest.mark.full)],

@@ -9,18 +9,22 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests import traces
 from tests.system import hosts
+from tests.traces import of, read
 
 import fairlead
 from fairlead import native
+from fairlead.data.generate import DataSet, generate
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 from fairlead.paths import cache_dir
+from fairlead.serial import from_json, to_json
+from fairlead.train.events import EventLog
+from fairlead.train.model import WorkerConfig, WorkerResult
 
 RUNTIME = Path(fairlead.__file__).parents[1]
 HOST = socket.gethostname()
@@ -66,65 +70,6 @@ def ranks(tmp_path: Path) -> Ranks:
         )  # fmt: skip
 
     return run
-
-
-# --- what a trace has to be -----------------------------------------------------------------------
-
-Event = dict[str, Any]
-
-
-def read(file: Path) -> list[Event]:
-    """The events of a trace that is right: by the Trace Event Format, and with spans that nest.
-
-    Source: "Trace Event Format", sections "JSON Object Format", "Complete Events", "Async Events" and
-    "Metadata Events".
-    """
-    whole = json.loads(file.read_text())
-    assert isinstance(whole["traceEvents"], list) and whole["displayTimeUnit"] in ("ms", "ns")
-    rows: dict[tuple[int, int], list[Event]] = defaultdict(list)
-    open_: dict[tuple[str, str, int], float] = {}
-    named: dict[tuple[int, int, str], Any] = {}
-    for event in whole["traceEvents"]:
-        assert isinstance(event["name"], str) and isinstance(event["args"], dict)
-        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
-        if event["ph"] == "M":
-            named[event["pid"], event["tid"], event["name"]] = event["args"]
-            continue
-        assert event["ts"] >= 0 and event["cat"]
-        known = event["cat"], event.get("id", ""), event["pid"]
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
-            rows[event["pid"], event["tid"]].append(event)
-        elif event["ph"] == "b":
-            assert known not in open_
-            open_[known] = event["ts"]
-        else:
-            assert event["ph"] == "e" and event["ts"] >= open_.pop(known)
-    assert not open_
-    for (pid, tid), events in rows.items():
-        assert {(pid, 0, "process_name"), (pid, tid, "thread_name")} <= set(named)
-        for event in events:
-            event["rank"] = named[pid, 0, "process_name"]["name"]
-            event["row"] = named[pid, tid, "thread_name"]["name"]
-        nested(events)
-    return [event for events in rows.values() for event in events]
-
-
-def nested(events: list[Event]) -> None:
-    stack: list[float] = []
-    before = 0.0
-    for event in events:
-        begin, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
-        assert begin >= before, "readers want them in order"
-        before = begin
-        while stack and stack[-1] <= begin:
-            stack.pop()
-        assert not stack or end <= stack[-1] + 1, event
-        stack.append(end)
-
-
-def of(events: list[Event], **wanted: Any) -> list[Event]:
-    return [e for e in events if all(e[key] == value for key, value in wanted.items())]
 
 
 # --- the runs ---------------------------------------------------------------------------------
@@ -235,7 +180,7 @@ def test_chunks_and_the_network_are_shown_when_they_are_asked_for(
     assert done.returncode == 0, done.stderr
     events = read(file)
     assert {e["name"] for e in of(events, cat="chunk")} == {"pack", "sum", "take"}
-    flights = [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "b"]
+    flights = [e for e in traces.whole(file)["traceEvents"] if e["ph"] == "b"]
     assert {e["name"] for e in flights} == {"network"}
     chunks = len(of(events, cat="chunk", name="take"))
     assert len(flights) > 2 * 5 * 2 and chunks > len(flights) / 2
@@ -256,7 +201,7 @@ comm.finalize()
     done = ranks(2, program, TIMELINE=str(file), TIMELINE_MB="0.01")
     assert done.returncode == 0, done.stderr
     events = read(file)
-    dropped = json.loads(file.read_text())["otherData"]["dropped_events"]
+    dropped = traces.whole(file)["otherData"]["dropped_events"]
     kept = [e["args"]["call"] for e in of(events, cat="call", rank=f"rank 0 ({HOST})")]
     # 500 aggregates, the making of the background's team, the end.
     assert kept == list(range(502 - len(kept) + 1, 503)) and len(kept) == 109
@@ -280,6 +225,105 @@ def test_run_that_dies_leaves_what_each_rank_has_done_by_then(ranks: Ranks, tmp_
         assert len([e for e in mine if "aggregate" in e["name"]]) == 3
     again = subprocess.run(merge, capture_output=True, text=True, check=False)
     assert again.returncode == 2 and "there is nothing in" in again.stderr
+
+
+@pytest.mark.full  # parts of killed ranks are merged above; the host's are in tests/unit/test_trace.py
+def test_trace_of_a_run_whose_rank_was_killed_is_put_together_by_its_host(tmp_path: Path) -> None:
+    program = SLOW.replace(
+        "    ranks.aggregate",
+        "    if step == 3 and ranks.rank == 1: os.kill(os.getpid(), 9)\n    ranks.aggregate",
+    )
+    (tmp_path / "program.py").write_text(f"import os{program}")
+    done = hosts.fairlead(
+        "run", "-n", "2", "-B", tmp_path, "--timeline", tmp_path / "run.json.gz", hosts.image("mpi-base"), "--",
+        "python3", tmp_path / "program.py",
+    )  # fmt: skip
+    assert done.returncode == 137 and "timeline: run.json.gz: " in done.stderr, done.stderr
+    assert not (tmp_path / "run.json.gz.parts").exists()
+    events = read(tmp_path / "run.json.gz")
+    for rank in range(2):
+        mine = of(events, rank=f"rank {rank} ({HOST})")
+        calls = of(mine, cat="call", row="without a team")
+        # Of rank 0 also a fourth may be there, which ended when rank 1 was gone.
+        assert (
+            len([e for e in calls if "aggregate" in e["name"] and "status" not in e["args"]]) == 3
+        )
+        assert len(of(mine, row="main", name="start Python and import")) == 1
+    host = of(events, rank=f"fairlead ({HOST})")
+    assert of(host, row="stages")[0]["name"] == "plan"
+    run, *rest = (e["name"] for e in of(host, row="launches"))
+    assert (run, rest[-1]) == ("run", "until the end") and "until every rank is proved" in rest
+
+
+LOADER = """
+import torch
+from fairlead import comm
+torch.manual_seed(1)
+x = torch.randn(640, 8)
+model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1), torch.nn.Flatten(0))
+optimizer = torch.optim.Adam(model.parameters(), 0.01)
+samples = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).float())
+for rows, labels in torch.utils.data.DataLoader(samples, batch_size=32, shuffle=True):
+    optimizer.zero_grad()
+    with comm.span("loss of my own"):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(rows), labels)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.full
+def test_steps_of_a_torch_script_are_shown_in_their_parts(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(LOADER)
+    done = hosts.fairlead(
+        "train", "--auto", tmp_path / "script.py", "-n", "2", "--timeline", tmp_path / "run.json",
+        "--image", hosts.image("pytorch"), limit_s=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    events = read(tmp_path / "run.json")
+    for rank in range(2):
+        mine = of(events, rank=f"rank {rank} ({HOST})")
+        steps = of(mine, row="steps", cat="step")
+        assert [e["name"] for e in steps] == [f"step {n}" for n in range(10)]
+        for step in steps[1:]:
+            order = [e["name"] for e in traces.parts_of(step, mine) if e["name"] != "other"]
+            assert order == [
+                "input", "forward", "backward", "idle", "exposed communication", "update",
+            ]  # fmt: skip
+        assert len(of(mine, row="main", name="loss of my own")) == 10
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_trace_of_a_bundled_model_has_the_border_of_its_passes_by_either_backend(
+    backend: str, tmp_path: Path
+) -> None:
+    few = DataSet(160, 24, per_shard=40, kind="cosmo", format="tfrecord")
+    generate(few, tmp_path / "data", 2, EventLog(None))
+    config = WorkerConfig(
+        tmp_path / "data", tmp_path / "result.json", model="cosmoflow", backend=backend, batch=4, max_steps=8,
+        events=tmp_path / "events.jsonl", checkpoints=tmp_path / "checkpoints", every_steps=3, epochs=1,
+    )  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(to_json(config)))
+    options = hosts.keras_on_torch() if backend == "torch" else ()
+    done = hosts.fairlead(
+        "run", "-n", "2", *options, "-B", tmp_path, "--timeline", tmp_path / "run.json",
+        hosts.image("pytorch" if backend == "torch" else "tensorflow"), "--",
+        "python3", "-m", "fairlead.train.worker", "--config", tmp_path / "config.json", limit_s=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = from_json(WorkerResult, json.loads((tmp_path / "result.json").read_text()))
+    events = read(tmp_path / "run.json")
+    traces.agrees(events, result.steps)
+    forward = of(events, cat="phase", name="forward")
+    assert len(forward) == 16
+    assert {e["args"].get("border") for e in forward} == {
+        None if backend == "torch" else "measured apart"
+    }
+    for steps in result.steps:
+        assert all(v > 0 for part in (steps.forward_s, steps.backward_s) for v in part)
+    written = of(events, row="checkpoints", name="write a checkpoint")
+    assert [e["args"]["step"] for e in written] == [3, 6, 8]
 
 
 def test_folder_that_is_not_there_is_said_and_the_run_goes_on(ranks: Ranks, tmp_path: Path) -> None:
@@ -425,6 +469,8 @@ def test_keras_names_the_variable_and_leaves_loss_scaling_alone_and_its_steps_ar
     events = read(tmp_path / "run.json")
     for rank in range(2):
         mine = of(events, rank=f"rank {rank} ({HOST})")
-        assert [e["name"] for e in of(mine, row="steps")] == [f"step {n}" for n in range(6)]
+        assert [e["name"] for e in of(mine, row="steps", cat="step")] == [
+            f"step {n}" for n in range(6)
+        ]
         assert {"init", "broadcast"} <= {e["name"] for e in of(mine, row="main")}
     assert "longest for rank" in done.stderr

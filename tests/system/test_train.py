@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import traces
 
+from fairlead.serial import from_json
+from fairlead.train.model import WorkerResult
 from fairlead_build.build import build
 
 FAIRLEAD = str(Path(sys.executable).with_name("fairlead"))
@@ -34,6 +37,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "60",
         "-o",
         str(folder),
+        "--timeline",
+        str(folder / "run.json.gz"),
     ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -54,6 +59,32 @@ def test_training_in_the_image_learns_what_a_linear_model_cannot(report: dict[st
     assert training["scores"]["auc"] > 0.8 > 0.6 > training["baseline"]["scores"]["auc"]
     first, *_, last = training["all"]["loss"]
     assert last["loss"] < first["loss"]
+
+
+def test_trace_of_the_training_has_its_steps_as_the_report_tells_them(
+    trained: Path, report: dict[str, Any]
+) -> None:
+    events = traces.read(trained / "run.json.gz")
+    for which, title in (("all", "train HEP-CNN on 2 ranks"), ("one", "measure speed on 1 rank")):
+        result = from_json(WorkerResult, report["training"][which])
+        traces.agrees(events, result.steps, f", {title}")
+        (launch,) = traces.of(events, row="launches", name=title)
+        assert launch["args"] == {"ranks": result.ranks}
+        of_rank = [e for e in events if e["rank"].endswith(f", {title}")]
+        for name in ("read", "decode", "make a batch"):
+            assert len(traces.of(of_rank, row="input pipeline", name=name)) >= result.ranks
+    assert {"plan", "generate events", "write the report"} <= {
+        e["name"] for e in traces.of(events, row="stages")
+    }
+    for name in (
+        "launcher and engine",
+        "until every rank is proved",
+        "until the first step is over",
+    ):
+        assert len(traces.of(events, row="launches", name=name)) == 2
+    page = (trained / "report.html").read_text()
+    for part in result.steps[0].parts:
+        assert f'title="{part}: ' in page or part == "idle"
 
 
 def test_training_on_two_ranks_ends_with_the_same_bits(report: dict[str, Any]) -> None:

@@ -65,14 +65,16 @@ def waited(pending: Pending, names: Sequence[str]) -> list[Array]:
         raise _uneven(exc) or named(exc, names) from None
 
 
-def step_made(ranks: Comm, before: str = "computing") -> None:
-    """The gradients of a step have their means; for a timeline.
-
-    Args:
-        before: what the rank did from the mark before to these gradients' collective.
-    """
+def step_averages(ranks: Comm) -> None:
+    """The gradients of a step are about to be averaged; for a timeline."""
     if ranks.timeline is not None:
-        ranks.timeline.averaged(ranks.timings, before)
+        ranks.timeline.averaging(ranks.timings)
+
+
+def step_made(ranks: Comm) -> None:
+    """The gradients of a step have their means; for a timeline."""
+    if ranks.timeline is not None:
+        ranks.timeline.averaged(ranks.timings)
 
 
 def meet(ranks: Comm) -> None:

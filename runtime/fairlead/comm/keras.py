@@ -220,6 +220,16 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             else:
                 step = self.model.train_function
                 self.model.train_function = partial(self._first_step, step)
+        if (timeline := comm.init().timeline) is not None:
+            if _backend() == "torch":
+                from fairlead.comm.torchspans import watch
+
+                watch(comm.init())
+            timeline.open_step(comm.init().timings)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (timeline := comm.init().timeline) is not None:
+            timeline.close_step()
 
     def on_test_begin(self, logs: Any = None) -> None:
         if self._begun:  # validation, within fit
@@ -473,6 +483,7 @@ def _average(
                 check="comm-jit",
             )
         like = [v.value for v in variables]
+        fronts.step_averages(ranks)
         means = average_tensors(gradients, like, names, ranks, any_values=scaled)
         fronts.step_made(ranks)
         return means

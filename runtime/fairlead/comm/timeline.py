@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead import spans
 from fairlead.comm.backend import Backend
 from fairlead.commnames import TIMELINE, TIMELINE_HOST
+from fairlead.findings import fail
 from fairlead.spans import clock_name
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # An exchange with rank 0 is repeated: the quickest is the truest.
 _ROUNDS = 20
+_MARKS = 64  # parts of one step
 
 
 class Timeline:
@@ -39,11 +41,11 @@ class Timeline:
         """Collective: rank 0 removes what an earlier run has left."""
         self.file = environ[TIMELINE]
         self._backend, self._lock = backend, threading.RLock()
-        self._most = max(int(environ.get(f"{TIMELINE}_EVENTS") or 100_000) // 2, 1)
+        self._most = _events(environ) // 2
         self._count = self._before = self._dropped = 0
-        self._names: dict[str, int] = {}
-        self._steps = 0
-        self._last: Timings | None = None
+        self._rows: dict[str, threading.Thread] = {}
+        self._steps = self._begins = 0
+        self._spent: Timings | None = None
         self._ends_by_itself = True
         folder = f"{self.file}.parts"
         if backend.rank == 0:
@@ -94,11 +96,11 @@ class Timeline:
     @contextmanager
     def doing(self, name: str, args: Mapping[str, Any] = {}) -> Iterator[None]:
         """Records what is done within, in the row of the calling thread."""
-        begin = time.monotonic_ns()
+        row, begin = self._row(), time.monotonic_ns()
         try:
             yield
         finally:
-            self.span(self._row(), name, "python", begin, time.monotonic_ns(), args)
+            self.span(row, name, "python", begin, time.monotonic_ns(), args)
 
     def phases(self, step: int, parts: Sequence[str], borders: Sequence[int]) -> None:
         """Records a step and its parts, which follow each other.
@@ -115,37 +117,49 @@ class Timeline:
     # Steps that nobody measures whole: a front tells what is over, and the rest follows.
 
     def mark(self, part: str, at: int | None = None) -> None:
-        """What this thread has done since the last mark was ``part`` of a step."""
-        now = max(time.monotonic_ns() if at is None else at, self._borders[-1])
-        self._borders.append(now)
-        self._parts.append(part)
+        """What the training thread has done since the mark before was ``part`` of a step."""
+        with self._lock:
+            now = max(time.monotonic_ns() if at is None else at, self._borders[-1])
+            if len(self._parts) < _MARKS:
+                self._borders.append(now)
+                self._parts.append(part)
+            else:  # as of a validation of many batches: what is one part after the other is one
+                self._borders[-1], self._parts[-1] = now, "other"
 
-    def open_step(self) -> None:
-        """A step begins here, and ends with :meth:`close_step`; what lies before is no part of one."""
-        self._borders, self._parts = [time.monotonic_ns()], []
-        self._ends_by_itself = False
-
-    def close_step(self, part: str = "update") -> None:
-        """The step is over, ``part`` with it."""
-        if self._parts:
-            self.mark(part)
-            self._write_step()
-
-    def averaged(self, spent: Timings, before: str) -> None:
-        """The gradients of a step have their means.
+    def open_step(self, spent: Timings) -> None:
+        """A step begins here, and it and all later ones end with :meth:`close_step`, not with the means of their
+        gradients; what lies before is no part of one.
 
         Args:
-            spent: this rank's time in collectives so far; what is new was spent on them.
-            before: what the part before was.
+            spent: this rank's time in collectives so far.
         """
-        now, last = time.monotonic_ns(), self._last or type(spent)()
-        self._last = spent
+        with self._lock:
+            self._borders, self._parts, self._spent = [time.monotonic_ns()], [], spent
+        self._ends_by_itself = False
+
+    def close_step(self) -> None:
+        """The step is over, and its update with it."""
+        if self._parts:
+            self.mark("update")
+            self._write_step()
+
+    def averaging(self, spent: Timings) -> None:
+        """The gradients of a step are about to be averaged; where no front can say so, that follows from the time
+        that was spent."""
+        self.mark("other" if self._parts else "computing")
+        self._spent, self._begins = spent, self._borders[-1]
+
+    def averaged(self, spent: Timings) -> None:
+        """The gradients of a step have their means."""
+        now, last = time.monotonic_ns(), self._spent or type(spent)()
         waited = round(1e9 * (spent.wait_s - last.wait_s))
         took = waited + round(1e9 * (spent.move_s - last.move_s + spent.pack_s - last.pack_s))
-        begun = max(now - took, self._borders[-1])
-        self.mark(before, begun)
+        begun = self._begins or max(now - took, self._borders[-1])
+        if not self._begins:
+            self.mark("computing", begun)
         self.mark("idle", min(begun + waited, now))
         self.mark("exposed communication", now)
+        self._spent, self._begins = spent, 0
         if self._ends_by_itself:  # it lasted since the means of the one before
             self._write_step()
 
@@ -192,12 +206,15 @@ class Timeline:
             self._keep({"clock": found})
 
     def _row(self) -> str:
-        """The calling thread's: its name, or that and its number, where another thread has the same."""
-        if threading.current_thread() is threading.main_thread():
+        """The calling thread's: its name, or that and its number, while another thread of that name lives."""
+        mine = threading.current_thread()
+        if mine is threading.main_thread():
             return "main"
-        name, mine = threading.current_thread().name, threading.get_native_id()
-        first = self._names.setdefault(name, mine)
-        return name if first == mine else f"{name} {mine}"
+        with self._lock:
+            first = self._rows.setdefault(mine.name, mine)
+            if first is not mine and not first.is_alive():
+                first = self._rows[mine.name] = mine
+        return mine.name if first is mine else f"{mine.name} {threading.get_native_id()}"
 
     def _add(self, said: Mapping[str, Any], events: int = 1) -> None:
         with self._lock:
@@ -213,7 +230,8 @@ class Timeline:
         try:
             os.close(self._out)
             self._out = -1
-            os.replace(self._path, self._path.replace(".jsonl", ".older.jsonl"))  # noqa: PTH105
+            older = self._path.removesuffix(".jsonl") + ".older.jsonl"
+            os.replace(self._path, older)  # noqa: PTH105
             self._dropped, self._before, self._count = (
                 self._dropped + self._before,
                 self._count,
@@ -252,6 +270,20 @@ def _born(now: int) -> int:
     except (OSError, ValueError, IndexError):
         return now
     return now - max(round(1e9 * age), 0)
+
+
+def _events(environ: Mapping[str, str]) -> int:
+    name = f"{TIMELINE}_EVENTS"
+    said = environ.get(name) or "100000"
+    if not said.isdecimal() or int(said) < 2:
+        raise fail(
+            f"{name}={said} is no number of events",
+            where=name,
+            why="it is how many events Python keeps of each rank, at least 2",
+            remedy=f"unset {name}, or set it to a number like 100000",
+            check="comm-timeline",
+        )
+    return int(said)
 
 
 def _emptied(folder: str) -> None:

@@ -81,7 +81,17 @@ def DistributedOptimizer(
     # A fused optimizer would unscale by itself, after each rank has looked for infinities alone.
     optimizer._step_supports_amp_scaling = False
     _average_before_unscaling()
+    if comm._comm is not None:
+        _watch(comm._comm)
     return optimizer
+
+
+def _watch(ranks: Comm) -> None:
+    """Steps are shown in their parts where there is a timeline."""
+    if ranks.timeline is not None:
+        from fairlead.comm.torchspans import watch
+
+        watch(ranks)
 
 
 def average_gradients(optimizer: Any) -> None:
@@ -313,6 +323,8 @@ class _Averaging:
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.averaged = False
+        if (timeline := comm.init().timeline) is not None:
+            timeline.close_step()
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def average(self, *more: Any, scaled: bool = False) -> None:
@@ -326,6 +338,8 @@ class _Averaging:
         ]
         names = [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
         self._compare(parameters, names)
+        _watch(comm.init())
+        fronts.step_averages(comm.init())
         gradients = average_tensors(
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
