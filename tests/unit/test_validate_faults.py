@@ -223,12 +223,15 @@ def tried(cause: Exception, seen: chain.Seen) -> None:
 
 
 def test_step_that_fails_leaves_a_line_with_its_reason() -> None:
-    seen = chain.Seen()
+    seen = chain.Seen(placed=("n0", "n1"))
     tried(fail("it broke", where="/d", why="so", check="data-damaged"), seen)
     tried(OSError(errno.ENOSPC, "No space left on device", "/o/x.json"), seen)
     assert [m.key for m in seen.measurements] == ["input container 1r1n hepcnn"]
     assert seen.failed["input container 1r1n hepcnn"].where == "input: /d"
     assert [f.check for f in seen.findings] == ["data-damaged", "output-unwritable"]
+    for where in ("rank 1, killed", "rank 1 on n1, killed"):
+        tried(fail("it died", where=where, check="rank-died"), seen)
+        assert seen.findings.pop().where == "input: rank 1 on n1, killed"
     assert "No space left" in seen.findings[1].why and "/o/x.json" in seen.findings[1].where
     with pytest.raises(FairleadError):
         tried(fail("another MPI", check="planned-file", code=ExitCode.PROOF_FAILED), seen)

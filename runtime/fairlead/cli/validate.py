@@ -222,8 +222,7 @@ def validate(
     ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog)}
     seen = chain.Seen()
     if native is not None and host is not None:
-        placed = lambda: dict(enumerate(seen.placed))  # noqa: E731
-        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, placed)
+        ways[Way.NATIVE] = natively.runner(prepared, host, native, log)
     chain.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
     code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)

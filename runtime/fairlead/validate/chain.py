@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from fairlead import launch as launching
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.models import registry
 from fairlead.paths import atomic_write
@@ -181,7 +182,12 @@ def _tried(
             failed = faults.unwritten(exc)
         else:
             return
-        found = [replace(f, where=f"{title}: {f.where}") for f in failed.findings]
+        # A rank that died before MPI had started has told no host; where it is, earlier launches say.
+        hosts = dict(enumerate(seen.placed))
+        found = [
+            replace(f, where=f"{title}: {launching.on_host(f.where, hosts)}")
+            for f in failed.findings
+        ]
         seen.findings += found
         seen.codes.append(failed.code)
         there = {m.key for m in seen.measurements}

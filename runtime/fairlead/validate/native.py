@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,19 +66,12 @@ def _unfit(python: Path, why: str) -> FairleadError:
     )
 
 
-def runner(
-    prepared: Prepared,
-    mpi: HostMpi,
-    python: Path,
-    log: Path,
-    hosts_of: Callable[[], Mapping[int, str]] = dict,
-) -> Runner:
+def runner(prepared: Prepared, mpi: HostMpi, python: Path, log: Path) -> Runner:
     """A runner that launches every command by ``python`` on this host.
 
     Args:
         mpi: whose library mpi4py shall open.
         log: file that all output of the ranks is added to.
-        hosts_of: the host of each rank, as far as that is known by now.
     """
     cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
     where = _modules_folder(cache)
@@ -107,7 +100,7 @@ def runner(
         with log.open("rb") as stream:
             stream.seek(start)
             said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-        return RunOutcome(done.code, said, launching.killed(done, hosts_of()))
+        return RunOutcome(done.code, said, launching.killed(done, {}))
 
     return run
 
