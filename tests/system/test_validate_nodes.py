@@ -20,6 +20,8 @@ from tests.system import hosts, netns
 from tests.system.netns import Host
 from tests.system.test_validate_faults import fault, process_of, waited
 
+from fairlead.validate import stats
+
 pytestmark = [
     pytest.mark.full,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces"),
@@ -83,8 +85,11 @@ def lines(found: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
 
 
 def over(found: dict[str, Any], what: str) -> list[dict[str, Any]]:
-    """Lines of large messages between nodes."""
-    return [m for m in lines(found, what=what) if m["nodes"] > 1 and m["bytes"] >= 256 << 10]
+    """Lines of large messages between nodes, of as many repeats as say something."""
+    every = [m for m in lines(found, what=what) if m["nodes"] > 1 and m["bytes"] >= 128 << 10]
+    judged = [m for m in every if len(m["samples"]) >= stats.FEWEST]
+    assert judged, every
+    return judged
 
 
 def test_two_nodes_are_validated_in_one_command_and_each_line_knows_its_nodes(
