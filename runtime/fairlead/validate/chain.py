@@ -345,13 +345,16 @@ def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
         # All that it takes: of a pair both, and for a link another node to talk to.
         nodes = max((seen.hosts.index(n) + 1 for n in one.names if n in seen.hosts), default=1)
         nodes = nodes if one.kind is Kind.COMPUTE else max(nodes, 2)
+        only = one.kind is Kind.PAIR and len(seen.hosts) == 2
+        against = "the other way" if only else "its like"
+        who = f"{what} {name}{ranks}"
         seen.culprits.append(
-            Culprit(f"{what} {name}{ranks}", one.evidence, one.times_slower, one.names, nodes)
+            Culprit(who, one.evidence, one.times_slower, one.names, nodes, against)
         )
         seen.findings.append(
             Finding(
                 Severity.WARNING,
-                f"{what} {name}{ranks} is {one.times_slower:.1f} times slower than the others",
+                f"{who} is {one.times_slower:.1f} times slower than {'the other way' if only else 'the others'}",
                 name, one.evidence, one.remedy, "validate-slow",
             )
         )  # fmt: skip
