@@ -26,6 +26,7 @@ from fairlead.validate import chain, faults, links, pairs
 from fairlead.validate.evidence import Bounds, Culprit, Evidence
 from fairlead.validate.found import Answer, Kind
 from fairlead.validate.model import Machine, Measurement, State, Validation, Way, What
+from fairlead.validate.reference import save
 from fairlead.validate.verdict import exit_code, headline, judge
 
 KILLED = error("rank 1 failed first: killed by SIGKILL", where="a training: rank 1 on n0, in step 3", check="rank-failed")  # fmt: skip
@@ -66,6 +67,16 @@ def test_faults_are_in_the_order_of_what_they_make_worthless() -> None:
     for seed in range(20):
         mixed = random.Random(seed).sample(IN_ORDER, len(IN_ORDER))
         assert faults.ranked(mixed) == IN_ORDER
+
+
+def test_fault_that_ended_the_validation_is_first_whatever_it_is() -> None:
+    assert faults.ranked(IN_ORDER, [ODD]) == (ODD, *(f for f in IN_ORDER if f != ODD))
+
+
+def test_references_are_not_kept_of_a_machine_where_something_broke() -> None:
+    with pytest.raises(FairleadError) as caught:
+        save(validation(KILLED, measurements=[measured()]))
+    assert "something broke: rank 1 failed first" in caught.value.findings[0].why
 
 
 def test_fault_of_several_steps_is_told_once_and_who_is_slow_is_none() -> None:

@@ -226,6 +226,8 @@ def validate(
     chain.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
     code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)
+    if seen.stopped:
+        return ExitCode.PROOF_FAILED
     unlaunched = set(seen.codes) == {ExitCode.LAUNCH_FAILED} and not any(
         m.samples for m in seen.measurements
     )
@@ -348,7 +350,7 @@ def _judged(
         seen.steps,
         seen.steps_of,
         proved.of(shown) if shown else None,
-        faults.ranked(amiss),
+        faults.ranked(amiss, seen.stopped),
     )
 
 

@@ -89,6 +89,7 @@ class Seen:
         findings: what went wrong or could not be done.
         failed: why a line has no samples, by its key.
         codes: what steps that failed would have ended a launch with.
+        stopped: why the proof did not hold, which ends all; empty where it did.
         memory, disk: bounds that were measured.
         steps_of: the key of the training that ``steps`` are of.
         runs: trainings in the container, by model, for :mod:`fairlead.projection`.
@@ -103,6 +104,7 @@ class Seen:
     findings: list[Finding] = field(default_factory=list)
     failed: dict[str, Finding] = field(default_factory=dict)
     codes: list[ExitCode] = field(default_factory=list)
+    stopped: tuple[Finding, ...] = ()
     memory: Bound | None = None
     disk: Bound | None = None
     steps: tuple[StepTimes, ...] = ()
@@ -197,6 +199,7 @@ def _tried(
                 seen.failed[line.key] = found[0]
         stage.result(f"failed: {found[0].what}")
     if failed.code is ExitCode.PROOF_FAILED:
+        seen.stopped = tuple(found)
         raise failed
 
 
