@@ -10,17 +10,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from tests.unit.test_verdict import EXACT, measured, reference
 from tests.unit.validated import demo
 
 from fairlead import launch
 from fairlead.cli.validate import _data
+from fairlead.data.generate import DataSet, generate
+from fairlead.data.shards import Rows, read
+from fairlead.data.write import write_shard
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.launch import LaunchResult, RankExit
 from fairlead.progress import Silent
 from fairlead.report.validation import render
-from fairlead.train import host
+from fairlead.train import host, notfinite
+from fairlead.train.events import EventLog
 from fairlead.train.host import RunOutcome
 from fairlead.validate import chain, faults, links, pairs
 from fairlead.validate.evidence import Bounds, Culprit, Evidence
@@ -289,3 +294,17 @@ def test_of_two_nodes_one_way_is_held_against_the_other() -> None:
     for taken in ((quick, quick), (slow_ones, slow_ones), (unsteady, quick)):
         found = pairs.two_ways(("a", "b"), (0, 2), taken, 2.0)
         assert not found.culprits and found.answer is Answer.UNKNOWN and "one link" in found.reason
+
+
+def test_nan_is_traced_to_its_file(tmp_path: Path) -> None:
+    few = DataSet(24, 2, per_shard=8, kind="hep", format="tfrecord", size=16)
+    generate(few, tmp_path, 1, EventLog(None))
+    rows = Rows(tmp_path, "train", 0, 1)
+    whole = read(rows.spans[1])
+    assert notfinite._data(whole, rows) == ""
+    inputs = np.array(whole.inputs)
+    inputs[3:5, 0, 0, 0] = (np.nan, np.inf)
+    bad = dataclasses.replace(whole, inputs=inputs)
+    write_shard(rows.spans[1].path, bad, "with NaN", "hep")
+    said = notfinite._data(bad, rows)
+    assert said.startswith("2 of 8 samples") and said.endswith(f"as {rows.spans[1].path} has")
