@@ -86,7 +86,7 @@ def lines(found: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
 
 def over(found: dict[str, Any], what: str) -> list[dict[str, Any]]:
     """Lines of large messages between nodes, of as many repeats as say something."""
-    every = [m for m in lines(found, what=what) if m["nodes"] > 1 and m["bytes"] >= 128 << 10]
+    every = [m for m in lines(found, what=what) if m["nodes"] > 1 and m["bytes"] >= 1 << 20]
     judged = [m for m in every if len(m["samples"]) >= stats.FEWEST]
     assert judged, every
     return judged

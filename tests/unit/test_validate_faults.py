@@ -177,12 +177,12 @@ def between(
 
 
 def test_link_between_two_is_named_where_all_its_large_messages_are_slow() -> None:
-    lines = [pingpong(1, 8), pingpong(9, 1 << 18), pingpong(12, 1 << 20), pingpong(1, 1 << 20, 1)]
+    lines = [pingpong(1, 8), pingpong(9, 1 << 20), pingpong(12, 1 << 22), pingpong(1, 1 << 22, 1)]
     found = between(lines)
     assert found and found.name == "link between a and b" and found.hosts == ("a", "b")
     assert found.times == pytest.approx(12) and found.from_nodes == 2
-    assert "1024 KiB one way took 12.6 ms" in found.seen and "reference" in found.seen
-    assert between([*lines, pingpong(1, 1 << 19)]) is None
+    assert "4096 KiB one way took 50.3 ms" in found.seen and "reference" in found.seen
+    assert between([*lines, pingpong(1, 1 << 21)]) is None
     assert between(lines[:1]) is None
     assert between(lines, ("a", "b", "c")) is None
     assert between(lines, culprits=(Culprit("processor of a", "", 2.0, ("a",)),)) is None

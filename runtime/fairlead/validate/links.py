@@ -13,9 +13,8 @@ from fairlead.validate import because, stats
 from fairlead.validate.evidence import Culprit, Evidence
 from fairlead.validate.model import Expected, Measurement, State, Verdict, What
 
-LARGE = (
-    64 << 10
-)  # bytes, from which a link's bandwidth shows, and not its latency or a turn of another process
+# Bytes, from which a link's bandwidth shows, and not its latency or a turn of another process.
+LARGE = 1 << 20
 
 
 def between_two(

@@ -28,7 +28,7 @@ OPERATIONS = ("pingpong", "allreduce", "broadcast")
 _CALLS = 1000  # of a sample at most
 _MEMORY = 8 << 20  # bytes of a sample's messages at most, unless one is larger
 _NAMED = 20  # wrong answers that are listed
-_SHORT_S = 0.5  # a sample
+_SHORT_S = 1.0  # a sample
 
 Team: TypeAlias = Any  # mpi4py's communicator
 
