@@ -376,8 +376,8 @@ def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:
 
 
 def on_host(where: str, hosts: Mapping[int, str]) -> str:
-    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known."""
-    named = re.match(r"rank (\d+)", where)
+    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known and not told yet."""
+    named = re.match(r"rank (\d+)(?! on )\b", where)
     host = hosts.get(int(named[1])) if named else None
     return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
 

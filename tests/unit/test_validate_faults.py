@@ -10,22 +10,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from tests.unit.test_verdict import EXACT, measured, reference
 from tests.unit.validated import demo
 
 from fairlead import launch
 from fairlead.cli.validate import _data
+from fairlead.data.generate import DataSet, generate
+from fairlead.data.shards import Rows, read
+from fairlead.data.write import write_shard
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.launch import LaunchResult, RankExit
 from fairlead.progress import Silent
 from fairlead.report.validation import render
-from fairlead.train import host
+from fairlead.train import host, notfinite
+from fairlead.train.events import EventLog
 from fairlead.train.host import RunOutcome
 from fairlead.validate import chain, faults, links, pairs
 from fairlead.validate.evidence import Bounds, Culprit, Evidence
 from fairlead.validate.found import Answer, Kind
 from fairlead.validate.model import Machine, Measurement, State, Validation, Way, What
+from fairlead.validate.reference import save
 from fairlead.validate.verdict import exit_code, headline, judge
 
 KILLED = error("rank 1 failed first: killed by SIGKILL", where="a training: rank 1 on n0, in step 3", check="rank-failed")  # fmt: skip
@@ -66,6 +72,16 @@ def test_faults_are_in_the_order_of_what_they_make_worthless() -> None:
     for seed in range(20):
         mixed = random.Random(seed).sample(IN_ORDER, len(IN_ORDER))
         assert faults.ranked(mixed) == IN_ORDER
+
+
+def test_fault_that_ended_the_validation_is_first_whatever_it_is() -> None:
+    assert faults.ranked(IN_ORDER, [ODD]) == (ODD, *(f for f in IN_ORDER if f != ODD))
+
+
+def test_references_are_not_kept_of_a_machine_where_something_broke() -> None:
+    with pytest.raises(FairleadError) as caught:
+        save(validation(KILLED, measurements=[measured()]))
+    assert "something broke: rank 1 failed first" in caught.value.findings[0].why
 
 
 def test_fault_of_several_steps_is_told_once_and_who_is_slow_is_none() -> None:
@@ -161,12 +177,12 @@ def between(
 
 
 def test_link_between_two_is_named_where_all_its_large_messages_are_slow() -> None:
-    lines = [pingpong(1, 8), pingpong(9, 1 << 18), pingpong(12, 1 << 20), pingpong(1, 1 << 20, 1)]
+    lines = [pingpong(1, 8), pingpong(9, 1 << 20), pingpong(12, 1 << 22), pingpong(1, 1 << 22, 1)]
     found = between(lines)
     assert found and found.name == "link between a and b" and found.hosts == ("a", "b")
     assert found.times == pytest.approx(12) and found.from_nodes == 2
-    assert "1024 KiB one way took 12.6 ms" in found.seen and "reference" in found.seen
-    assert between([*lines, pingpong(1, 1 << 19)]) is None
+    assert "4096 KiB one way took 50.3 ms" in found.seen and "reference" in found.seen
+    assert between([*lines, pingpong(1, 1 << 21)]) is None
     assert between(lines[:1]) is None
     assert between(lines, ("a", "b", "c")) is None
     assert between(lines, culprits=(Culprit("processor of a", "", 2.0, ("a",)),)) is None
@@ -223,12 +239,15 @@ def tried(cause: Exception, seen: chain.Seen) -> None:
 
 
 def test_step_that_fails_leaves_a_line_with_its_reason() -> None:
-    seen = chain.Seen()
+    seen = chain.Seen(placed=("n0", "n1"))
     tried(fail("it broke", where="/d", why="so", check="data-damaged"), seen)
     tried(OSError(errno.ENOSPC, "No space left on device", "/o/x.json"), seen)
     assert [m.key for m in seen.measurements] == ["input container 1r1n hepcnn"]
     assert seen.failed["input container 1r1n hepcnn"].where == "input: /d"
     assert [f.check for f in seen.findings] == ["data-damaged", "output-unwritable"]
+    for where in ("rank 1, killed", "rank 1 on n1, killed"):
+        tried(fail("it died", where=where, check="rank-died"), seen)
+        assert seen.findings.pop().where == "input: rank 1 on n1, killed"
     assert "No space left" in seen.findings[1].why and "/o/x.json" in seen.findings[1].where
     with pytest.raises(FairleadError):
         tried(fail("another MPI", check="planned-file", code=ExitCode.PROOF_FAILED), seen)
@@ -275,3 +294,17 @@ def test_of_two_nodes_one_way_is_held_against_the_other() -> None:
     for taken in ((quick, quick), (slow_ones, slow_ones), (unsteady, quick)):
         found = pairs.two_ways(("a", "b"), (0, 2), taken, 2.0)
         assert not found.culprits and found.answer is Answer.UNKNOWN and "one link" in found.reason
+
+
+def test_nan_is_traced_to_its_file(tmp_path: Path) -> None:
+    few = DataSet(24, 2, per_shard=8, kind="hep", format="tfrecord", size=16)
+    generate(few, tmp_path, 1, EventLog(None))
+    rows = Rows(tmp_path, "train", 0, 1)
+    whole = read(rows.spans[1])
+    assert notfinite._data(whole, rows) == ""
+    inputs = np.array(whole.inputs)
+    inputs[3:5, 0, 0, 0] = (np.nan, np.inf)
+    bad = dataclasses.replace(whole, inputs=inputs)
+    write_shard(rows.spans[1].path, bad, "with NaN", "hep")
+    said = notfinite._data(bad, rows)
+    assert said.startswith("2 of 8 samples") and said.endswith(f"as {rows.spans[1].path} has")

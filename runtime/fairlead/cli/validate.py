@@ -213,11 +213,12 @@ def validate(
     ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog, recorder)}
     seen = chain.Seen()
     if native is not None and host is not None:
-        placed = lambda: dict(enumerate(seen.placed))  # noqa: E731
-        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, placed, recorder)
+        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
     chain.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
     code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)
+    if seen.stopped:
+        return ExitCode.PROOF_FAILED
     unlaunched = set(seen.codes) == {ExitCode.LAUNCH_FAILED} and not any(
         m.samples for m in seen.measurements
     )
@@ -340,7 +341,7 @@ def _judged(
         seen.steps,
         seen.steps_of,
         proved.of(shown) if shown else None,
-        faults.ranked(amiss),
+        faults.ranked(amiss, seen.stopped),
     )
 
 

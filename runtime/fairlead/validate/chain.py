@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from fairlead import launch as launching
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.models import registry
 from fairlead.paths import atomic_write
@@ -88,6 +89,7 @@ class Seen:
         findings: what went wrong or could not be done.
         failed: why a line has no samples, by its key.
         codes: what steps that failed would have ended a launch with.
+        stopped: why the proof did not hold, which ends all; empty where it did.
         memory, disk: bounds that were measured.
         steps_of: the key of the training that ``steps`` are of.
         runs: trainings in the container, by model, for :mod:`fairlead.projection`.
@@ -102,6 +104,7 @@ class Seen:
     findings: list[Finding] = field(default_factory=list)
     failed: dict[str, Finding] = field(default_factory=dict)
     codes: list[ExitCode] = field(default_factory=list)
+    stopped: tuple[Finding, ...] = ()
     memory: Bound | None = None
     disk: Bound | None = None
     steps: tuple[StepTimes, ...] = ()
@@ -181,7 +184,12 @@ def _tried(
             failed = faults.unwritten(exc)
         else:
             return
-        found = [replace(f, where=f"{title}: {f.where}") for f in failed.findings]
+        # A rank that died before MPI had started has told no host; where it is, earlier launches say.
+        hosts = dict(enumerate(seen.placed))
+        found = [
+            replace(f, where=f"{title}: {launching.on_host(f.where, hosts)}")
+            for f in failed.findings
+        ]
         seen.findings += found
         seen.codes.append(failed.code)
         there = {m.key for m in seen.measurements}
@@ -191,6 +199,7 @@ def _tried(
                 seen.failed[line.key] = found[0]
         stage.result(f"failed: {found[0].what}")
     if failed.code is ExitCode.PROOF_FAILED:
+        seen.stopped = tuple(found)
         raise failed
 
 
@@ -339,13 +348,16 @@ def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
         # All that it takes: of a pair both, and for a link another node to talk to.
         nodes = max((seen.hosts.index(n) + 1 for n in one.names if n in seen.hosts), default=1)
         nodes = nodes if one.kind is Kind.COMPUTE else max(nodes, 2)
+        only = one.kind is Kind.PAIR and len(seen.hosts) == 2
+        against = "the other way" if only else "its like"
+        who = f"{what} {name}{ranks}"
         seen.culprits.append(
-            Culprit(f"{what} {name}{ranks}", one.evidence, one.times_slower, one.names, nodes)
+            Culprit(who, one.evidence, one.times_slower, one.names, nodes, against)
         )
         seen.findings.append(
             Finding(
                 Severity.WARNING,
-                f"{what} {name}{ranks} is {one.times_slower:.1f} times slower than the others",
+                f"{who} is {one.times_slower:.1f} times slower than {'the other way' if only else 'the others'}",
                 name, one.evidence, one.remedy, "validate-slow",
             )
         )  # fmt: skip

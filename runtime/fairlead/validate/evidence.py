@@ -63,6 +63,7 @@ class Culprit:
         times: how many times slower.
         hosts: whose it is.
         from_nodes: nodes of the smallest launch that it takes part in: a job's hosts are filled in order.
+        against: what it was held against, in words.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Culprit:
     times: float
     hosts: tuple[str, ...] = ()
     from_nodes: int = 1
+    against: str = "its like"
 
 
 @dataclass(frozen=True)

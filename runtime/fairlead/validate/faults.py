@@ -8,7 +8,7 @@ with the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from fairlead.findings import FairleadError, Finding, Severity, error, fail
@@ -42,8 +42,9 @@ def is_of_answers(fault: Finding) -> bool:
     return fault.check in _ANSWERS
 
 
-def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Errors before warnings, and of each the most fundamental first.
+def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tuple[Finding, ...]:
+    """Errors before warnings, and of each the most fundamental first; ``stopped``, by which the proof did not hold and
+    the validation ended, before all.
 
     What several steps have met is one fault, told where it was met first, with how many others did. Who is slow is no
     fault of its own: a culprit (:class:`fairlead.validate.evidence.Culprit`) explains lines.
@@ -55,13 +56,14 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             and finding.check != "validate-slow"
         ):
             met.setdefault((finding.check, finding.what, finding.why), []).append(finding)
-    return tuple(sorted(map(_once, met.values()), key=_place))
+    ended = {f.check for f in stopped}
+    return tuple(sorted(map(_once, met.values()), key=lambda f: (f.check not in ended, _place(f))))
 
 
 def unwritten(cause: OSError) -> FairleadError:
-    """A file of the report's folder that could not be written, mostly for want of room."""
+    """A file of the report's folder that is not there or could not be written, mostly for want of room."""
     return fail(
-        "a file cannot be written",
+        "a file of the report's folder cannot be read or written",
         where=str(cause.filename or "the report's folder"),
         why=cause.strerror or str(cause),
         remedy="make room there, or write the report elsewhere: -o FOLDER",

@@ -13,9 +13,8 @@ from fairlead.validate import because, stats
 from fairlead.validate.evidence import Culprit, Evidence
 from fairlead.validate.model import Expected, Measurement, State, Verdict, What
 
-LARGE = (
-    64 << 10
-)  # bytes, from which a link's bandwidth shows, and not its latency or a turn of another process
+# Bytes, from which a link's bandwidth shows, and not its latency or a turn of another process.
+LARGE = 1 << 20
 
 
 def between_two(
@@ -24,7 +23,7 @@ def between_two(
     evidence: Evidence,
     hosts: Sequence[str],
 ) -> Culprit | None:
-    """The link between the only two hosts, where every large ping-pong over it is slow; pure.
+    """The link between the only two hosts, where large ping-pongs over it are slow and none is normal; pure.
 
     Args:
         verdicts: of the measurements, in their order.
@@ -37,13 +36,14 @@ def between_two(
         for m, v in zip(measurements, verdicts, strict=True)
         if m.what is What.PINGPONG and m.nodes == 2 and (m.bytes or 0) >= LARGE and v.expected
     ]
-    if not over or any(v.state is not State.SLOW for _, v, _ in over):
+    slow = [one for one in over if one[1].state is State.SLOW]
+    if not slow or any(v.state is State.NORMAL for _, v, _ in over):
         return None
     if any(because.transport(m, evidence) or because.other_mpi(m, evidence) for m, _, _ in over):
         return None
-    m, v, expected = max(over, key=lambda one: one[0].bytes or 0)
+    m, v, expected = max(slow, key=lambda one: one[0].bytes or 0)
     name = f"link between {hosts[0]} and {hosts[1]}"
-    return Culprit(name, _numbers(m, expected), v.times or 1.0, tuple(hosts), 2)
+    return Culprit(name, _numbers(m, expected), v.times or 1.0, tuple(hosts), 2, "expected")
 
 
 def _numbers(m: Measurement, expected: Expected) -> str:

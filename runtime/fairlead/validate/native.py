@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,19 +68,13 @@ def _unfit(python: Path, why: str) -> FairleadError:
 
 
 def runner(
-    prepared: Prepared,
-    mpi: HostMpi,
-    python: Path,
-    log: Path,
-    hosts_of: Callable[[], Mapping[int, str]] = dict,
-    recorder: Recorder | None = None,
+    prepared: Prepared, mpi: HostMpi, python: Path, log: Path, recorder: Recorder | None = None
 ) -> Runner:
     """A runner that launches every command by ``python`` on this host.
 
     Args:
         mpi: whose library mpi4py shall open.
         log: file that all output of the ranks is added to.
-        hosts_of: the host of each rank, as far as that is known by now.
         recorder: of a timeline, in which the trainings among the launches are.
     """
     cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
@@ -116,7 +110,7 @@ def runner(
         with log.open("rb") as stream:
             stream.seek(start)
             said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-        return RunOutcome(done.code, said, launching.killed(done, hosts_of()))
+        return RunOutcome(done.code, said, launching.killed(done, {}))
 
     return run
 

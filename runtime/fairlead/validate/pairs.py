@@ -47,7 +47,7 @@ class Settings:
         link_threshold, compute_threshold: how many times slower than usual is slow.
         sample_s: seconds of CPU that a kernel's sample takes: more than a few periods of a CPU quota (0.1 s).
         round_s: after which a rank repeats its exchanges of a round no more.
-        limit_s: after which no more rounds of links begin.
+        limit_s: after which no more rounds of links begin, from the first one on.
         compute, links: whether processors, whether links are looked at.
     """
 
@@ -210,7 +210,7 @@ class Conductor:
         self.machines = machines(orders.facts)
         self.crowded = any(len(ranks) > cores for ranks, cores in self.machines)
         self.wrong: list[str] = []
-        self._late = time.monotonic() + settings.limit_s
+        self._late = math.inf
 
     def document(self) -> dict[str, Any]:
         begun, found = time.monotonic(), {}
@@ -218,6 +218,7 @@ class Conductor:
         if self._settings.compute:
             worked = self.worked()
             found["compute"] = find_compute(worked, self._settings.compute_threshold)
+        self._late = time.monotonic() + self._settings.limit_s
         for size in (
             self._settings.bytes if self._settings.links and len(set(self.hosts)) > 1 else ()
         ):

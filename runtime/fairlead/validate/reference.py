@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.findings import ExitCode, FairleadError, Severity, fail
 from fairlead.site import places
 from fairlead.validate import documents, stats
 from fairlead.validate.model import Measurement, State, Validation
@@ -162,7 +162,7 @@ def save(
             far.
         path: the file; by default that of the site in the folder that comes first.
     Raises:
-        FairleadError: exit code 1; answers were wrong, ranks shared cores, lines were slow, or the file cannot be
+        FairleadError: exit code 1; answers were wrong, something broke, ranks shared cores, lines were slow, or the file cannot be
             written.
     """
     site = validation.machine.site
@@ -194,6 +194,8 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
     why, remedy = "", ""
     if wrong := lines(State.WRONG):
         why, remedy = f"wrong answers: {_some(wrong)}", "fairlead doctor"
+    elif broken := [f.what for f in validation.faults if f.severity is Severity.ERROR]:
+        why, remedy = f"something broke: {_some(broken)}", "mend that first"
     elif not any(len(m.samples) >= stats.FEWEST for m in validation.measurements):
         why = f"no line has {stats.FEWEST} repeats or more"
         remedy = "the same command with more repeats"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fairlead.paths import atomic_write
+from fairlead.validate import stats
 from fairlead.validate.answers import Buffers, Wrong
 from fairlead.validate.model import Measurement, Way, What
 from fairlead.validate.orders import Orders, machines, told
@@ -27,6 +28,7 @@ OPERATIONS = ("pingpong", "allreduce", "broadcast")
 _CALLS = 1000  # of a sample at most
 _MEMORY = 8 << 20  # bytes of a sample's messages at most, unless one is larger
 _NAMED = 20  # wrong answers that are listed
+_SHORT_S = 1.0  # a sample
 
 Team: TypeAlias = Any  # mpi4py's communicator
 
@@ -235,8 +237,10 @@ class Sweep:
         few = calls_of(self._settings.sample_s / 4, cost(-2, 1), point.bytes)
         calls = calls_of(self._settings.sample_s, cost(-1, few), point.bytes)
         seconds = [sample(0, calls)]
+        # Fewer than these say nothing. Where they come in time, a link that is slow is no reason to stop before.
+        least = stats.FEWEST if calls * seconds[0] * per_call < _SHORT_S else 1
         for repeat in range(1, self._settings.repeats):
-            if not team.bcast(time.monotonic() < late):
+            if not team.bcast(time.monotonic() < late or repeat < least):
                 break
             seconds.append(sample(repeat, calls))
         return Part(calls, tuple(seconds), tuple(wrong), count)

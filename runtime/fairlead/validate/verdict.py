@@ -299,9 +299,8 @@ def _of_lines(validation: Validation) -> str:
 
 
 def _named(culprit: Culprit) -> str:
-    return (
-        f"{culprit.name[:1].upper()}{culprit.name[1:]} is {culprit.times:.2g} × as slow as its like"
-    )
+    name = culprit.name[:1].upper() + culprit.name[1:]
+    return f"{name} is {culprit.times:.2g} × as slow as {culprit.against}"
 
 
 def _times(value: float) -> str:
