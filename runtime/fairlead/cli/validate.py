@@ -230,6 +230,7 @@ def _judged(
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
+    from fairlead.report.compose import digests
     from fairlead.validate import bounds, chain, history, proved, reference, verdict
     from fairlead.validate.evidence import Evidence
     from fairlead.validate.model import Machine, Validation
@@ -255,11 +256,11 @@ def _judged(
     measurements = tuple(seen.measurements)
     verdicts = verdict.judge(measurements, reference.load(site.name).by_key, known, evidence)
     facts = chain.facts(
-        str(prepared.image.record.get("tree_digest", "")),
         {
             "MPI": plan.planned_title,
-            "engine": f"{plan.engine.kind} {plan.engine.version}",
+            "engine": f"{plan.engine.kind} {plan.engine.version}".strip(),
             "launcher": plan.launcher.path,
+            **{fact.name: fact.value for fact in digests(prepared)},
         },
     )
     return Validation(

@@ -431,14 +431,9 @@ def load() -> float | None:
         return None
 
 
-def facts(image_digest: str, more: Mapping[str, str]) -> dict[str, str]:
+def facts(more: Mapping[str, str]) -> dict[str, str]:
     """What explains a difference between two validations."""
-    return {
-        "kernel": platform.release(),
-        "processor": _processor(),
-        "image digest": image_digest,
-        **more,
-    }
+    return {"kernel": platform.release(), "processor": _processor(), **more}
 
 
 def _processor() -> str:
