@@ -282,13 +282,6 @@ def test_rules_of_a_step_need_large_shares_and_the_larger_speaks() -> None:
     )
 
 
-def test_rule_throttled_needs_a_low_clock() -> None:
-    hot = Clock("n1", 1400.0, 2600.0)
-    found = because.throttled(MESSAGES, Evidence(clocks=(Clock("n0", 2500.0, 2600.0), hot)))
-    assert found and "n1 runs at 1400 of 2600 MHz" in found.text
-    assert because.throttled(MESSAGES, Evidence(clocks=(Clock("n0", 2500.0, 2600.0),))) is None
-
-
 def test_rule_busy_needs_load() -> None:
     assert because.busy(MESSAGES, Evidence(cores=4, load=3.0))
     assert because.busy(MESSAGES, Evidence(cores=64, load=3.0)) is None
@@ -301,6 +294,7 @@ def test_reason_first_of_several_and_none_without_evidence() -> None:
         transports={"native": "ofi: tcp"},
         accepted=("cxi",),
         culprits=(Culprit("node n1", "slow", 2.0),),
+        clocks=(Clock("n1", throttled=3),),
         load=9.0,
     )
     crowd = measured(ranks=4)
@@ -309,6 +303,10 @@ def test_reason_first_of_several_and_none_without_evidence() -> None:
     assert "node n1" in because.reason(crowd, every).text
     every = dataclasses.replace(every, culprits=())
     assert "share 1 core" in because.reason(crowd, every).text
+    every = dataclasses.replace(every, cores=16)
+    assert "slowed down for heat 3 times" in because.reason(crowd, every).text
+    every = dataclasses.replace(every, clocks=())
+    assert "load of 9.0" in because.reason(crowd, every).text
     assert because.reason(crowd, Evidence()).text == "nothing that was looked at explains it"
 
 

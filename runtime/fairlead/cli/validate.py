@@ -250,6 +250,7 @@ def _judged(
         planned_mpi=plan.planned_title if plan.host is not None else "",
         shares=seen.shares,
         culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
+        clocks=seen.clocks,
         findings=(*ill, *seen.findings),
         load=load,
     )

@@ -22,6 +22,7 @@ from fairlead.report.rows import ORDER, WORD, Table, as_csv, groups, tables
 from fairlead.report.words import amount, count, label, milliseconds, model_title, percent, size
 from fairlead.report.write import require_tools
 from fairlead.validate import documents, stats
+from fairlead.validate.evidence import Clock
 from fairlead.validate.model import (
     SCHEMA,
     SCHEMA_VERSION,
@@ -145,10 +146,29 @@ def render(validation: Validation) -> str:
         ranks=ranks[:_RANKS_SHOWN],
         ranks_hidden=len(ranks[_RANKS_SHOWN:]),
         steps_of=label(steps_of) if steps_of else "",
+        clocks=_clocks(validation.evidence.clocks),
         digests={k: x for k, x in facts.items() if _is_digest(k)},
         facts={k: x for k, x in facts.items() if not _is_digest(k)},
         fairlead_version=__version__,
     )
+
+
+def _clocks(found: Sequence[Clock]) -> str:
+    """What processors said of themselves while ranks computed."""
+    rates = [c.seen_mhz for c in found if c.seen_mhz]
+    sold = sorted({c.nominal_mhz for c in found if c.nominal_mhz})
+    hot = [f"{c.host} {count(c.throttled, 'time')}" for c in found if c.throttled]
+    said = []
+    if rates:
+        low, high = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+        said.append(f"{low if low == high else f'{low} to {high}'} MHz while ranks computed")
+        said[0] += f", {' and '.join(f'{mhz:,.0f}' for mhz in sold)} nominal" if sold else ""
+    if hot:
+        more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
+        said.append(f"slowed down for heat: {', '.join(hot[:3])}{more}")
+    elif any(c.throttled is not None for c in found):
+        said.append("none was slowed down for heat")
+    return "; ".join(said) or "cannot tell: no clock and no counter of heat could be read"
 
 
 def _count(validation: Validation, state: State) -> int:

@@ -24,8 +24,9 @@ from fairlead.projection.runs import SmallRun
 from fairlead.train import host as training
 from fairlead.train.host import Runner, TrainOptions
 from fairlead.train.model import WorkerResult
-from fairlead.validate import pairs, sweeps
-from fairlead.validate.evidence import Bound, Culprit, Shares
+from fairlead.validate import pairs, processors, sweeps
+from fairlead.validate.compute import worked_of
+from fairlead.validate.evidence import Bound, Clock, Culprit, Shares
 from fairlead.validate.found import Kind
 from fairlead.validate.model import Measurement, StepTimes, Way, What
 
@@ -90,6 +91,7 @@ class Seen:
     mpis: dict[str, str] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
     culprits: list[Culprit] = field(default_factory=list)
+    clocks: tuple[Clock, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     memory: Bound | None = None
     disk: Bound | None = None
@@ -263,7 +265,9 @@ def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
         json.dump(asdict(settings), stream)
     words = ["python3", "-m", "fairlead.validate.pairs", "--config", str(config)]
     training.launch(run, wish.most, words, [wish.out])
-    outcome = pairs.outcomes(json.loads(Path(settings.out).read_text()))["all"]
+    document = json.loads(Path(settings.out).read_text())
+    seen.clocks = processors.clocks([worked_of(one) for one in document["samples"]], seen.hosts)
+    outcome = pairs.outcomes(document)["all"]
     for one in outcome.culprits:
         name = " - ".join(one.names)
         what = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}[one.kind]
