@@ -236,9 +236,9 @@ def test_intervals_and_factors_are_said_as_people_do() -> None:
         "1.27 × slower",
         "1.69 × faster",
         "as usual",
-        "93.00 × slower",
+        "93.0 × slower",
     ]
-    assert [milliseconds(v) for v in (1249.4, 12.3, 2.36, 0.02)] == ["1,249 ms", "12 ms", "2.4 ms", "0.02 ms"]  # fmt: skip
+    assert [milliseconds(v) for v in (1249.4, 12.3, 2.36, 0.02, 0.0)] == ["1,249 ms", "12 ms", "2.4 ms", "0.02 ms", "0 ms"]  # fmt: skip
 
 
 def test_labels_say_what_where_and_how() -> None:
@@ -260,9 +260,9 @@ def test_labels_say_what_where_and_how() -> None:
 def test_lines_that_are_not_normal_are_open_and_the_others_are_counted() -> None:
     drawn = tables(FULL)
     assert [t.title for t in drawn][:3] == [
-        "Training of ResNet-50 v2, by srun",
-        "Allreduce by MPI itself, by srun",
-        "Pingpong, one way, by srun",
+        "Training of ResNet-50 v2, under srun",
+        "Allreduce by MPI itself, under srun",
+        "Pingpong, one way, under srun",
     ]
     assert [t.amiss for t in drawn[:2]] == [True, False]
     assert drawn[0].counts == (("warning", "slow", 2), ("ok", "normal", 12))

@@ -112,9 +112,11 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
         counts[-1] * 1.12,
         tuple((float(c), str(c)) for c in _thinned(counts)),
     )
-    ideal_line = Series(
-        "ideal", tuple((float(c), one * c) for c in counts), "ideal", (), marks=False
+    # Each way's efficiency is held against its own start; of speeds there is one line.
+    whose = (
+        f"ideal, from {name_of(Way.NATIVE)}" if len(rows) > 1 and Way.NATIVE in rows else "ideal"
     )
+    ideal_line = Series(whose, tuple((float(c), one * c) for c in counts), "ideal", (), marks=False)
     every = [y for s in [*lines, ideal_line] for _, y in s.points]
     top = max(
         105.0,
@@ -125,7 +127,7 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
     shares = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, step))
     axis = Axis("", 0, top, shares, log=False, words="{:.1f} %".format)
     full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", (), marks=False)
-    legend = (*((s.style, s.name) for s in lines), ("ideal", "ideal"))
+    legend = tuple((s.style, s.name) for s in lines)
     last = efficiency(validation, Way.CONTAINER) or efficiency(validation, Way.NATIVE)
     share = last.get((model, counts[-1]))
     said = f": {percent(share)} of ideal on {counts[-1]} ranks" if share else ""
@@ -137,7 +139,7 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
             chart(
                 ranks, speed, [ideal_line, *lines], f"Speed of {title} against ranks{said}", crowded
             ),
-            legend,
+            (*legend, ("ideal", whose)),
         ),
         Figure(
             f"Efficiency of {title}",
@@ -145,7 +147,7 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
             chart(
                 ranks, axis, [full, *parts], f"Efficiency of {title} against ranks{said}", crowded
             ),
-            legend,
+            (*legend, ("ideal", "ideal")),
         ),
     )
 
@@ -165,17 +167,22 @@ def _thinned(counts: Sequence[int]) -> Sequence[int]:
 
 
 def bandwidths(validation: Validation, what: What) -> tuple[Figure, ...]:
-    """Bytes over time against size, of the most ranks, beside what was expected: a figure for each that carried them.
+    """Bytes over time against size, beside what was expected: a figure for each that carried them.
 
-    What has fewer than three sizes is left out.
+    Of the most ranks that have a core each; where all share cores, of the most. What has fewer than three sizes is left
+    out.
     """
     found = [m for m in validation.measurements if m.what is what and m.bytes and m.samples]
     if not found:
         return ()
-    most = max((m.nodes, m.ranks, m.launcher) for m in found)
+
+    def place(m: Measurement) -> tuple[bool, int, int, str]:
+        return not m.crowded, m.nodes, m.ranks, m.launcher
+
+    most = max(map(place, found))
     groups: dict[str, list[Measurement]] = {}
     for m in found:
-        if (m.nodes, m.ranks, m.launcher) == most:
+        if place(m) == most:
             groups.setdefault(m.subject, []).append(m)
     drawn = (_bandwidth(validation, groups[name]) for name in sorted(groups))
     return tuple(figure for figure in drawn if figure)
@@ -231,6 +238,7 @@ def _bandwidth(validation: Validation, found: Sequence[Measurement]) -> Figure |
     )
     by = subject(found[0]) if what is not What.PINGPONG else ""
     where = f"{count(ranks, 'rank')} on {count(nodes, 'node')}"
+    where += ", sharing cores" if found[0].crowded else ""
     title = f"{what.value.capitalize()}{f' by {by}' if by else ''}, {where}"
     up = decades(heights, "", lambda value: amount(value, "B/s"))
     up = replace(up, ticks=tuple((v, _round(words)) for v, words in up.ticks))

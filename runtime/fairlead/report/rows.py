@@ -12,6 +12,7 @@ from fairlead.report.words import (
     amount,
     between,
     count,
+    digits,
     label,
     model_title,
     name_of,
@@ -135,7 +136,7 @@ def tables(validation: Validation) -> tuple[Table, ...]:
     for number, (m, v) in enumerate(pairs):
         told = m.what in _OF or (m.what is What.PINGPONG and few)
         title = _title(m) if told else _TITLES[m.what]
-        title += f", by {m.launcher}" if m.launcher else ""
+        title += f", under {m.launcher}" if m.launcher else ""
         titles.setdefault(title, []).append(_row(m, v, told, number < _STRIPS))
     return tuple(_table(title, rows) for title, rows in titles.items())
 
@@ -203,7 +204,7 @@ def slower(times: float) -> str:
     """Against what is normal: ``1.27 × slower``, ``1.69 × faster``, ``as usual`` within 2 %."""
     if 0.98 <= times <= 1.02:
         return "as usual"
-    return f"{times:.2f} × slower" if times > 1 else f"{1 / times:.2f} × faster"
+    return f"{digits(times)} × slower" if times > 1 else f"{digits(1 / times)} × faster"
 
 
 def as_csv(validation: Validation) -> str:

@@ -221,7 +221,7 @@ def _numbers(validation: Validation) -> tuple[Number, ...]:
         m for m in validation.measurements if m.what is What.ALLREDUCE and m.bytes and m.samples
     ]
     if large:
-        m = max(large, key=lambda m: (m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
+        m = max(large, key=lambda m: (not m.crowded, m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
         rate = (m.bytes or 0) / stats.summarize(m.samples).median
         value, unit = amount(rate, "B/s").split(" ")
         found.append(

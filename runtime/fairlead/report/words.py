@@ -18,21 +18,24 @@ def amount(value: float, unit: str) -> str:
     if unit == "s":
         for name, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
             if value >= _ROUNDED * scale:
-                return f"{_digits(value / scale)} {name}"
-        return f"{_digits(value / 1e-9)} ns"
+                return f"{digits(value / scale)} {name}"
+        return f"{digits(value / 1e-9)} ns"
     if unit == "B/s":
         for name, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
             if value >= _ROUNDED * scale:
-                return f"{_digits(value / scale)} {name}"
-    return f"{_digits(value)} {unit}"
+                return f"{digits(value / scale)} {name}"
+    return f"{digits(value)} {unit}"
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
+    """Three of them, or all of a whole number: ``0.500``, ``27.0``, ``1,249``."""
     return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
 
 
 def milliseconds(value: float) -> str:
     """Of a step: ``1,249 ms``, ``12 ms``, ``0.3 ms``."""
+    if value < 0.005:
+        return "0 ms"
     return f"{value:,.{0 if value >= 10 else 1 if value >= 0.1 else 2}f} ms"
 
 
