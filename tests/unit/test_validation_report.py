@@ -182,6 +182,20 @@ def test_heat_map_of_many_ranks_stays_small() -> None:
     assert sum(rows for _, rows, _ in found.rows) == 64
 
 
+def test_row_of_many_ranks_is_named_by_the_slow_one_among_them() -> None:
+    steps = times(np.random.default_rng(2), 20, None)
+    many = []
+    for r in range(1024):
+        one = dataclasses.replace(steps[r % 64], rank=r, host=f"n{r // 4:03}.hpc.example")
+        slow = tuple(1.6 * s for s in one.backward_s)
+        many.append(dataclasses.replace(one, backward_s=slow) if r // 4 == 77 else one)
+    found = figures.heat_map(many)
+    assert found and [row[0] for row in found.rows if row[2]] == ["n077"]
+    bars = figures.split(many)
+    assert bars[0].name == "n077" and "hpc.example" not in " ".join(b.name for b in bars)
+    assert figures.short(["a.one", "b.two"]) == ["a.one", "b.two"]
+
+
 def test_step_split_is_by_rank_by_node_or_by_the_slowest() -> None:
     steps = times(np.random.default_rng(1), 20, 5)
     assert [b.name for b in figures.split(steps[:8])] == [f"rank {r}" for r in range(8)]

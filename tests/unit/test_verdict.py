@@ -323,6 +323,17 @@ def test_demo_bad_node_is_named_with_and_without_references() -> None:
     assert efficiency(well, Way.NATIVE)["resnet50", 64] == pytest.approx(0.88, abs=0.03)
 
 
+def test_headline_counts_one_as_one() -> None:
+    slow = measured(samples=(2.0,) * 6)
+    one = demo(bad_node=None, repeats=6, steps=2)
+    verdicts = [v for v in one.verdicts if v.state is State.NORMAL][:1]
+    made = dataclasses.replace(one, verdicts=tuple(verdicts), measurements=(slow,))
+    assert headline(made) == "As fast as it should be: 1 of 1 line is normal."
+    bad = dataclasses.replace(verdicts[0], state=State.SLOW, times=1.82)
+    made = dataclasses.replace(made, verdicts=(bad, *verdicts))
+    assert headline(made) == "1 of 2 lines is slow, 1.8 × slower than it should be."
+
+
 def test_headline_of_each_state() -> None:
     def said(measurements, evidence=Evidence(), references=None) -> str:  # noqa: B008
         found = judge(measurements, references or {}, NOTHING, evidence)

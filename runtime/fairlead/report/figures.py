@@ -295,8 +295,8 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
     if not steps:
         return ()
     groups: dict[str, list[StepTimes]] = {}
-    for one in steps:
-        name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else one.host
+    for one, host in zip(steps, short([one.host for one in steps]), strict=True):
+        name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else host
         groups.setdefault(name, []).append(one)
     found = {name: _medians(group) for name, group in groups.items()}
     if len(found) > _MOST_BARS:
@@ -349,33 +349,45 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
     pooled = np.maximum.reduceat(busy, np.arange(0, ranks, tall), axis=0)
     pooled = np.maximum.reduceat(pooled, np.arange(0, total, wide), axis=1)
     levels = np.searchsorted(LEVELS, pooled / usual, side="right")
-    slow = {
-        _name(ordered, i)
-        for i, mine in enumerate(np.median(busy, axis=1))
-        if mine > LEVELS[0] * usual
-    }
+    names = _names(ordered)
+    late = np.median(busy, axis=1) > LEVELS[0] * usual
+    slow = {name for name, so in zip(names, late, strict=True) if so}
+    # Of the ranks of a row, one that is slow gives it its name.
+    rows = [
+        next((names[r] for r in range(i, min(i + tall, ranks)) if late[r]), names[i])
+        for i in range(0, ranks, tall)
+    ]
     thinned = [
         f"{tall} ranks a row" if tall > 1 else "",
         f"{wide} steps a column" if wide > 1 else "",
     ]
     how = "; ".join(filter(None, thinned))
-    words = f"What each of {ranks} ranks needed itself for each of {total:,} steps; all else is waiting for others."
+    words = f"What each of {ranks:,} ranks needed itself for each of {total:,} steps; all else is waiting for others."
     if how:
         words += f" Drawn with {how}: the longest of them."
     marks = [round(i * (total - 1) / 4) for i in range(5)] if total > 8 else [0, total - 1]
     return HeatMap(
         heat(levels.tolist(), words),
-        tuple(_labels([_name(ordered, i) for i in range(0, ranks, tall)], slow)),
+        tuple(_labels(rows, slow)),
         tuple((100 * (m + 0.5) / total, f"{m + 1:,}") for m in marks),
         words,
         tuple(1000 * usual * level for level in LEVELS),
     )
 
 
-def _name(ordered: Sequence[StepTimes], number: int) -> str:
-    """Of a row: its rank where there are few and one host, else its host."""
-    alone = len(ordered) <= _MOST_BARS and len({one.host for one in ordered}) == 1
-    return f"rank {ordered[number].rank}" if alone else ordered[number].host
+def _names(ordered: Sequence[StepTimes]) -> list[str]:
+    """Of rows: ranks where there are few on one host, else hosts."""
+    hosts = short([one.host for one in ordered])
+    if len(ordered) <= _MOST_BARS and len(set(hosts)) == 1:
+        return [f"rank {one.rank}" for one in ordered]
+    return hosts
+
+
+def short(hosts: Sequence[str]) -> list[str]:
+    """Without the domain, where all have the same."""
+    if len({host.partition(".")[2] for host in hosts}) == 1:
+        return [host.partition(".")[0] for host in hosts]
+    return list(hosts)
 
 
 def _labels(hosts: Sequence[str], slow: set[str]) -> list[tuple[str, int, bool]]:

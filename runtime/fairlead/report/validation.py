@@ -146,11 +146,19 @@ def render(validation: Validation) -> str:
         ranks=ranks[:_RANKS_SHOWN],
         ranks_hidden=len(ranks[_RANKS_SHOWN:]),
         steps_of=label(steps_of) if steps_of else "",
+        hosts=_hosts(validation.machine.hosts),
         clocks=_clocks(validation.evidence.clocks),
         digests={k: x for k, x in facts.items() if _is_digest(k)},
         facts={k: x for k, x in facts.items() if not _is_digest(k)},
         fairlead_version=__version__,
     )
+
+
+def _hosts(names: Sequence[str], most: int = 16) -> str:
+    """All of a few; of many the first and the last."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{count(len(names), 'host')}, {names[0]} to {names[-1]}"
 
 
 def _clocks(found: Sequence[Clock]) -> str:
@@ -304,9 +312,6 @@ def _ranks(validation: Validation) -> tuple[ProofLine, ...]:
         ranks = list(alike)
         first, last = ranks[0], ranks[-1]
         name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"
-        hosts = list(dict.fromkeys(r.host for r in ranks))
-        told = ", ".join(hosts)
-        if len(hosts) > 3:
-            told = f"{len(hosts)} hosts, {hosts[0]} to {hosts[-1]}"
-        rows.append(ProofLine(name, told, first))
+        hosts = tuple(dict.fromkeys(r.host for r in ranks))
+        rows.append(ProofLine(name, _hosts(hosts, 3), first))
     return tuple(sorted(rows, key=lambda row: row.saw.as_planned))

@@ -244,14 +244,16 @@ def headline(validation: Validation) -> str:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        return f"{count[state]} {of} are slow, the worst {_times(most.times or 1)} × slower than it should be."
+        said = "is slow," if count[state] == 1 else "are slow, the worst"
+        return f"{count[state]} {of} {said} {_times(most.times or 1)} × slower than it should be."
     found = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
     if found:
         return f"{found.name[:1].upper()}{found.name[1:]} is {found.times:.2g} × as slow as its like, though no line is slow."
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
         told = f"; of {rest} nothing can be told" if rest else ""
-        return f"As fast as it should be: {count[state]} {of} are normal{told}."
+        verb = "is" if count[state] == 1 else "are"
+        return f"As fast as it should be: {count[state]} {of} {verb} normal{told}."
     return "Nothing can be told yet: there is nothing to hold these measurements against."
 
 
