@@ -32,7 +32,10 @@ class Page:
     Attributes:
         requests: URLs that were asked for, the page's own first.
         complaints: what the console and the browser's log said, and exceptions.
+        kind: what of it is shown, for tests of several.
     """
+
+    kind = ""
 
     def __init__(self, to: int, back: int) -> None:
         self._to, self._back = to, os.fdopen(back, "rb")

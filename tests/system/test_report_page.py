@@ -1,7 +1,8 @@
-"""A validation's page in a real browser: nothing is loaded, nothing complains, all of it can be read."""
+"""The pages of a validation and of a training in a real browser: nothing is loaded, nothing complains, all can be read."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import pytest
 from tests.system import browser
+from tests.unit.test_report import example
 from tests.unit.validated import demo, kept
 
+from fairlead.report import write_report
 from fairlead.report.validation import write_validation
 
 pytestmark = pytest.mark.skipif(
@@ -31,7 +34,7 @@ _TEXTS = """
     const box = range.getBoundingClientRect(), style = getComputedStyle(owner);
     if (!box.width || style.visibility != 'visible') continue;
     const svg = owner.closest('svg');
-    const scale = svg ? owner.getScreenCTM().a : 1;
+    const matrix = svg && owner.getScreenCTM(), scale = svg ? Math.hypot(matrix.a, matrix.b) : 1;
     const colour = parse(svg ? style.fill : style.color);
     let behind = [255, 255, 255, 1];
     for (let e = owner; e; e = e.parentElement) {
@@ -46,7 +49,7 @@ _TEXTS = """
 """
 # Graphics that carry meaning, by what they are painted with, and what is behind them.
 _MARKS = """
-(() => JSON.stringify([...document.querySelectorAll('.chart .line, .tally i, .bars i, .strip .m')].map(e => {
+(() => JSON.stringify([...document.querySelectorAll('.chart .line, .tally i, .bars i, .strip .m, .split i')].map(e => {
   const s = getComputedStyle(e), card = getComputedStyle(e.closest('section')).backgroundColor;
   const paint = e.closest('svg') ? s.stroke : s.backgroundColor;
   return {name: e.getAttribute('class'), colour: paint.match(/[\\d.]+/g).map(Number), behind: card.match(/[\\d.]+/g).map(Number)};
@@ -54,17 +57,35 @@ _MARKS = """
 """
 
 
+_UNFOLD = "document.querySelectorAll('details').forEach(d => { d.open = true; })"
+_WIDTHS = (400, 800, 1600, *(pytest.param(w, marks=pytest.mark.full) for w in (320, 1024)))
+_FEWEST = {"validation": 300, "training": 60}  # texts that are seen, of each kind of page
+
+
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tab() -> Iterator[browser.Page]:
+    with browser.page() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("page")
-    return write_validation(folder, demo(references=kept(), steps=1000))[0]
+    return {
+        "validation": write_validation(folder, demo(references=kept(), steps=1000))[0],
+        "training": write_report(folder, example())[0],
+    }
 
 
-@pytest.fixture(scope="module")
-def page(file: Path) -> Iterator[browser.Page]:
-    with browser.page() as tab:
-        tab.open(file)
-        yield tab
+@pytest.fixture(scope="module", params=["validation", "training"])
+def page(tab: browser.Page, files: dict[str, Path], request: pytest.FixtureRequest) -> browser.Page:
+    """One of the pages, all of it unfolded."""
+    tab.requests.clear()
+    tab.complaints.clear()
+    tab.kind = request.param
+    tab.open(files[request.param])
+    tab.evaluate(_UNFOLD)
+    return tab
 
 
 def contrast(one: list[float], other: list[float]) -> float:
@@ -83,7 +104,7 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 def texts(page: browser.Page) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(page.evaluate(_TEXTS))
-    assert len(found) > 300
+    assert len(found) > _FEWEST[page.kind]
     return found
 
 
@@ -108,18 +129,22 @@ def test_what_these_tests_look_for_would_be_seen(tmp_path: Path) -> None:
         assert small["px"] == 5
 
 
-def test_page_asks_for_nothing_and_nothing_complains(page: browser.Page, file: Path) -> None:
+def test_page_asks_for_nothing_and_nothing_complains(
+    page: browser.Page, files: dict[str, Path]
+) -> None:
     for scheme in ("light", "dark"):
         for width in (400, 1600):
             page.show(width, scheme=scheme)
     page.evaluate("new Promise(r => setTimeout(r, 200))")
     # The icon is `data:,`, which is the page itself.
-    assert [url for url in page.requests if not url.startswith("data:")] == [file.as_uri()]
+    assert [url for url in page.requests if not url.startswith("data:")] == [
+        files[page.kind].as_uri()
+    ]
     assert page.complaints == []
     assert page.evaluate("performance.getEntriesByType('resource').length") == 0
 
 
-@pytest.mark.parametrize("width", [320, 400, 768, 1024, 1600])
+@pytest.mark.parametrize("width", _WIDTHS)
 def test_page_fits_the_window_and_its_text_can_be_read(page: browser.Page, width: int) -> None:
     page.show(width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -129,7 +154,33 @@ def test_page_fits_the_window_and_its_text_can_be_read(page: browser.Page, width
     assert not [(t["text"], t["px"]) for t in seen if t["px"] < least]
 
 
-@pytest.mark.parametrize(("media", "scheme"), [("screen", "light"), ("screen", "dark"), ("print", "light"), ("print", "dark")])  # fmt: skip
+def test_page_tables_keep_words_whole(page: browser.Page) -> None:
+    """At no width does a cell become a column of letters, nor its row taller than a window."""
+    for width in (600, 761, 800, 900, 1001, 1200):
+        page.show(width)
+        tallest = page.evaluate(
+            "Math.max(...[...document.querySelectorAll('tr')].map(e => e.getBoundingClientRect().height))"
+        )
+        assert 0 < tallest < 320, width
+
+
+def test_page_can_be_walked_by_heading_and_key(page: browser.Page) -> None:
+    assert page.evaluate("document.querySelectorAll('h1').length") == 1
+    levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(e => +e.tagName[1])")
+    assert levels[0] == 1 and all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    unnamed = page.evaluate(
+        """[...document.querySelectorAll('svg')].filter(e => !e.closest('[aria-hidden=true]')
+        && !e.getAttribute('aria-label') && !e.closest('[aria-label]')).length"""
+    )
+    assert unnamed == 0
+    assert page.evaluate("document.querySelectorAll('thead th:not([scope=col])').length") == 0
+    gone = page.evaluate(
+        "[...document.querySelectorAll('a[href]')].filter(a => !document.querySelector(a.getAttribute('href'))).length"
+    )
+    assert gone == 0 and page.evaluate("document.documentElement.lang") == "en"
+
+
+@pytest.mark.parametrize(("media", "scheme"), [("screen", "light"), ("screen", "dark"), ("print", "light"), pytest.param("print", "dark", marks=pytest.mark.full)])  # fmt: skip
 def test_page_text_and_marks_stand_out_from_what_is_behind(
     page: browser.Page, media: str, scheme: str
 ) -> None:
@@ -146,12 +197,14 @@ def test_page_text_and_marks_stand_out_from_what_is_behind(
         (m["name"], round(contrast(m["colour"], m["behind"]), 2))
         for m in marks
         # idle, and what is not known, are to stand back
-        if m["name"] not in ("p5", "unknown") and contrast(m["colour"], m["behind"]) < 3
+        if m["name"] not in ("p5", "unknown", "c4") and contrast(m["colour"], m["behind"]) < 3
     }
     assert marks and not faint_marks
 
 
-def test_bad_node_is_a_stripe_in_another_colour(page: browser.Page) -> None:
+def test_bad_node_is_a_stripe_in_another_colour(tab: browser.Page, files: dict[str, Path]) -> None:
+    page = tab
+    page.open(files["validation"])
     page.show(1600)
     place = page.evaluate(
         """(() => { const b = document.querySelector('.cells').getBoundingClientRect();

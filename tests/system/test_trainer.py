@@ -255,6 +255,20 @@ def test_training_without_a_damaged_file_is_reported_with_it(
     assert "train-skipped" in [finding["check"] for finding in result["findings"]]
 
 
+@pytest.mark.full
+def test_mlperf_network_trains_on_four_redshifts_and_four_parameters(tmp_path: Path) -> None:
+    few = DataSet(24, 8, 6, size=32, kind="cosmo-mlperf", format="tfrecord-gzip")
+    generate(few, tmp_path / "data", 2, EventLog(None))
+    config = settings(
+        tmp_path, "mlperf", tmp_path / "data", model="cosmoflow-mlperf", batch=2, epochs=2
+    )
+    found = trained(config)
+    assert found.evaluation is not None and found.evaluation.samples == 8
+    assert list(found.evaluation.scores) == ["turnover", "strength", "tilt", "growth", "error"]
+    assert len(found.loss) == 12 and all(np.isfinite(point.loss) for point in found.loss)
+    assert len({row.final for row in found.weights}) == 1
+
+
 # --- gates ------------------------------------------------------------------------------------
 
 

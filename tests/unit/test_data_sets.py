@@ -25,7 +25,7 @@ from fairlead.data.tfrecord import Compression, Writer, index, records
 from fairlead.findings import FairleadError
 from fairlead.train.events import EventLog
 
-SIZES = {"hep": 12, "cosmo": 8, "gratings": 10}
+SIZES = {"hep": 12, "cosmo": 8, "cosmo-mlperf": 8, "gratings": 10}
 SMALL = DataSet(train=23, val=5, per_shard=9, seed=4)
 EVERY = [(kind, form) for kind in KINDS for form in write.FORMATS]
 
@@ -69,7 +69,7 @@ def test_what_was_generated_is_read_back(tmp_path: Path, kind: str, form: str) -
     parts = [KINDS[kind].make(4, "train", i, n, SIZES[kind]) for i, n in enumerate((9, 9, 5))]
     whole = joined(parts)
     assert same(joined(rows.in_order(4)), whole)
-    assert (rows.total, rows.layout.data_set) == (23, kind)
+    assert (rows.total, rows.layout.data_set) == (23, KINDS[kind].form)
     assert rows.layout.input_shape == whole.inputs.shape[1:]
     assert same(read(rows.spans[2]), parts[2])
 
@@ -169,6 +169,35 @@ def test_mlperf_samples_are_read(tmp_path: Path, channels: int, how: Compression
     y = np.array([0.5, -0.25, 1, 0], np.float32)
     path = tfrecord(tmp_path / "univ.tfrecord", {"x": x.tobytes(), "y": y}, how=how)
     assert same(one_of(path), Samples(x[None], y[None]))
+
+
+def test_generated_universes_at_four_redshifts_lie_as_mlperf_has_them(tmp_path: Path) -> None:
+    data = dataclasses.replace(of("cosmo-mlperf", "tfrecord-gzip"), train=5, val=2, per_shard=1)
+    for job in data.jobs(tmp_path / "made"):
+        job.run()
+    for split, folder in (("train", "train"), ("val", "validation")):  # as published
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for number, path in enumerate(sorted((tmp_path / "made").glob(f"*_{split}_*"))):
+            path.rename(tmp_path / "data" / folder / f"univ_ics_2019-03_a{number}.tfrecord.gz")
+    (message,) = records(tmp_path / "data/train/univ_ics_2019-03_a0.tfrecord.gz", 0, 1)
+    features = decode(message)
+    assert len(features["x"][0]) == 2 * 8**3 * 4 and features["y"].shape == (4,)
+    stock = take_stock(tmp_path / "data", "train", verify=True)
+    assert (stock.total, len(stock.shards)) == (5, 5)
+    assert (stock.layout.input_shape, stock.layout.input_dtype) == ((8, 8, 8, 4), "int16")
+    assert (stock.layout.target_shape, stock.layout.target_dtype) == ((4,), "float32")
+    wanted = KINDS["cosmo-mlperf"].make(4, "val", 1, 1, 8)
+    held = joined(Rows(tmp_path / "data", "val", 0, 1).in_order(2))
+    assert np.array_equal(held.inputs[1], wanted.inputs[0])
+    assert np.array_equal(held.targets[1], wanted.targets[0])
+
+
+def test_files_of_large_samples_hold_few_unless_asked(tmp_path: Path) -> None:
+    jobs = {k: list(DataSet(40, 1, kind=k).jobs(tmp_path)) for k in ("cosmo", "cosmo-mlperf")}
+    assert [j.events for j in jobs["cosmo"]] == [40, 1]
+    assert [j.events for j in jobs["cosmo-mlperf"]] == [16, 16, 8, 1]
+    assert {j.size for j in jobs["cosmo-mlperf"]} == {128}
+    assert [j.events for j in DataSet(40, 1, 40, kind="cosmo-mlperf").jobs(tmp_path)] == [40, 1]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -193,7 +193,7 @@ def test_json_holds_the_report_and_comes_back(tmp_path):
 def test_verdict_all_well_is_ok():
     verdict = judge(example())
     assert verdict.word is Severity.OK
-    assert verdict.headline == "It ran on MPICH 5.0.2, on all 2 ranks, and that is proved."
+    assert verdict.headline == "It ran on MPICH 5.0.2, on 2 ranks, and that is proved."
     assert all(claim.holds for claim in verdict.claims)
 
 

@@ -29,7 +29,7 @@ def spectrum(counts: Any) -> Any:
     return np.column_stack([np.log(means), *moments])
 
 
-@pytest.mark.parametrize("make", [cosmo.shard, gratings.shard])
+@pytest.mark.parametrize("make", [cosmo.shard, cosmo.redshifts, gratings.shard])
 def test_shard_depends_on_its_arguments_alone(make: Any) -> None:
     def of(*words: Any) -> Any:
         found = make(*words, 4, 16)
@@ -41,6 +41,23 @@ def test_shard_depends_on_its_arguments_alone(make: Any) -> None:
         for words in ((1, "train", 0), (2, "train", 0), (1, "val", 0), (1, "train", 1))
     }
     assert len(others) == 4
+
+
+def test_universes_at_four_redshifts_are_one_field_that_grows() -> None:
+    made = cosmo.redshifts(1, "train", 0, 120, 16)
+    assert made.counts.shape == (120, 16, 16, 16, 4) and made.counts.dtype == np.int16
+    assert made.parameters.shape == (120, 4) and abs(made.parameters).max() <= 1
+    x = cosmo.prepare(made.counts).reshape(120, -1, 4)
+    assert abs(made.counts.mean((0, 1, 2, 3)) - 4).max() < 0.2
+    today, before = x[..., 0], x[..., 3]
+    alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(today, before, strict=True)]
+    assert min(alike) > 0.1
+    spread = made.counts.reshape(120, -1, 4).var(1)
+    assert (np.diff(spread.mean(0)) < 0).all()  # each weaker than the one before
+    # What is beyond the counts' own noise, over today's, tells the growth, and the turnover does not.
+    grown = (spread[:, 1] - 4) / (spread[:, 0] - 4)
+    assert np.corrcoef(grown, made.parameters[:, 3])[0, 1] > 0.8
+    assert abs(np.corrcoef(grown, made.parameters[:, 0])[0, 1]) < 0.4
 
 
 def test_universes_have_equal_counts_and_a_spectrum_that_tells_them_apart() -> None:

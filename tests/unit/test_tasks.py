@@ -207,6 +207,14 @@ def test_scores_of_parameters_are_errors_over_those_of_the_mean() -> None:
     )
     assert cosmoflow.scores(wanted, wanted)["error"] == 0
     assert set(cosmoflow.scores(wanted[:, :2], mean[:, :2])) == {"turnover", "strength", "error"}
+    four = np.column_stack([wanted, wanted[:, 0]])
+    assert list(cosmoflow.scores(four, four)) == ["turnover", "strength", "tilt", "growth", "error"]
+    task = registry.find("cosmoflow-mlperf")
+    assert (task.data, task.network.trainable, task.network.outputs) == (
+        "cosmo-mlperf",
+        8_907_556,
+        4,
+    )
 
 
 def test_scores_of_outputs_that_are_no_numbers_pass_no_gate() -> None:

@@ -14,9 +14,9 @@ from tests.unit.validated import HOSTS, demo, kept, times, with_verdicts
 
 from fairlead.proof import Proof, RankProof
 from fairlead.report import charts, figures
-from fairlead.report.rows import COLUMNS, as_csv
+from fairlead.report.rows import COLUMNS, as_csv, slower, tables
 from fairlead.report.validation import render, write_validation
-from fairlead.report.words import amount, label, size
+from fairlead.report.words import amount, between, label, milliseconds, model_title, size
 from fairlead.validate import history, proved
 from fairlead.validate.evidence import Culprit, Evidence
 from fairlead.validate.model import Machine, Measurement, State, Validation, Way, What
@@ -28,7 +28,9 @@ PAGE = render(FULL)
 
 def test_page_of_64_ranks_and_1000_steps_is_whole_self_contained_and_small() -> None:
     found = parsed(PAGE)
-    assert all(value == "data:," for value in found.loads)
+    assert found.loads.pop(0) == "data:,"
+    assert found.loads and all(value.startswith("#") for value in found.loads)
+    assert {f'id="{value[1:]}"' for value in found.loads} <= set(re.findall(r'id="[a-z]+"', PAGE))
     assert not re.search(r"https?://|url\(|@import|<script|<img|<iframe", PAGE)
     assert len(PAGE.encode()) < 300_000
     assert found.seen.count("svg") == 6 + 1 + len(FULL.measurements)
@@ -42,11 +44,11 @@ def test_page_says_the_verdict_first_then_all_sections() -> None:
         " 2 of 77 lines are slow, the worst 1.5 × slower than it should be."
     )
     assert titles[1:] == [
-        "Speed of resnet50",
-        "Efficiency of resnet50",
+        "Speed of ResNet-50 v2",
+        "Efficiency of ResNet-50 v2",
         "Allreduce, 64 ranks on 8 nodes",
         "Pingpong, 2 ranks on 2 nodes",
-        "Efficiency of resnet50",
+        "Efficiency of ResNet-50 v2",
         "Where a step's time goes",
         "Ranks × steps",
         "All lines",
@@ -183,6 +185,20 @@ def test_heat_map_of_many_ranks_stays_small() -> None:
     assert sum(rows for _, rows, _ in found.rows) == 64
 
 
+def test_row_of_many_ranks_is_named_by_the_slow_one_among_them() -> None:
+    steps = times(np.random.default_rng(2), 20, None)
+    many = []
+    for r in range(1024):
+        one = dataclasses.replace(steps[r % 64], rank=r, host=f"n{r // 4:03}.hpc.example")
+        slow = tuple(1.6 * s for s in one.backward_s)
+        many.append(dataclasses.replace(one, backward_s=slow) if r // 4 == 77 else one)
+    found = figures.heat_map(many)
+    assert found and [row[0] for row in found.rows if row[2]] == ["n077"]
+    bars = figures.split(many)
+    assert bars[0].name == "n077" and "hpc.example" not in " ".join(b.name for b in bars)
+    assert figures.short(["a.one", "b.two"]) == ["a.one", "b.two"]
+
+
 def test_step_split_is_by_rank_by_node_or_by_the_slowest() -> None:
     steps = times(np.random.default_rng(1), 20, 5)
     assert [b.name for b in figures.split(steps[:8])] == [f"rank {r}" for r in range(8)]
@@ -222,12 +238,24 @@ def test_axis_has_few_round_ticks() -> None:
 @pytest.mark.parametrize(
     ("value", "unit", "words"),
     [
-        (1.234e-6, "s", "1.23 µs"), (5e-10, "s", "0.5 ns"), (0.25, "s", "250 ms"), (61.0, "s", "61 s"),
-        (3.889e9, "B/s", "3.89 GB/s"), (12.0, "B/s", "12 B/s"), (1524.4, "samples/s", "1,524 samples/s"),
+        (1.234e-6, "s", "1.23 µs"), (5e-10, "s", "0.500 ns"), (0.25, "s", "250 ms"), (61.0, "s", "61.0 s"),
+        (3.889e9, "B/s", "3.89 GB/s"), (12.0, "B/s", "12.0 B/s"), (99.96, "B/s", "100 B/s"), (1524.4, "samples/s", "1,524 samples/s"),
     ],
 )  # fmt: skip
 def test_amounts_have_three_digits_and_a_fitting_unit(value: float, unit: str, words: str) -> None:
     assert amount(value, unit) == words
+
+
+def test_intervals_and_factors_are_said_as_people_do() -> None:
+    assert between(39.3, 40.7, "samples/s") == "39.3 to 40.7 samples/s"
+    assert between(9.9e-4, 1.2e-3, "s") == "990 µs to 1.20 ms"
+    assert [slower(v) for v in (1.27, 0.59, 0.99, 93.0)] == [
+        "1.27 × slower",
+        "1.69 × faster",
+        "as usual",
+        "93.0 × slower",
+    ]
+    assert [milliseconds(v) for v in (1249.4, 12.3, 2.36, 0.02, 0.0)] == ["1,249 ms", "12 ms", "2.4 ms", "0.02 ms", "0 ms"]  # fmt: skip
 
 
 def test_labels_say_what_where_and_how() -> None:
@@ -239,6 +267,57 @@ def test_labels_say_what_where_and_how() -> None:
     )
     start = Measurement(What.START, Way.CONTAINER, (), 1, subject="MPI_Init")
     assert label(start) == "start: MPI_Init, 1 rank, container"
+    comm = Measurement(What.BROADCAST, Way.NATIVE, (), 2, 1, 4, "fairlead.comm (native (mpich))")
+    assert label(comm) == "broadcast by fairlead.comm, native core over mpich, 4 B, 2 ranks, native"
+    pair = Measurement(What.PINGPONG, Way.NATIVE, (), 2, 1, 4, "ranks 0 - 1")
+    assert label(pair) == "pingpong, ranks 0 and 1, 4 B, 2 ranks, native"
+    assert model_title("hepcnn") == "HEP-CNN" and model_title("mine") == "mine"
+
+
+def test_lines_that_are_not_normal_are_open_and_the_others_are_counted() -> None:
+    drawn = tables(FULL)
+    assert [t.title for t in drawn][:3] == [
+        "Training of ResNet-50 v2, under srun",
+        "Allreduce by MPI itself, under srun",
+        "Pingpong, one way, under srun",
+    ]
+    assert [t.amiss for t in drawn[:2]] == [True, False]
+    assert drawn[0].counts == (("warning", "slow", 2), ("ok", "normal", 12))
+    assert sum(n for t in drawn for _, _, n in t.counts) == len(FULL.measurements)
+    body = PAGE[PAGE.index('id="lines"') :]
+    assert body.count("<details open>") == 1 and body.count("<details>") == len(drawn) - 1
+
+
+def test_each_carrier_of_messages_has_a_figure_and_a_table() -> None:
+    rows = [
+        Measurement(What.ALLREDUCE, Way.NATIVE, (1e-5,) * 6, 2, 1, 10**k, by)
+        for k in range(1, 5)
+        for by in ("", "fairlead.comm (native (mpich))")
+    ]
+    few = bare(*rows)
+    found = figures.bandwidths(few, What.ALLREDUCE)
+    assert [f.title for f in found] == [
+        "Allreduce, 2 ranks on 1 node",
+        "Allreduce by fairlead.comm, native core over mpich, 2 ranks on 1 node",
+    ]
+    assert "<title>native: 1 kB, 100 MB/s</title>" in found[0].svg
+    assert [len(t.rows) for t in tables(few)] == [4, 4]
+
+
+def test_ranks_that_share_cores_are_marked_and_do_not_stand_for_scaling() -> None:
+    rates = ((1, 10.0), (2, 19.0), (4, 18.0))
+    made = bare(
+        *(
+            Measurement(What.TRAIN, Way.NATIVE, (v,) * 6, n, 1, None, "hepcnn", crowded=n > 2)
+            for n, v in rates
+        )
+    )
+    page = render(made)
+    assert "<b>95 %</b> of ideal" in page and "HEP-CNN on 2 ranks" in page
+    assert page.count("ranks share cores") == 2  # in both curves
+    assert '4<span class="soft">sharing cores</span>' in page
+    start = figures._crowded(made.measurements)
+    assert start and 2 < start.start < 4
 
 
 def test_proof_shows_ranks_that_saw_something_else_first() -> None:
@@ -250,7 +329,8 @@ def test_proof_shows_ranks_that_saw_something_else_first() -> None:
         dataclasses.replace(FULL, proof=dataclasses.replace(FULL.proof, ranks=tuple(ranks)))
     )
     rows = re.findall(r'data-name="ranks">([^<]+)<', page[page.index("Proof:") :])
-    assert rows[:3] == ["20", "0–7", "8–15"] and "16–19" in rows and "21–23" in rows
+    assert rows == ["20", "0–19", "21–63"]
+    assert "3 hosts" not in page and f"6 hosts, {HOSTS[2]} to {HOSTS[7]}" in page
     assert page.count(">FAIL<") == 1
 
 

@@ -285,13 +285,6 @@ def test_rules_of_a_step_need_large_shares_and_the_larger_speaks() -> None:
     )
 
 
-def test_rule_throttled_needs_a_low_clock() -> None:
-    hot = Clock("n1", 1400.0, 2600.0)
-    found = because.throttled(MESSAGES, Evidence(clocks=(Clock("n0", 2500.0, 2600.0), hot)))
-    assert found and "n1 runs at 1400 of 2600 MHz" in found.text
-    assert because.throttled(MESSAGES, Evidence(clocks=(Clock("n0", 2500.0, 2600.0),))) is None
-
-
 def test_rule_busy_needs_load() -> None:
     assert because.busy(MESSAGES, Evidence(cores=4, load=3.0))
     assert because.busy(MESSAGES, Evidence(cores=64, load=3.0)) is None
@@ -304,6 +297,7 @@ def test_reason_first_of_several_and_none_without_evidence() -> None:
         transports={"native": "ofi: tcp"},
         accepted=("cxi",),
         culprits=(Culprit("node n1", "slow", 2.0),),
+        clocks=(Clock("n1", throttled=3),),
         load=9.0,
     )
     crowd = measured(ranks=4)
@@ -312,6 +306,10 @@ def test_reason_first_of_several_and_none_without_evidence() -> None:
     assert "node n1" in because.reason(crowd, every).text
     every = dataclasses.replace(every, culprits=())
     assert "share 1 core" in because.reason(crowd, every).text
+    every = dataclasses.replace(every, cores=16)
+    assert "slowed down for heat 3 times" in because.reason(crowd, every).text
+    every = dataclasses.replace(every, clocks=())
+    assert "load of 9.0" in because.reason(crowd, every).text
     assert because.reason(crowd, Evidence()).text == "nothing that was looked at explains it"
 
 
@@ -327,6 +325,17 @@ def test_demo_bad_node_is_named_with_and_without_references() -> None:
     assert worst(well.verdicts) is State.NORMAL and not below_reference(well)
     assert headline(well) == "As fast as it should be: 77 of 77 lines are normal."
     assert efficiency(well, Way.NATIVE)["resnet50", 64] == pytest.approx(0.88, abs=0.03)
+
+
+def test_headline_counts_one_as_one() -> None:
+    slow = measured(samples=(2.0,) * 6)
+    one = demo(bad_node=None, repeats=6, steps=2)
+    verdicts = [v for v in one.verdicts if v.state is State.NORMAL][:1]
+    made = dataclasses.replace(one, verdicts=tuple(verdicts), measurements=(slow,))
+    assert headline(made) == "As fast as it should be: 1 of 1 line is normal."
+    bad = dataclasses.replace(verdicts[0], state=State.SLOW, times=1.82)
+    made = dataclasses.replace(made, verdicts=(bad, *verdicts))
+    assert headline(made) == "1 of 2 lines is slow, 1.8 × slower than it should be."
 
 
 def test_headline_of_each_state() -> None:

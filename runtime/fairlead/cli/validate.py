@@ -290,6 +290,7 @@ def _judged(
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
+    from fairlead.report.compose import digests
     from fairlead.validate import bounds, chain, faults, history, links, proved, reference, verdict
     from fairlead.validate.evidence import Evidence
     from fairlead.validate.model import Machine, Validation
@@ -310,6 +311,7 @@ def _judged(
         planned_mpi=plan.planned_title if plan.host is not None else "",
         shares=seen.shares,
         culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
+        clocks=seen.clocks,
         findings=(*ill, *seen.findings),
         failed=seen.failed,
         load=load,
@@ -321,11 +323,11 @@ def _judged(
         evidence = replace(evidence, culprits=(found,))
         verdicts = verdict.judge(measurements, kept, known, evidence)
     facts = chain.facts(
-        str(prepared.image.record.get("tree_digest", "")),
         {
             "MPI": plan.planned_title,
-            "engine": f"{plan.engine.kind} {plan.engine.version}",
+            "engine": f"{plan.engine.kind} {plan.engine.version}".strip(),
             "launcher": plan.launcher.path,
+            **{fact.name: fact.value for fact in digests(prepared)},
         },
     )
     return Validation(

@@ -29,11 +29,15 @@ class Kind:
         version: of its recipe.
         size: pixels or voxels along each edge, unless another is asked for.
         make: seed, split, index of the shard, samples, size, to the samples of one shard.
+        form: the data set of :mod:`fairlead.data.forms` whose files it is written as.
+        per_shard: samples in a file, unless another number is asked for: all of them are in memory at once.
     """
 
     version: int
     size: int
     make: Callable[[int, str, int, int, int], Samples]
+    form: str
+    per_shard: int = 500
 
 
 def _hep(seed: int, split: str, index: int, count: int, size: int) -> Samples:
@@ -46,15 +50,22 @@ def _cosmo(seed: int, split: str, index: int, count: int, size: int) -> Samples:
     return Samples(made.counts, made.parameters)
 
 
+def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = cosmo.redshifts(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
 def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
     made = gratings.shard(seed, split, index, count, size)
     return Samples(made.pixels, made.labels)
 
 
 KINDS = {
-    "hep": Kind(VERSIONS["hep"], 64, _hep),
-    "cosmo": Kind(VERSIONS["cosmo"], 32, _cosmo),
-    "gratings": Kind(VERSIONS["gratings"], 64, _gratings),
+    "hep": Kind(VERSIONS["hep"], 64, _hep, "hep"),
+    "cosmo": Kind(VERSIONS["cosmo"], 32, _cosmo, "cosmo"),
+    # A sample of 128 voxels a side is 17 MB.
+    "cosmo-mlperf": Kind(VERSIONS["cosmo-mlperf"], 128, _redshifts, "cosmo", per_shard=16),
+    "gratings": Kind(VERSIONS["gratings"], 64, _gratings, "gratings"),
 }
 
 
@@ -64,7 +75,7 @@ class DataSet:
 
     Attributes:
         train, val: samples in each split.
-        per_shard: samples in a file; the last file of a split may have fewer.
+        per_shard: samples in a file; the last file of a split may have fewer. None for the data set's own.
         seed: of all samples.
         size: pixels or voxels along each edge; None for the data set's own.
         kind: a key of :data:`KINDS`.
@@ -73,7 +84,7 @@ class DataSet:
 
     train: int
     val: int
-    per_shard: int = 500
+    per_shard: int | None = None
     seed: int = 1
     size: int | None = None
     kind: str = "hep"
@@ -82,9 +93,10 @@ class DataSet:
     def jobs(self, folder: Path) -> Iterator[Job]:
         """One job a file, in order."""
         size = KINDS[self.kind].size if self.size is None else self.size
+        each = self.per_shard or KINDS[self.kind].per_shard
         for split, events in (("train", self.train), ("val", self.val)):
-            for index, start in enumerate(range(0, events, self.per_shard)):
-                count = min(self.per_shard, events - start)
+            for index, start in enumerate(range(0, events, each)):
+                count = min(each, events - start)
                 path = shard_path(folder, split, index, self.kind, self.format)
                 yield Job(path, self.seed, split, index, count, size, self.kind)
 
@@ -113,7 +125,7 @@ class Job:
         """Writes the file and returns its number of samples."""
         kind = KINDS[self.kind]
         samples = kind.make(self.seed, self.split, self.index, self.events, self.size)
-        write_shard(self.path, samples, self.identity, self.kind, kind.version)
+        write_shard(self.path, samples, self.identity, kind.form, kind.version)
         return self.events
 
 
@@ -161,7 +173,9 @@ def main() -> None:
     parser.add_argument("--format", choices=FORMATS, default="hdf5", help="of the files")
     parser.add_argument("--train", type=_positive, default=4000, help="training samples")
     parser.add_argument("--val", type=_positive, default=2000, help="held-out samples")
-    parser.add_argument("--per-shard", type=_positive, default=500, help="samples in a file")
+    parser.add_argument(
+        "--per-shard", type=_positive, help="samples in a file; 500, of cosmo-mlperf 16"
+    )
     parser.add_argument("--size", type=_positive, help="pixels or voxels along each edge")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=_positive, default=1)

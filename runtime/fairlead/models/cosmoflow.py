@@ -171,7 +171,8 @@ def prepare(counts: Any) -> Any:
 
 
 def scores(wanted: Array, found: Array) -> dict[str, float]:
-    """Mean absolute error of each parameter, ``turnover``, ``strength`` and ``tilt``, over that of always saying the mean.
+    """Mean absolute error of each parameter over that of always saying the mean: ``turnover``, ``strength``, ``tilt`` and,
+    where there are four, ``growth``.
 
     1 is no better than the mean, 0 is exact. ``error`` is the mean absolute error over all.
     """
@@ -182,7 +183,9 @@ def scores(wanted: Array, found: Array) -> dict[str, float]:
     wanted = wanted.astype(np.float64)
     alone = np.abs(wanted - wanted.mean(0)).mean(0)
     error = np.abs(wanted - found).mean(0)
-    each = dict(zip(cosmo.PARAMETERS, (error / np.maximum(alone, 1e-12)).tolist(), strict=False))
+    each = dict(
+        zip(cosmo.ALL_PARAMETERS, (error / np.maximum(alone, 1e-12)).tolist(), strict=False)
+    )
     return {**each, "error": float(error.mean())}
 
 
@@ -241,8 +244,8 @@ TASKS = {
         squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
     ),
     "cosmoflow-mlperf": Task(
-        "cosmoflow-mlperf", "CosmoFlow MLPerf", mlperf_network(128, 1, 3), _mlperf,
-        "cosmo", 128, prepare, squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+        "cosmoflow-mlperf", "CosmoFlow MLPerf", mlperf_network(), _mlperf,
+        "cosmo-mlperf", 128, prepare, squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
     ),
     "cosmoflow-sc18": Task(
         "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda recipe, sample, outputs: build_sc18(outputs, recipe.dropout),

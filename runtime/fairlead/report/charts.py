@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-WIDTH, HEIGHT = 440, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 22, 12, 44
+WIDTH, HEIGHT = 440, 284
+_RIGHT, _TOP, _BOTTOM = 22, 14, 44
+_UNIT = 20  # more at the top, where an axis says its unit
+_LETTER = 7.6  # of a label, at most
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,10 @@ class Axis:
     """One axis.
 
     Attributes:
+        title: below a horizontal axis, above a vertical one: what it is, and its unit.
         ticks: (value, label); their first and last are not the axis' ends.
         low, high: its ends.
+        words: a value of it for people.
     """
 
     title: str
@@ -48,6 +52,7 @@ class Axis:
     high: float
     ticks: tuple[tuple[float, str], ...]
     log: bool = True
+    words: Callable[[float], str] = "{:,.6g}".format
 
     def place(self, value: float) -> float:
         """0 at the low end, 1 at the high one."""
@@ -56,33 +61,68 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
 
-def chart(x: Axis, y: Axis, series: Sequence[Series], words: str, height: int = HEIGHT) -> str:
+@dataclass(frozen=True)
+class Shade:
+    """What lies right of ``start`` is of another kind, and ``words`` tell which."""
+
+    start: float
+    words: str
+
+
+def chart(
+    x: Axis,
+    y: Axis,
+    series: Sequence[Series],
+    words: str,
+    shade: Shade | None = None,
+    height: int = HEIGHT,
+) -> str:
     """An ``<svg>`` of lines.
 
     Args:
         height: of the viewBox, which is :data:`WIDTH` wide.
+        shade: a part of the field that is drawn darker, with words.
         words: what it shows, for those who do not see it.
     """
 
+    left = max(34.0, 12 + _LETTER * max((len(label) for _, label in y.ticks), default=0))
+    top = _TOP + (_UNIT if y.title else 0)
+    right, bottom = WIDTH - _RIGHT, height - _BOTTOM
+
+    def across(value: float) -> float:
+        return left + x.place(value) * (right - left)
+
+    def down(value: float) -> float:
+        return bottom - y.place(value) * (bottom - top)
+
     def at(px: float, py: float) -> str:
-        return f"{_x(x, px):.1f} {_y(y, py, height):.1f}"
+        return f"{across(px):.1f} {down(py):.1f}"
 
     out = [
         f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{_escaped(words)}">'
     ]
-    for value, label in y.ticks:
-        line = _y(y, value, height)
-        out.append(f'<path class="grid" d="M{_LEFT} {line:.1f}H{WIDTH - _RIGHT}"/>')
-        out.append(f'<text x="{_LEFT - 8}" y="{line + 4:.1f}" class="end">{_escaped(label)}</text>')
-    for value, label in x.ticks:
-        line = _x(x, value)
-        out.append(f'<path class="grid" d="M{line:.1f} {height - _BOTTOM}v4"/>')
+    if shade:
+        edge = max(across(shade.start), left) if shade.start > x.low else left
+        out.append(f'<path class="shade" d="M{edge:.1f} {top}H{right}V{bottom}H{edge:.1f}z"/>')
         out.append(
-            f'<text x="{line:.1f}" y="{height - _BOTTOM + 19}" class="mid">{_escaped(label)}</text>'
+            f'<text x="{right - 6}" y="{bottom - 8}" class="end">{_escaped(shade.words)}</text>'
         )
-    out.append(f'<path class="axis" d="M{_LEFT} {height - _BOTTOM}H{WIDTH - _RIGHT}"/>')
+    if y.title:
+        out.append(f'<text x="0" y="{_TOP - 1}" class="unit">{_escaped(y.title)}</text>')
+    for value, label in y.ticks:
+        line = down(value)
+        out.append(f'<path class="grid" d="M{left:.1f} {line:.1f}H{right}"/>')
+        out.append(
+            f'<text x="{left - 8:.1f}" y="{line + 4:.1f}" class="end">{_escaped(label)}</text>'
+        )
+    for value, label in x.ticks:
+        out.append(f'<path class="grid" d="M{across(value):.1f} {bottom}v4"/>')
+        out.append(
+            f'<text x="{across(value):.1f}" y="{bottom + 19}" class="mid">{_escaped(label)}</text>'
+        )
+    out.append(f'<path class="axis" d="M{left:.1f} {bottom}H{right}"/>')
     out.append(
-        f'<text x="{(_LEFT + WIDTH - _RIGHT) / 2:.0f}" y="{height - 6}" class="mid">{_escaped(x.title)}</text>'
+        f'<text x="{(left + right) / 2:.0f}" y="{height - 6}" class="mid">{_escaped(x.title)}</text>'
     )
     for one in series:
         if one.band:
@@ -94,40 +134,41 @@ def chart(x: Axis, y: Axis, series: Sequence[Series], words: str, height: int = 
             line_ = "L".join(at(px, py) for px, py in one.points)
             out.append(f'<path class="line {one.style}" d="M{line_}"/>')
         if one.marks:
+            size = 3 if one.style == "a" else 5
             for px, py in one.points:
-                tip = f"{one.name}: {_label(x, px)}, {py:.4g}"
+                tip = f"{one.name}: {x.words(px)}, {y.words(py)}"
                 out.append(
-                    f'<circle class="dot {one.style}" cx="{_x(x, px):.1f}" cy="{_y(y, py, height):.1f}" r="{3 if one.style == "a" else 5}">'
+                    f'<circle class="dot {one.style}" cx="{across(px):.1f}" cy="{down(py):.1f}" r="{size}">'
                     f"<title>{_escaped(tip)}</title></circle>"
                 )
     return "".join([*out, "</svg>"])
-
-
-def _x(axis: Axis, value: float) -> float:
-    return _LEFT + axis.place(value) * (WIDTH - _LEFT - _RIGHT)
-
-
-def _y(axis: Axis, value: float, height: int) -> float:
-    return height - _BOTTOM - axis.place(value) * (height - _TOP - _BOTTOM)
-
-
-def _label(axis: Axis, value: float) -> str:
-    return next((label for at, label in axis.ticks if at == value), f"{value:.4g}")
 
 
 def _escaped(text: str) -> str:
     return html.escape(text)
 
 
-def decades(values: Sequence[float], title: str) -> Axis:
-    """A logarithmic axis around ``values``, with ticks at powers of ten, and at 2 and 5 where it is short."""
+def decades(
+    values: Sequence[float], title: str, words: Callable[[float], str] | None = None
+) -> Axis:
+    """A logarithmic axis around ``values``, with ticks at powers of ten, and the finer the shorter it is.
+
+    Args:
+        words: a tick's label; by default short: ``0.001``, ``20``, ``5k``.
+    """
     low, high = min(values) / 1.25, max(values) * 1.25
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    steps = (1, 2, 5) if math.log10(high / low) < 2.2 else (1,)
+    length = math.log10(high / low)
+    steps: tuple[float, ...] = (1,)
+    if length < 0.7:
+        steps = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    elif length < 2.2:
+        steps = (1, 2, 5)
     ticks = [m * 10.0**e for e in range(first, last + 1) for m in steps]
     shown = [t for t in ticks if low <= t <= high]
     skip = max(1, math.ceil(len(shown) / 7))
-    return Axis(title, low, high, tuple((t, _short(t)) for t in shown[::skip]))
+    labels = tuple((t, (words or _short)(t)) for t in shown[::skip])
+    return Axis(title, low, high, labels, words=words or "{:,.4g}".format)
 
 
 def _short(value: float) -> str:

@@ -40,7 +40,7 @@ def compose(
         proof=_proof(proof),
         plan=_plan(prepared.plan),
         environment=_environment(prepared),
-        digests=_digests(prepared),
+        digests=digests(prepared),
         findings=(*findings, *proof.findings, *(training.findings if training else ())),
         training=training,
     )
@@ -93,9 +93,10 @@ def _environment(prepared: Prepared) -> tuple[Fact, ...]:
     )
 
 
-def _digests(prepared: Prepared) -> tuple[Fact, ...]:
+def digests(prepared: Prepared) -> tuple[Fact, ...]:
+    """What tells this image, its lock, fairlead in it and the staged MPI from any other."""
     record = prepared.image.record
-    rows = [Fact("squashfs sha256", prepared.image.digest)] if prepared.image.digest else []
+    rows = [Fact("image digest", prepared.image.digest)] if prepared.image.digest else []
     names = (("lock_sha256", "lock sha256"), ("wheel_sha256", "fairlead wheel sha256"))
     rows += [Fact(title, str(record[key])) for key, title in names if record.get(key)]
     if prepared.plan.staging:

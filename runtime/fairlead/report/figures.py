@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.report.charts import Axis, Series, chart, decades, heat
-from fairlead.report.words import count, name_of, percent, size
+from fairlead.report.charts import Axis, Series, Shade, chart, decades, heat
+from fairlead.report.words import amount, count, model_title, name_of, percent, size, subject
 from fairlead.train.model import StepTimes
 from fairlead.validate import stats
 from fairlead.validate.bounds import Limit, limit
@@ -89,64 +89,76 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
     counts = sorted({m.ranks for found in rows.values() for m in found})
     if len(counts) < 2:
         return ()
+    crowded = _crowded([m for found in rows.values() for m in found])
     lines, parts = [], []
     base = rows.get(Way.NATIVE) or next(iter(rows.values()))
     one = stats.summarize(base[0].samples).median / base[0].ranks
     for way in sorted(rows, key=lambda w: w is not Way.NATIVE):
-        points, band, shares, share_band = [], [], [], []
+        points, band, of_ideal, share_band = [], [], [], []
         start = stats.summarize(rows[way][0].samples).median / rows[way][0].ranks
         for m in rows[way]:
             seen = stats.summarize(m.samples)
             ideal = start * m.ranks
             points.append((float(m.ranks), seen.median))
-            shares.append((float(m.ranks), 100 * seen.median / ideal))
+            of_ideal.append((float(m.ranks), 100 * seen.median / ideal))
             if seen.low is not None and seen.high is not None:
                 band.append((float(m.ranks), seen.low, seen.high))
                 share_band.append((float(m.ranks), 100 * seen.low / ideal, 100 * seen.high / ideal))
         lines.append(Series(name_of(way), tuple(points), _STYLE[way], tuple(band)))
-        parts.append(Series(name_of(way), tuple(shares), _STYLE[way], tuple(share_band)))
+        parts.append(Series(name_of(way), tuple(of_ideal), _STYLE[way], tuple(share_band)))
     ranks = Axis(
         "ranks",
         counts[0] / 1.12,
         counts[-1] * 1.12,
         tuple((float(c), str(c)) for c in _thinned(counts)),
     )
-    ideal_line = Series(
-        "ideal", tuple((float(c), one * c) for c in counts), "ideal", (), marks=False
+    # Each way's efficiency is held against its own start; of speeds there is one line.
+    whose = (
+        f"ideal, from {name_of(Way.NATIVE)}" if len(rows) > 1 and Way.NATIVE in rows else "ideal"
     )
+    ideal_line = Series(whose, tuple((float(c), one * c) for c in counts), "ideal", (), marks=False)
     every = [y for s in [*lines, ideal_line] for _, y in s.points]
     top = max(
         105.0,
         *(high for s in parts for _, _, high in s.band),
         *(y for s in parts for _, y in s.points),
     )
-    axis = Axis(
-        "", 0, top, tuple((v, f"{v:g} %") for v in (0.0, 25.0, 50.0, 75.0, 100.0)), log=False
-    )
+    step = 25 if top <= 130 else 50
+    shares = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, step))
+    axis = Axis("", 0, top, shares, log=False, words="{:.1f} %".format)
     full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", (), marks=False)
-    legend = (*((s.style, s.name) for s in lines), ("ideal", "ideal"))
+    legend = tuple((s.style, s.name) for s in lines)
     last = efficiency(validation, Way.CONTAINER) or efficiency(validation, Way.NATIVE)
     share = last.get((model, counts[-1]))
     said = f": {percent(share)} of ideal on {counts[-1]} ranks" if share else ""
+    title, speed = model_title(model), decades(every, "samples/s")
     return (
         Figure(
-            f"Speed of {model}",
-            "samples a second of all ranks; shaded: 95 % interval of the median",
+            f"Speed of {title}",
+            "of all ranks together; shaded: 95 % interval of the median",
             chart(
-                ranks,
-                decades(every, ""),
-                [ideal_line, *lines],
-                f"Speed of {model} against ranks{said}",
+                ranks, speed, [ideal_line, *lines], f"Speed of {title} against ranks{said}", crowded
             ),
-            legend,
+            (*legend, ("ideal", whose)),
         ),
         Figure(
-            f"Efficiency of {model}",
+            f"Efficiency of {title}",
             f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks",
-            chart(ranks, axis, [full, *parts], f"Efficiency of {model} against ranks{said}"),
-            legend,
+            chart(
+                ranks, axis, [full, *parts], f"Efficiency of {title} against ranks{said}", crowded
+            ),
+            (*legend, ("ideal", "ideal")),
         ),
     )
+
+
+def _crowded(found: Sequence[Measurement]) -> Shade | None:
+    """From where on ranks share cores."""
+    shared = [m.ranks for m in found if m.crowded]
+    alone = [m.ranks for m in found if not m.crowded]
+    if not shared:
+        return None
+    return Shade(math.sqrt(max(alone) * min(shared)) if alone else 0.0, "ranks share cores")
 
 
 def _thinned(counts: Sequence[int]) -> Sequence[int]:
@@ -154,15 +166,32 @@ def _thinned(counts: Sequence[int]) -> Sequence[int]:
     return [*counts[::-1][::step]][::-1]
 
 
-def bandwidth(validation: Validation, what: What) -> Figure | None:
-    """Bytes over time against size, of the most ranks, beside what was expected; None where there are few sizes."""
-    verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
+def bandwidths(validation: Validation, what: What) -> tuple[Figure, ...]:
+    """Bytes over time against size, beside what was expected: a figure for each that carried them.
+
+    Of the most ranks that have a core each; where all share cores, of the most. What has fewer than three sizes is left
+    out.
+    """
     found = [m for m in validation.measurements if m.what is what and m.bytes and m.samples]
     if not found:
-        return None
-    nodes, ranks, subject, launcher = max((m.nodes, m.ranks, m.subject, m.launcher) for m in found)
-    same = (nodes, ranks, subject, launcher)
-    found = [m for m in found if (m.nodes, m.ranks, m.subject, m.launcher) == same]
+        return ()
+
+    def place(m: Measurement) -> tuple[bool, int, int, str]:
+        return not m.crowded, m.nodes, m.ranks, m.launcher
+
+    most = max(map(place, found))
+    groups: dict[str, list[Measurement]] = {}
+    for m in found:
+        if place(m) == most:
+            groups.setdefault(m.subject, []).append(m)
+    drawn = (_bandwidth(validation, groups[name]) for name in sorted(groups))
+    return tuple(figure for figure in drawn if figure)
+
+
+def _bandwidth(validation: Validation, found: Sequence[Measurement]) -> Figure | None:
+    """Of measurements that differ in size and way only."""
+    verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
+    what, nodes, ranks = found[0].what, found[0].nodes, found[0].ranks
     sizes = sorted({m.bytes for m in found if m.bytes})
     if len(sizes) < 3:
         return None
@@ -174,14 +203,14 @@ def bandwidth(validation: Validation, what: What) -> Figure | None:
         for m in sorted((m for m in found if m.way is way), key=lambda m: m.bytes or 0):
             assert m.bytes
             seen, expected = stats.summarize(m.samples), verdicts[m].expected
-            points.append((float(m.bytes), m.bytes / seen.median / 1e9))
+            points.append((float(m.bytes), m.bytes / seen.median))
             if seen.low and seen.high:
-                band.append((float(m.bytes), m.bytes / seen.high / 1e9, m.bytes / seen.low / 1e9))
+                band.append((float(m.bytes), m.bytes / seen.high, m.bytes / seen.low))
             if expected and expected.basis is Basis.REFERENCE:
-                references[m.bytes] = (m.bytes / expected.high / 1e9, m.bytes / expected.low / 1e9)
+                references[m.bytes] = (m.bytes / expected.high, m.bytes / expected.low)
             known = limit(m, validation.bounds)
             if isinstance(known, Limit):
-                limits[m.bytes] = m.bytes / known.value / 1e9
+                limits[m.bytes] = m.bytes / known.value
         if points:
             series.append(Series(name_of(way), tuple(points), _STYLE[way], tuple(band)))
     legend = [(s.style, s.name) for s in series]
@@ -201,28 +230,31 @@ def bandwidth(validation: Validation, what: What) -> Figure | None:
         v for s in series for _, a, b in s.band for v in (a, b)
     ]
     across = Axis(
-        "bytes of a rank",
+        "bytes of a message" if what is What.PINGPONG else "bytes of a rank",
         sizes[0] / 1.4,
         sizes[-1] * 1.4,
         tuple((float(b), _tick(b)) for b in _thinned(sizes)),
+        words=lambda value: size(int(value)),
     )
+    by = subject(found[0]) if what is not What.PINGPONG else ""
     where = f"{count(ranks, 'rank')} on {count(nodes, 'node')}"
-    drawn = chart(
-        across, decades(heights, ""), series, f"{what.value} bandwidth against size on {where}"
-    )
-    below, said = _against(found, verdicts, across)
+    where += ", sharing cores" if found[0].crowded else ""
+    title = f"{what.value.capitalize()}{f' by {by}' if by else ''}, {where}"
+    up = decades(heights, "", lambda value: amount(value, "B/s"))
+    up = replace(up, ticks=tuple((v, _round(words)) for v, words in up.ticks))
+    drawn = chart(across, up, series, f"Bandwidth against size: {title}")
     return Figure(
-        f"{what.value.capitalize()}, {where}",
-        f"GB/s{', bytes of a rank over time' if what is What.ALLREDUCE else ''}; shaded: 95 % interval{said}",
-        drawn + below,
+        title,
+        "bandwidth: bytes over time; shaded: 95 % interval of the median",
+        drawn + _against(found, verdicts, across),
         tuple(legend),
     )
 
 
 def _against(
     found: Sequence[Measurement], verdicts: Mapping[Measurement, Verdict], across: Axis
-) -> tuple[str, str]:
-    """The same over its reference, where the band of what is normal can be seen; and a word on it."""
+) -> str:
+    """The same over its reference, where the band of what is normal can be seen; nothing without references."""
     series: list[Series] = []
     band: dict[int, tuple[float, float]] = {}
     for way in (Way.NATIVE, Way.CONTAINER, Way.IMAGE):
@@ -237,15 +269,21 @@ def _against(
         if points:
             series.append(Series(name_of(way), tuple(points), _STYLE[way]))
     if len(band) < 2:
-        return "", ""
+        return ""
     usual = Series("reference", (), "ref", tuple((float(b), *band[b]) for b in sorted(band)))
     values = [y for s in series for _, y in s.points] + [y for pair in band.values() for y in pair]
     low, high = min(80.0, *values) - 2, max(120.0, *values) + 2
     step = next(s for s in (20, 50, 100, 200, 500, 1000, 10**9) if (high - low) / s < 5)
     ticks = range(math.ceil(low / step) * step, int(high) + 1, step)
-    axis = Axis("", low, high, tuple((float(v), f"{v} %") for v in ticks), log=False)
-    words = "The same, in percent of this site's reference"
-    return chart(across, axis, [usual, *series], words, 170), "; below, in percent of the reference"
+    title, labels = "of this site's reference", tuple((float(v), f"{v} %") for v in ticks)
+    axis = Axis(title, low, high, labels, log=False, words="{:.1f} %".format)
+    return chart(across, axis, [usual, *series], f"The same, in percent {title}", height=190)
+
+
+def _round(words: str) -> str:
+    """A tick is exact: ``10 MB/s`` for ``10.0 MB/s``."""
+    value, _, unit = words.partition(" ")
+    return f"{value.rstrip('0').rstrip('.') if '.' in value else value} {unit}"
 
 
 def _tick(amount: int) -> str:
@@ -257,8 +295,8 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
     if not steps:
         return ()
     groups: dict[str, list[StepTimes]] = {}
-    for one in steps:
-        name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else one.host
+    for one, host in zip(steps, short([one.host for one in steps]), strict=True):
+        name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else host
         groups.setdefault(name, []).append(one)
     found = {name: _medians(group) for name, group in groups.items()}
     if len(found) > _MOST_BARS:
@@ -284,6 +322,11 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
 _WAITS = ("exposed communication", "idle")
 
 
+def parts(steps: Sequence[StepTimes]) -> tuple[tuple[str, float], ...]:
+    """Parts of a step and their medians over ranks and steps, ms."""
+    return tuple((name, 1000 * s) for name, s in _medians(steps).items()) if steps else ()
+
+
 def _medians(group: Sequence[StepTimes]) -> dict[str, float]:
     return {
         part: float(np.median([v for one in group for v in one.parts[part]]))
@@ -306,27 +349,45 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
     pooled = np.maximum.reduceat(busy, np.arange(0, ranks, tall), axis=0)
     pooled = np.maximum.reduceat(pooled, np.arange(0, total, wide), axis=1)
     levels = np.searchsorted(LEVELS, pooled / usual, side="right")
-    slow = {
-        one.host
-        for one, mine in zip(ordered, np.median(busy, axis=1), strict=True)
-        if mine > LEVELS[0] * usual
-    }
+    names = _names(ordered)
+    late = np.median(busy, axis=1) > LEVELS[0] * usual
+    slow = {name for name, so in zip(names, late, strict=True) if so}
+    # Of the ranks of a row, one that is slow gives it its name.
+    rows = [
+        next((names[r] for r in range(i, min(i + tall, ranks)) if late[r]), names[i])
+        for i in range(0, ranks, tall)
+    ]
     thinned = [
         f"{tall} ranks a row" if tall > 1 else "",
         f"{wide} steps a column" if wide > 1 else "",
     ]
     how = "; ".join(filter(None, thinned))
-    words = f"What each of {ranks} ranks needed itself for each of {total:,} steps; all else is waiting for others."
+    words = f"What each of {ranks:,} ranks needed itself for each of {total:,} steps; all else is waiting for others."
     if how:
         words += f" Drawn with {how}: the longest of them."
     marks = [round(i * (total - 1) / 4) for i in range(5)] if total > 8 else [0, total - 1]
     return HeatMap(
         heat(levels.tolist(), words),
-        tuple(_labels([ordered[i].host for i in range(0, ranks, tall)], slow)),
+        tuple(_labels(rows, slow)),
         tuple((100 * (m + 0.5) / total, f"{m + 1:,}") for m in marks),
         words,
         tuple(1000 * usual * level for level in LEVELS),
     )
+
+
+def _names(ordered: Sequence[StepTimes]) -> list[str]:
+    """Of rows: ranks where there are few on one host, else hosts."""
+    hosts = short([one.host for one in ordered])
+    if len(ordered) <= _MOST_BARS and len(set(hosts)) == 1:
+        return [f"rank {one.rank}" for one in ordered]
+    return hosts
+
+
+def short(hosts: Sequence[str]) -> list[str]:
+    """Without the domain, where all have the same."""
+    if len({host.partition(".")[2] for host in hosts}) == 1:
+        return [host.partition(".")[0] for host in hosts]
+    return list(hosts)
 
 
 def _labels(hosts: Sequence[str], slow: set[str]) -> list[tuple[str, int, bool]]:

@@ -72,21 +72,14 @@ def scaling(training: TrainResult) -> str:
     if single is not None:
         rows.append(("1 rank", single.samples_per_s))
 
+    ideal = ranks * single.samples_per_s if single is not None else None
+    most = max(ideal or 0.0, *(value for _, value in rows), 0.0)
+
     def draw(axes: Any) -> None:
         for place, (_, value) in enumerate(rows):
             axes.barh(place, value, 0.55, color=_ACCENT if place == 0 else _OTHER)
-            axes.annotate(
-                f"{value:.0f}",
-                (value, place),
-                (-5, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                color="white",
-                fontweight="bold",
-            )
-        if single is not None:
-            ideal = ranks * single.samples_per_s
+            _beside(axes, f"{value:.0f}", value, place, ideal if place == 0 else None, most)
+        if ideal is not None:
             axes.plot([ideal, ideal], [-0.42, 0.42], color=_INK, linewidth=1.6)
             axes.annotate(
                 "ideal",
@@ -97,7 +90,7 @@ def scaling(training: TrainResult) -> str:
                 va="bottom",
                 color=_SOFT,
             )
-        axes.set_xlim(0, 1.12 * max(fast, *(value * ranks for _, value in rows[1:]), fast))
+        axes.set_xlim(0, 1.15 * most)
         _rows(axes, [name for name, _ in rows])
         axes.set_xlabel("samples per second")
 
@@ -119,17 +112,7 @@ def score_bars(training: TrainResult, gate: Gate) -> str:
         for place, (label, value) in enumerate(rows):
             colour = _ACCENT if label == network else _OTHER
             axes.barh(place, value - low, 0.55, left=low, color=colour)
-            inside = value - low > 0.2 * (high - low)
-            axes.annotate(
-                f"{value:.3f}",
-                (value, place),
-                (-5 if inside else 5, 0),
-                textcoords="offset points",
-                ha="right" if inside else "left",
-                va="center",
-                color="white" if inside else _INK,
-                fontweight="bold",
-            )
+            _beside(axes, f"{value:.3f}", value, place, gate.value, high - low)
         axes.plot([gate.value] * 2, [-0.42, 1.42], color=_INK, linewidth=1.6)
         axes.annotate(
             f"wanted: {gate.words}",
@@ -140,7 +123,7 @@ def score_bars(training: TrainResult, gate: Gate) -> str:
             va="bottom",
             color=_SOFT,
         )
-        axes.set_xlim(low, high)
+        axes.set_xlim(low, high + 0.14 * (high - low))
         _rows(axes, [label for label, _ in rows])
         axes.set_xlabel(_AXES.get(gate.metric, f"error of {gate.metric}; 1: always the mean"))
 
@@ -174,6 +157,22 @@ def _running_mean(points: Sequence[LossPoint], width: int) -> list[float]:
     losses = [point.loss for point in points]
     half = width // 2
     return [statistics.fmean(losses[max(0, i - half) : i + half + 1]) for i in range(len(losses))]
+
+
+def _beside(
+    axes: Any, words: str, value: float, place: int, line: float | None, length: float
+) -> None:
+    """A bar's number, right of its end: within, no colour suits every bar in light and dark.
+
+    Args:
+        line: where one is drawn across, which the number stays clear of.
+        length: of the axis.
+    """
+    start = line if line is not None and value < line < value + 0.16 * length else value
+    axes.annotate(
+        words, (start, place), (5, 0), textcoords="offset points", ha="left", va="center",
+        color=_INK, fontweight="bold",
+    )  # fmt: skip
 
 
 def _rows(axes: Any, names: Sequence[str]) -> None:

@@ -9,10 +9,19 @@ from dataclasses import dataclass, replace
 
 from fairlead.findings import Severity
 from fairlead.report import charts
-from fairlead.report.words import amount, count, label, name_of, where
+from fairlead.report.words import (
+    amount,
+    between,
+    count,
+    digits,
+    label,
+    model_title,
+    name_of,
+    subject,
+    where,
+)
 from fairlead.validate import faults, stats
 from fairlead.validate.model import (
-    Basis,
     Expected,
     Measurement,
     State,
@@ -23,6 +32,8 @@ from fairlead.validate.model import (
 )
 
 _STRIPS = 200  # of lines beyond that, the page would become heavy
+_PAIRS = 3  # of ranks that have a table each
+_OF = (What.TRAIN, What.ALLREDUCE, What.BROADCAST)  # a table for each subject
 WORD = {
     State.NORMAL: "ok",
     State.SLOW: "warning",
@@ -59,11 +70,15 @@ class Table:
 
     Attributes:
         basis: where what is normal comes from in rows that do not say it themselves.
+        counts: (CSS class, state, how many rows), the worst first.
+        amiss: a row is slow or wrong, so that it should be seen at once.
     """
 
     title: str
     basis: str
     rows: tuple[Row, ...]
+    counts: tuple[tuple[str, str, int], ...]
+    amiss: bool
 
 
 @dataclass(frozen=True)
@@ -109,7 +124,7 @@ def groups(validation: Validation) -> tuple[Group, ...]:
     for state, because, remedy in order:
         pairs = sorted(found[state, because, remedy], key=lambda p: -(p[1].times or 0))
         lines = tuple(
-            (label(m), f"{v.times:.2f} × slower" if v.times and state is State.SLOW else "")
+            (label(m), slower(v.times) if v.times and state is State.SLOW else "")
             for m, v in pairs[:6]
         )
         made.append(
@@ -126,17 +141,19 @@ def tables(validation: Validation) -> tuple[Table, ...]:
         zip(validation.measurements, validation.verdicts, strict=True),
         key=lambda pair: (
             kinds.index(pair[0].what),
-            pair[0].subject if pair[0].what is What.TRAIN else "",
+            pair[0].subject if pair[0].what in _OF else "",
             pair[0].nodes,
             pair[0].ranks,
             pair[0].bytes or 0,
             ways.index(pair[0].way),
         ),
     )
+    few = len({m.subject for m, _ in pairs if m.what is What.PINGPONG}) <= _PAIRS
     for number, (m, v) in enumerate(pairs):
-        title = _TITLES[m.what] + (f" of {m.subject}" if m.what is What.TRAIN else "")
-        title += f", by {m.launcher}" if m.launcher else ""
-        titles.setdefault(title, []).append(_row(m, v, number < _STRIPS))
+        told = m.what in _OF or (m.what is What.PINGPONG and few)
+        title = _title(m) if told else _TITLES[m.what]
+        title += f", under {m.launcher}" if m.launcher else ""
+        titles.setdefault(title, []).append(_row(m, v, told, number < _STRIPS))
     return tuple(_table(title, rows) for title, rows in titles.items())
 
 
@@ -145,33 +162,46 @@ def _table(title: str, rows: list[Row]) -> Table:
     sources = Counter(row.basis for row in rows if row.basis)
     (source, often), *_ = sources.most_common(1) or [("", 0)]
     if often < 2:
-        return Table(title, "", tuple(rows))
+        source = ""
     kept = (replace(row, basis="" if row.basis == source else row.basis) for row in rows)
-    return Table(title, source, tuple(kept))
+    states = Counter(row.state for row in rows)
+    counts = tuple((WORD[s], s.value, states[s.value]) for s in ORDER if states[s.value])
+    amiss = any(states[s.value] for s in (State.WRONG, State.SLOW))
+    return Table(title, source, tuple(kept), counts, amiss)
 
 
-def _row(m: Measurement, v: Verdict, draw: bool) -> Row:
+def _title(m: Measurement) -> str:
+    """With what all lines of the table have in common."""
+    if m.what is What.TRAIN:
+        return f"Training of {model_title(m.subject)}"
+    if m.what is What.PINGPONG:
+        return _TITLES[m.what] + (f", {subject(m)}" if m.subject else "")
+    return f"{_TITLES[m.what]} by {subject(m) or 'MPI itself'}"
+
+
+def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
+    """A line; what its table's title has ``told`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
         seen = stats.summarize(m.samples)
         median = amount(seen.median, m.unit)
-        between = None
+        ends = None
         if seen.low is not None and seen.high is not None:
-            between = (seen.low, seen.high)
-            interval = f"{amount(seen.low, m.unit)} to {amount(seen.high, m.unit)}"
+            ends = (seen.low, seen.high)
+            interval = between(seen.low, seen.high, m.unit)
         normal = (v.expected.low, v.expected.high) if v.expected else None
         if draw:
-            strip = charts.strip(m.samples, seen.outliers, between, normal, seen.median)
+            strip = charts.strip(m.samples, seen.outliers, ends, normal, seen.median)
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
     return Row(
-        where=where(m) if m.what is What.TRAIN or not m.subject else f"{m.subject}, {where(m)}",
+        where=where(m) if told or not m.subject else f"{subject(m)}, {where(m)}",
         way=name_of(m.way),
         median=median,
         interval=interval,
         expected=_expected(v.expected, m),
         basis=v.expected.source if v.expected else "",
-        times=f"{v.times:.2f} ×" if v.times else "",
+        times=slower(v.times) if v.times else "",
         word=WORD[v.state],
         state=v.state.value,
         strip=strip,
@@ -183,8 +213,14 @@ def _expected(e: Expected | None, m: Measurement) -> str:
     if e is None:
         return "–"
     far = e.high if m.smaller_is_better else e.low
-    words = {Basis.REFERENCE: "reference", Basis.BOUND: "bound", Basis.NATIVE: "native"}
-    return f"{'≤' if m.smaller_is_better else '≥'} {amount(far, m.unit)} ({words.get(e.basis, '')})"
+    return f"{'≤' if m.smaller_is_better else '≥'} {amount(far, m.unit)}"
+
+
+def slower(times: float) -> str:
+    """Against what is normal: ``1.27 × slower``, ``1.69 × faster``, ``as usual`` within 2 %."""
+    if 0.98 <= times <= 1.02:
+        return "as usual"
+    return f"{digits(times)} × slower" if times > 1 else f"{digits(1 / times)} × faster"
 
 
 def as_csv(validation: Validation) -> str:

@@ -61,7 +61,7 @@ def _headline(report: Report, word: Severity, failed: list[Claim]) -> str:
     library = versions[0] if versions else "one MPI"
     if word is Severity.WARNING:
         return f"It ran on {library}, with something to look at."
-    ranks = f"all {report.ranks} ranks" if report.ranks > 1 else "1 rank"
+    ranks = f"{report.ranks} ranks" if report.ranks > 1 else "1 rank"
     return f"It ran on {library}, on {ranks}, and that is proved."
 
 

@@ -2,35 +2,70 @@
 
 from __future__ import annotations
 
+import re
+
+from fairlead.models import registry
 from fairlead.validate.model import Measurement, Way, What
+
+# How fairlead.validate.sweeps names what carried a message: backend, then the MPI below it.
+_CARRIED = re.compile(r"fairlead\.comm \((\w+)(?: \((.+)\))?\)")
+
+_ROUNDED = 0.9995  # what three digits show as 1,000 of a unit is 1.00 of the next
 
 
 def amount(value: float, unit: str) -> str:
     """Three digits and a unit that suits them: ``12.3 µs``, ``4.56 GB/s``."""
     if unit == "s":
         for name, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-            if value >= scale:
-                return f"{_digits(value / scale)} {name}"
-        return f"{_digits(value / 1e-9)} ns"
+            if value >= _ROUNDED * scale:
+                return f"{digits(value / scale)} {name}"
+        return f"{digits(value / 1e-9)} ns"
     if unit == "B/s":
         for name, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-            if value >= scale:
-                return f"{_digits(value / scale)} {name}"
-    return f"{_digits(value)} {unit}"
+            if value >= _ROUNDED * scale:
+                return f"{digits(value / scale)} {name}"
+    return f"{digits(value)} {unit}"
 
 
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def digits(value: float) -> str:
+    """Three of them, or all of a whole number: ``0.500``, ``27.0``, ``1,249``."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:#.3g}"
+
+
+def milliseconds(value: float) -> str:
+    """Of a step: ``1,249 ms``, ``12 ms``, ``0.3 ms``."""
+    if value < 0.005:
+        return "0 ms"
+    return f"{value:,.{0 if value >= 10 else 1 if value >= 0.1 else 2}f} ms"
+
+
+def between(low: float, high: float, unit: str) -> str:
+    """An interval, its unit once where both ends have the same: ``39.3 to 40.7 samples/s``."""
+    first, last = amount(low, unit), amount(high, unit)
+    alike = first.partition(" ")[2] == last.partition(" ")[2]
+    return f"{first.partition(' ')[0] if alike else first} to {last}"
 
 
 def label(m: Measurement) -> str:
-    """A measurement in words: ``allreduce of 64 MiB, 64 ranks on 8 nodes, container``."""
+    """A measurement in words: ``allreduce, 64 MiB, 64 ranks on 8 nodes, container``."""
     if m.what is What.START:
         return f"start: {m.subject}, {where(m)}, {name_of(m.way)}"
-    what = ("training" if m.what is What.TRAIN else m.what.value) + (
-        f" of {m.subject}" if m.subject else ""
-    )
-    return f"{what}, {where(m)}, {name_of(m.way)}"
+    words = {What.TRAIN: "training of", What.INPUT: "input of", What.PINGPONG: "pingpong,"}
+    by = f"{words.get(m.what, m.what.value + ' by')} {subject(m)}" if m.subject else m.what.value
+    return f"{by}, {where(m)}, {name_of(m.way)}"
+
+
+def subject(m: Measurement) -> str:
+    """What tells it apart, for people: ``fairlead.comm, native core over mpich``, ``ranks 0 and 1``."""
+    if found := _CARRIED.fullmatch(m.subject):
+        carrier = "native core" if found[1] == "native" else found[1]
+        return f"fairlead.comm, {carrier}" + (f" over {found[2]}" if found[2] else "")
+    return m.subject.replace(" - ", " and ") if m.what is What.PINGPONG else m.subject
+
+
+def model_title(name: str) -> str:
+    """``HEP-CNN`` for ``hepcnn``; what is not a bundled model keeps its name."""
+    return registry.find(name).title if name in registry.NAMES else name
 
 
 def where(m: Measurement) -> str:

@@ -13,6 +13,7 @@ from fairlead.paths import atomic_write
 from fairlead.report.figures import Bar, split
 from fairlead.report.model import ProofRow, Report
 from fairlead.report.verdict import judge
+from fairlead.report.words import percent
 from fairlead.serial import to_json
 from fairlead.train.result import TrainResult, score_name
 
@@ -144,7 +145,7 @@ def _numbers(training: TrainResult) -> tuple[Number, ...]:
         numbers.append(Number(f"{speed.samples_per_s:.0f}", "samples/s", ranks))
     if training.one is not None and training.one.speed is not None:
         alone = f"{training.one.speed.samples_per_s:.0f} samples/s on 1 rank"
-        numbers.append(Number(f"{training.efficiency:.0%}", "of ideal", alone))
+        numbers.append(Number(percent(training.efficiency), "of ideal", alone))
     return tuple(numbers)
 
 
@@ -192,7 +193,7 @@ def _scaling(training: TrainResult) -> str:
     words = f"{everyone.speed.samples_per_s:.0f} samples/s on {everyone.ranks} ranks"
     if training.one is not None and training.one.speed is not None:
         words += (
-            f", {training.one.speed.samples_per_s:.0f} on 1: {training.efficiency:.0%} of ideal,"
+            f", {training.one.speed.samples_per_s:.0f} on 1: {percent(training.efficiency)} of ideal,"
             f" each rank with a batch of {everyone.batch} and {everyone.threads}"
             f" thread{'s' if everyone.threads > 1 else ''}"
         )

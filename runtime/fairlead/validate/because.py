@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.findings import Finding, Severity
-from fairlead.validate.evidence import Culprit, Evidence
+from fairlead.validate.evidence import Clock, Culprit, Evidence
 from fairlead.validate.model import Measurement, Way, What
 
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
 _MESSAGES_BOUND = 0.25
 UNEXPLAINED = "nothing that was looked at explains it"
-_HOT = 0.85  # of the nominal clock
+_SLOWER, _BELOW = 1.1, 0.9  # of its like: times that arithmetic takes, and the clock
 _COPIED = 8192  # bytes, from which the way through the kernel or shared memory decides
 
 # What doctor's findings explain, by check: of these measurements, on one node, between nodes, or both.
@@ -168,15 +168,40 @@ def waits_for_messages(m: Measurement, evidence: Evidence) -> Reason | None:
 
 
 def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
-    """A processor runs below its clock."""
-    slow = [c for c in evidence.clocks if c.seen_mhz < _HOT * c.nominal_mhz]
-    if not slow:
+    """A processor that takes part was held back: its own counter says so, or its clock *and* its arithmetic.
+
+    A low clock alone is no evidence: that of all cores is below that of one, and some save power between samples.
+    """
+    if m.what is What.CHECKPOINT:  # the storage's
         return None
-    worst = min(slow, key=lambda c: c.seen_mhz / c.nominal_mhz)
+    found = [c for c in evidence.clocks if m.nodes >= c.from_nodes and held_back(c)]
+    if not found:
+        return None
+    worst = max(found, key=lambda c: (c.times or 1.0, c.throttled or 0))
+    said = []
+    if worst.throttled:
+        said.append(
+            f"it was slowed down for heat {worst.throttled} time{'s' * (worst.throttled > 1)}"
+        )
+    if worst.seen_mhz and worst.usual_mhz and worst.seen_mhz <= _BELOW * worst.usual_mhz:
+        sold = f" ({worst.nominal_mhz:.0f} nominal)" if worst.nominal_mhz else ""
+        said.append(f"it ran at {worst.seen_mhz:.0f}{sold} MHz, {worst.usual_mhz:.0f} is usual")
+    if worst.times and worst.times >= _SLOWER:
+        said.append(f"its arithmetic took {worst.times:.2f} times as long as that of its like")
     return Reason(
-        f"{worst.host} runs at {worst.seen_mhz:.0f} of {worst.nominal_mhz:.0f} MHz",
+        f"the processor of {worst.host} is held back: {', and '.join(said)}",
         "look at its temperature, power limit and governor: cpupower frequency-info",
     )
+
+
+def held_back(clock: Clock) -> bool:
+    """Whether what was read is evidence that a processor ran slower than it should."""
+    if clock.throttled:
+        return True
+    slow = clock.times is not None and clock.times >= _SLOWER
+    if clock.seen_mhz is None or clock.usual_mhz is None:
+        return False
+    return slow and clock.seen_mhz <= _BELOW * clock.usual_mhz
 
 
 def busy(m: Measurement, evidence: Evidence) -> Reason | None:

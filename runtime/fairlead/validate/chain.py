@@ -25,8 +25,9 @@ from fairlead.projection.runs import SmallRun
 from fairlead.train import host as training
 from fairlead.train.host import Runner, TrainOptions
 from fairlead.train.model import StepTimes, WorkerResult
-from fairlead.validate import faults, pairs, sweeps
-from fairlead.validate.evidence import Bound, Culprit, Shares
+from fairlead.validate import faults, pairs, processors, sweeps
+from fairlead.validate.compute import worked_of
+from fairlead.validate.evidence import Bound, Clock, Culprit, Shares
 from fairlead.validate.found import Kind
 from fairlead.validate.model import Measurement, Way, What
 
@@ -101,6 +102,7 @@ class Seen:
     placed: tuple[str, ...] = ()
     crowded: bool = False
     culprits: list[Culprit] = field(default_factory=list)
+    clocks: tuple[Clock, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     failed: dict[str, Finding] = field(default_factory=dict)
     codes: list[ExitCode] = field(default_factory=list)
@@ -340,7 +342,9 @@ def _pairs(wish: Wish, run: Runner, seen: Seen) -> None:
         json.dump(asdict(settings), stream)
     words = ["python3", "-m", "fairlead.validate.pairs", "--config", str(config)]
     training.launch(run, wish.most, words, [wish.out])
-    outcome = pairs.outcomes(json.loads(Path(settings.out).read_text()))["all"]
+    document = json.loads(Path(settings.out).read_text())
+    seen.clocks = processors.clocks([worked_of(one) for one in document["samples"]], seen.hosts)
+    outcome = pairs.outcomes(document)["all"]
     for one in outcome.culprits:
         name = " - ".join(one.names)
         what = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}[one.kind]
@@ -517,14 +521,9 @@ def load() -> float | None:
         return None
 
 
-def facts(image_digest: str, more: Mapping[str, str]) -> dict[str, str]:
+def facts(more: Mapping[str, str]) -> dict[str, str]:
     """What explains a difference between two validations."""
-    return {
-        "kernel": platform.release(),
-        "processor": _processor(),
-        "image digest": image_digest,
-        **more,
-    }
+    return {"kernel": platform.release(), "processor": _processor(), **more}
 
 
 def _processor() -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.validate import processors
 from fairlead.validate.found import Answer, Culprit, Kind, Outcome, conclude
 
 THRESHOLD = 1.5
@@ -35,12 +36,18 @@ class Sample:
     Attributes:
         waited_s: that the process was able to run and had no core; None where the kernel does not say.
         throttled_s: that its cgroup was held back by a quota; None where that cannot be read.
+        mhz, nominal_mhz: the clock of the core at the end, and the one that it is sold with; None where not told.
+        hot: how often the core was slowed down for heat meanwhile; None where that is not counted, or where it
+            changed the core.
     """
 
     wall_s: float
     cpu_s: float
     waited_s: float | None = None
     throttled_s: float | None = None
+    mhz: float | None = None
+    nominal_mhz: float | None = None
+    hot: int | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,8 @@ def find_compute(every: Sequence[Worked], threshold: float = THRESHOLD) -> Outco
         kernel: median_low(median(s.wall_s for s in rank.samples[kernel]) for rank in every)
         for kernel in every[0].samples
     }
+    rates = [s.mhz for rank in every for s in rank.samples.get("arithmetic", ()) if s.mhz]
+    usual_mhz = median(rates) if rates else None
     culprits, unsure = [], []
     for rank in every:
         slow, at_times = [], []
@@ -78,7 +87,7 @@ def find_compute(every: Sequence[Worked], threshold: float = THRESHOLD) -> Outco
             elif median(s.wall_s for s in samples) >= most:
                 at_times.append(kernel)
         if slow:
-            culprits.append(_culprit(rank, slow, usual))
+            culprits.append(_culprit(rank, slow, usual, usual_mhz))
         elif at_times:
             numbers = "; ".join(_numbers(rank, kernel, usual) for kernel in at_times)
             unsure.append(f"rank {rank.rank} on {rank.host} is slow at times: {numbers}")
@@ -86,9 +95,11 @@ def find_compute(every: Sequence[Worked], threshold: float = THRESHOLD) -> Outco
     return conclude(culprits, unsure, clear, 1, max(usual.values()))
 
 
-def _culprit(rank: Worked, slow: Sequence[str], usual: Mapping[str, float]) -> Culprit:
+def _culprit(
+    rank: Worked, slow: Sequence[str], usual: Mapping[str, float], usual_mhz: float | None
+) -> Culprit:
     times = max(median(s.wall_s for s in rank.samples[k]) / usual[k] for k in slow)
-    why, remedy = _cause(rank, slow)
+    why, remedy = _cause(rank, slow, usual_mhz)
     numbers = "; ".join(_numbers(rank, kernel, usual) for kernel in slow)
     evidence = f"rank {rank.rank}: {numbers}; {why}"
     return Culprit(Kind.COMPUTE, (rank.host,), times, evidence, remedy, (rank.rank,))
@@ -99,7 +110,7 @@ def _numbers(rank: Worked, kernel: str, usual: Mapping[str, float]) -> str:
     return f"{kernel} {wall[0]:.3f} to {wall[-1]:.3f} s, {usual[kernel]:.3f} s is usual"
 
 
-def _cause(rank: Worked, slow: Sequence[str]) -> tuple[str, str]:
+def _cause(rank: Worked, slow: Sequence[str], usual_mhz: float | None) -> tuple[str, str]:
     """The likeliest cause in words with its numbers, and the remedy."""
     samples = [s for kernel in slow for s in rank.samples[kernel]]
     wall, cpu = sum(s.wall_s for s in samples), sum(s.cpu_s for s in samples)
@@ -119,10 +130,21 @@ def _cause(rank: Worked, slow: Sequence[str]) -> tuple[str, str]:
             " binding of the launcher, a CPU quota above its cgroup",
         )
     return (
-        f"it had a core all the time ({cpu:.2f} of {wall:.2f} s)",
+        f"it had a core all the time ({cpu:.2f} of {wall:.2f} s)" + _clock(samples, usual_mhz),
         f"look at clock, temperature, power limit and memory of {rank.host}: `cpupower frequency-info`, `dmesg`,"
         " `numactl --hardware`; until then, leave it out of the job",
     )
+
+
+def _clock(samples: Sequence[Sample], usual_mhz: float | None) -> str:
+    """What the core said of itself, as far as it did."""
+    hot, said = sum(s.hot or 0 for s in samples), ""
+    if hot:
+        said += f", which was slowed down for heat {hot} time{'s' if hot > 1 else ''}"
+    rates = [s.mhz for s in samples if s.mhz]
+    if rates and usual_mhz:
+        said += f"; its clock was {median(rates):.0f} MHz, {usual_mhz:.0f} is usual"
+    return said
 
 
 class Kernels:
@@ -146,11 +168,19 @@ class Kernels:
     def sample(self, kernel: str, passes: int) -> Sample:
         one = self._memory if kernel == "memory" else self._arithmetic
         throttled, waited = self._throttled(), _waited()
+        core, before = _core()
         wall, cpu = time.perf_counter(), time.thread_time()
         for _ in range(passes):
             one()
         wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-        return Sample(wall, cpu, _less(_waited(), waited), _less(self._throttled(), throttled))
+        last, after = _core()
+        hot = None
+        if last == core and before.throttled is not None and after.throttled is not None:
+            hot = after.throttled - before.throttled
+        return Sample(
+            wall, cpu, _less(_waited(), waited), _less(self._throttled(), throttled), after.mhz,
+            after.nominal_mhz, hot,
+        )  # fmt: skip
 
     def _memory(self) -> None:
         """A pass over memory: a = 3 b, then a = a + c."""
@@ -191,6 +221,12 @@ def _places(root: Path) -> list[tuple[Path, str, float]]:
             found.append((base / controllers / own / "cpu.stat", "throttled_time", 1e-9))
             found.append((base / "cpu" / own / "cpu.stat", "throttled_time", 1e-9))
     return found
+
+
+def _core() -> tuple[int | None, processors.Reading]:
+    """The core that this thread is on, and what it says."""
+    core = processors.core_now()
+    return core, processors.Reading() if core is None else processors.read(core)
 
 
 def _field(path: Path, key: str) -> int | None:

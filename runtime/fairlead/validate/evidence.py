@@ -76,11 +76,24 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Clock:
-    """A processor's clock while all its cores computed, in MHz, and the one that it is sold with."""
+    """A host's processor while its ranks computed, as its slowest rank saw it; None where that is not told.
+
+    Attributes:
+        seen_mhz: the clock of the core at the end of each sample of arithmetic, median.
+        nominal_mhz: the one that it is sold with, without boost.
+        usual_mhz: ``seen_mhz`` of all ranks, median; None of one rank alone.
+        throttled: how often it was slowed down for heat meanwhile.
+        times: its arithmetic took as many times as long as is usual of all ranks.
+        from_nodes: nodes of the smallest launch that it takes part in: a job's hosts are filled in order.
+    """
 
     host: str
-    seen_mhz: float
-    nominal_mhz: float
+    seen_mhz: float | None = None
+    nominal_mhz: float | None = None
+    usual_mhz: float | None = None
+    throttled: int | None = None
+    times: float | None = None
+    from_nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,7 @@ class Evidence:
         planned_mpi: the one that was to run in containers.
         shares: of a training, by the key of its measurement.
         culprits: the worst first.
-        clocks: of nodes whose clock was read.
+        clocks: of hosts that tell their clock or count how often heat slowed them; empty where none does.
         findings: of doctor, warnings and errors.
         failed: why a line has no samples, by the key of its measurement, and what to do next.
         load: processes that wanted to run on the first node before fairlead began; None where unknown.

@@ -282,8 +282,8 @@ def _of_lines(validation: Validation) -> str:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        are = "is" if count[state] == 1 else "are"
-        slow = f"{count[state]} {of} {are} slow, the worst {_times(most.times or 1)} × slower than it should be"
+        said = "is slow," if count[state] == 1 else "are slow, the worst"
+        slow = f"{count[state]} {of} {said} {_times(most.times or 1)} × slower than it should be"
         if found:  # and where it explains nothing that is slow, that is two things
             explains = any(v.state is state and v.because.startswith(found.name) for v in verdicts)
             return f"{_named(found)}{':' if explains else '; besides,'} {slow}."
@@ -294,7 +294,8 @@ def _of_lines(validation: Validation) -> str:
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
         told = f"; of {rest} nothing can be told" if rest else ""
-        return f"As fast as it should be: {count[state]} {of} are normal{told}."
+        verb = "is" if count[state] == 1 else "are"
+        return f"As fast as it should be: {count[state]} {of} {verb} normal{told}."
     return "Nothing can be told yet: there is nothing to hold these measurements against."
 
 
