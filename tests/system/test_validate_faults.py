@@ -419,4 +419,5 @@ def test_of_several_faults_the_most_fundamental_is_first(data: Path, tmp_path: P
     fault(found, "rank-failed")
     checks = [f["check"] for f in found["faults"]]
     assert checks[:3] == ["rank-failed", "data-damaged", "validate-checkpoint"], checks
-    assert "rank 1" in found["evidence"]["culprits"][0]["name"]
+    # On a machine as busy as that, a quota may not show; nobody else is named.
+    assert all("rank 1" in one["name"] for one in found["evidence"]["culprits"])
