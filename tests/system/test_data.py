@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +73,34 @@ def test_ranks_skip_the_same_damaged_file(tmp_path: Path) -> None:
     assert [one["damaged"] for one in told] == [[path.name]] * 2
     assert [one["total"] for one in told] == [12, 12]
     assert sum(one["rows"] for one in told) == 12 and {one["steps"] for one in told} == {1}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+@pytest.mark.parametrize(("megabytes", "why"), [(60, "GB are to come"), (4, "No space left")])
+def test_disk_too_small_for_the_samples_is_told_before_it_is_full(
+    megabytes: int, why: str, tmp_path: Path
+) -> None:
+    """The first file of 500 events takes 24 MB."""
+    room, events = tmp_path / "room", tmp_path / "events"
+    room.mkdir()
+    mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && exec "$@"'
+    words = [
+        "-m",
+        "fairlead.data.generate",
+        "--format",
+        "tfrecord",
+        "--train",
+        "4000",
+        "--val",
+        "10",
+    ]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, room, sys.executable, *words, "--out", room, "--events-file", events],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert not done.stderr
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert told[-1]["event"] == "error" and told[-1]["check"] == "data-no-room"
+    assert why in told[-1]["why"] and "XDG_CACHE_HOME" in told[-1]["remedy"]
+    assert sum(event["event"] == "shard" for event in told) == (1 if megabytes == 60 else 0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,6 +19,7 @@ from pathlib import Path
 from fairlead.data import VERSIONS, cosmo, gratings, hep
 from fairlead.data.samples import Samples
 from fairlead.data.write import FORMATS, is_whole, shard_path, write_shard
+from fairlead.findings import FairleadError, fail
 from fairlead.paths import locked
 from fairlead.train.events import EventLog
 
@@ -133,6 +136,9 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
     """Makes ``folder`` hold, of this data set, exactly the files of ``data``, keeping those that are whole.
 
     Reports ``start`` (samples in all), ``shard`` (samples done so far) and ``done``.
+
+    Raises:
+        FairleadError: there is no room for them; the first file tells how much they take.
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,9 +159,34 @@ def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> Non
     # spawn: a forked child would share this process's BLAS and HDF5 state
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(missing)) or 1, mp_context=context) as pool:
-        for future in as_completed([pool.submit(Job.run, job) for job in missing]):
-            done += future.result()
-            log.write("shard", events=done)
+        begun = {pool.submit(Job.run, job): job for job in missing}
+        left = sum(job.events for job in missing)
+        try:
+            for future in as_completed(begun):
+                written = begun[future]
+                done += future.result()
+                left -= written.events
+                log.write("shard", events=done)
+                _room(folder, written.path.stat().st_size * left // written.events)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _room(folder: Path, wanted: int) -> None:
+    """
+    Raises:
+        FairleadError: ``folder`` has no room for so many bytes more.
+    """
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise fail(
+            "there is no room for the samples",
+            where=str(folder),
+            why=f"{wanted / 1e9:.3g} GB are to come, {free / 1e9:.3g} GB are free",
+            remedy="fewer samples (--train-samples N), files of your own (--data), or another cache: XDG_CACHE_HOME",
+            check="data-no-room",
+        )
 
 
 def _leftovers(kind: str, folder: Path) -> Iterator[Path]:
@@ -184,7 +215,23 @@ def main() -> None:
     data = DataSet(
         given.train, given.val, given.per_shard, given.seed, given.size, given.kind, given.format
     )
-    generate(data, given.out, given.processes, EventLog(given.events_file))
+    log = EventLog(given.events_file)
+    try:
+        generate(data, given.out, given.processes, log)
+    except FairleadError as exc:
+        for finding in exc.findings:
+            log.write("error", **finding.to_json())
+        sys.exit(1)
+    except OSError as exc:
+        log.write(
+            "error",
+            what="samples cannot be written",
+            where=exc.filename or str(given.out),
+            why=exc.strerror or str(exc),
+            remedy="make room there, or name another cache: XDG_CACHE_HOME",
+            check="data-no-room",
+        )
+        sys.exit(1)
 
 
 def _positive(text: str) -> int:
