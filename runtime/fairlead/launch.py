@@ -171,7 +171,7 @@ def command_line(
         # Where the engine is a part of the launcher, this shell is in the container.
         seen = RUN_MOUNT if words.launcher else str(record)
         inner = recorded(inner, seen, plan.launcher.kind)
-    shape = replace(plan.request.shape, ranks=ranks)
+    shape = plan.request.shape.of(ranks)
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
     return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)

@@ -411,3 +411,15 @@ def test_cache_that_other_nodes_may_not_see_is_told() -> None:
     with pytest.raises(FairleadError) as caught:
         said("/dev/shm/cache", 2)
     assert caught.value.code is ExitCode.LAUNCH_FAILED
+
+
+def test_fewer_ranks_take_fewer_nodes() -> None:
+    """A validation on 16 ranks of 8 a node also measures on 1 and on 9."""
+    shape = Shape(16, 2, 8, hosts=("a", "b"))
+    one, nine = shape.of(1), shape.of(9)
+    assert (one.nodes, one.hosts, one.spread) == (1, ("a",), (1,))
+    assert (nine.nodes, nine.hosts, nine.spread) == (2, ("a", "b"), (8, 1))
+    spread = Shape(4, 4)
+    assert (spread.of(2).nodes, spread.of(4)) == (2, spread)
+    assert Shape(4).of(2) == Shape(2)  # the launcher knows
+    assert Shape(2, 2).of(8) == Shape(8, 2)

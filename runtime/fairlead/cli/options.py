@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +164,12 @@ _PLACEMENT = (
         "--ranks-per-node", "per_node", type=click.IntRange(1), help="Ranks on each node."
     ),
     click.option("-N", "--nodes", type=click.IntRange(1), help="Nodes to use."),
-    click.option(
-        "-n",
-        "--ranks",
-        type=click.IntRange(1),
-        help="Ranks to start.  [default: one a node, or 1]",
-    ),
+)
+_RANKS = click.option(
+    "-n",
+    "--ranks",
+    type=click.IntRange(1),
+    help="Ranks to start.  [default: one a node, or 1]",
 )
 
 
@@ -178,9 +178,18 @@ def placement_options(function: Callable[..., Any]) -> Callable[..., Any]:
     --partition --launcher-arg``, which reach ``function`` as one :class:`Asked` called ``asked``."""
 
     @functools.wraps(function)
+    def placed(*, ranks: int | None, asked: Asked, **others: Any) -> Any:
+        return function(asked=replace(asked, ranks=ranks), **others)
+
+    return nodes_options(_RANKS(placed))
+
+
+def nodes_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """:func:`placement_options` without ``-n``, for a verb that has its own."""
+
+    @functools.wraps(function)
     def placed(
         *,
-        ranks: int | None,
         nodes: int | None,
         per_node: int | None,
         cores: int | None,
@@ -195,7 +204,7 @@ def placement_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         names = tuple(filter(None, hosts.split(",")))
         asked = Asked(
-            ranks, nodes, per_node, cores, gpus, bind or "", names, time, account, partition, extra
+            None, nodes, per_node, cores, gpus, bind or "", names, time, account, partition, extra
         )
         return function(asked=asked, **others)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -12,18 +11,15 @@ import click
 
 from fairlead import launch as launching
 from fairlead import native, unpacked
-from fairlead import site as sites
 from fairlead import stage as staging
-from fairlead.capture import is_capture
 from fairlead.cli import options, show
 from fairlead.cli import timeline as timelines
-from fairlead.cli.screen import json_option, print_findings, print_json, progress
+from fairlead.cli.screen import json_option, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
+from fairlead.cli.within import within
 from fairlead.findings import ExitCode, Finding, Severity
 from fairlead.launcher import allocate
-from fairlead.launcher.allocation import find as find_allocation
 from fairlead.launcher.request import Asked
-from fairlead.launcher.request import shape as make_shape
 from fairlead.paths import cache_dir
 from fairlead.plan import Bind
 from fairlead.proof import Proof
@@ -100,23 +96,8 @@ def run(
     `--` is the command. With --json the ranks' output goes to stderr, and stdout is the object.
     """
     variables = options.variables(env)
-    allocation = find_allocation(os.environ)
-    created = os.environ.pop(allocate.CREATED, "")
-    if created and allocation:  # the job was made with these
-        asked = replace(asked, time="", account="", partition="")
-    shape = make_shape(asked, allocation)
     data.check()
-    elsewhere = is_capture(planning.choices.site or "")  # which is refused below
-    if allocation is None and not dry_run and not elsewhere:
-        site, _ = sites.resolve(planning.choices.site)
-        if words := allocate.words(
-            shape, asked, site, planning.choices.launcher, _again(), quiet=quiet
-        ):
-            if not quiet:
-                _say(
-                    f"asking {site.scheduler.kind} for nodes: {shlex.join(words[: words.index('--')])}"
-                )
-            allocate.become(words)
+    shape, allocation = within(asked, planning, dry_run=dry_run, quiet=quiet)
     ranks = shape.ranks
     recorder = timelines.recording(timeline_file, dry_run=dry_run, quiet=quiet)
     bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
@@ -146,8 +127,8 @@ def run(
         )
     if not quiet:
         if prepared.verified:
-            _say(show.signature_line(prepared.verified))
-        _say(show.swap_line(prepared.plan))
+            say(show.signature_line(prepared.verified))
+        say(show.swap_line(prepared.plan))
         warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
         if warnings:
             print_findings(warnings)
@@ -159,7 +140,7 @@ def run(
             click.echo(show.proof_text(proof), err=True)
         if quiet or not proof.holds:
             return  # what is wrong comes as an error
-        _say(show.proof_line(proof))
+        say(show.proof_line(proof))
         if proof.findings:
             print_findings(proof.findings)
         if verbose:
@@ -199,15 +180,6 @@ def _overruled(finding: Finding) -> Finding:
     if finding.severity is not Severity.ERROR:
         return finding
     return replace(finding, severity=Severity.WARNING, what=f"{finding.what} (going on: --force)")
-
-
-def _again() -> list[str]:
-    """This very command, as another process can run it."""
-    return [sys.executable, "-m", "fairlead", *sys.argv[1:]]
-
-
-def _say(text: str) -> None:
-    click.echo(f"{click.style('fairlead:', bold=True)} {text}", err=True)
 
 
 def _dry_run(

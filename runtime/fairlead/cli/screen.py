@@ -66,6 +66,11 @@ def finding_lines(finding: Finding) -> str:
     return "\n".join(lines)
 
 
+def say(text: str) -> None:
+    """A line of fairlead's own beside the ranks' output, on stderr."""
+    click.echo(f"{click.style('fairlead:', bold=True)} {text}", err=True)
+
+
 def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
     """Findings, an empty line between them."""
     click.echo("\n\n".join(finding_lines(f) for f in findings), err=err)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
 from fairlead.cli.trainauto import run_script
 from fairlead.cli.trainshow import show_plan, summary
+from fairlead.cli.within import within
 from fairlead.findings import ExitCode, Severity, fail
+from fairlead.launcher.request import Asked
 from fairlead.paths import cache_dir
 from fairlead.proof import Proof
 from fairlead.serial import to_json
@@ -32,6 +35,7 @@ Examples:
   fairlead train --auto train.py -n 4
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
 """
+DEFAULT_RANKS = 2
 BACKENDS = ("tensorflow", "torch")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # What each backend is trained in, and what its ranks import.
@@ -53,8 +57,12 @@ _NEEDED = {
     " follow `--`.",
 )
 @click.option(
-    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to train on."
+    "-n",
+    "--ranks",
+    type=click.IntRange(1),
+    help="Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]",
 )
+@options.nodes_options
 @options.image_option("; with --backend torch `pytorch`, unless another is named.")
 @options.choice_options
 @click.option(
@@ -145,7 +153,8 @@ def train(
     model: str | None,
     arguments: tuple[str, ...],
     auto: Path | None,
-    ranks: int,
+    ranks: int | None,
+    asked: Asked,
     image: str,
     planning: options.Planning,
     data: Path | None,
@@ -176,6 +185,8 @@ def train(
     With --auto, a serial script is launched as it is: data are shared out, gradients averaged, models
     written by rank 0; what cannot be shared out is refused.
     """
+    if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
+        ranks = DEFAULT_RANKS
     if auto is not None:
         return run_script(auto, ((model,) if model else ()) + arguments, ranks, image)
     from fairlead.models import registry
@@ -189,11 +200,14 @@ def train(
     from fairlead.train.options import TrainOptions
     from fairlead.train.session_runner import runner
 
+    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
+    ranks = shape.ranks
     output = output.absolute()
     recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
     bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
     with timelines.stage(recorder, "plan"):
-        prepared = prepare(image, planning.choices, planning.request(ranks), progress=bars)
+        request = planning.request(ranks, shape=shape)
+        prepared = prepare(image, planning.choices, request, progress=bars)
     _able(prepared, image, backend, data is None)
     require_tools()
     if prepared.refused:

@@ -16,7 +16,7 @@ _OF_MODELS = (
 )  # fmt: skip
 
 
-def run_script(script: Path, words: tuple[str, ...], ranks: int, image: str) -> int:
+def run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: str) -> int:
     """`fairlead run` of the script, by what makes it one of many ranks."""
     from fairlead.cli.run import run
 
@@ -37,7 +37,8 @@ def run_script(script: Path, words: tuple[str, ...], ranks: int, image: str) -> 
     if not script.is_relative_to(Path.cwd()):  # that folder the container has anyhow
         words_of_run += ["--bind", str(script.parent)]
     command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]
-    argv = ["-n", str(ranks), *words_of_run, image, "--", *command]
+    count = ["-n", str(ranks)] if ranks else []  # else as many as the nodes give
+    argv = [*count, *words_of_run, image, "--", *command]
     with run.make_context("run", argv, parent=context.parent) as inner:
         code: int = run.invoke(inner) or 0
     return code

@@ -21,7 +21,9 @@ from fairlead import unpacked
 from fairlead.cli import options, show
 from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
+from fairlead.cli.within import within
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.launcher.request import Asked
 from fairlead.models import registry
 from fairlead.paths import atomic_write, cache_dir
 from fairlead.proof import Proof
@@ -44,7 +46,7 @@ Examples:
   fairlead validate --ranks 1,2,4,8 --native /opt/python/bin/python3
   fairlead validate --ranks 1,2 --models hepcnn,cosmoflow -o before-the-upgrade
   fairlead validate --models hepcnn --data /project/hep --skip-damaged
-  fairlead validate --launcher srun --ranks 1,64,128 --save-reference
+  fairlead validate -N 16 --ranks-per-node 8 --ranks 1,64,128 --save-reference
   fairlead report --compare last~1 last
 
 \b
@@ -109,6 +111,7 @@ def _models(
     help="Leave out files that cannot be read, and count them; all are read before.",
 )
 @click.option("--quick", is_flag=True, help="Fewer sizes and steps, and HEP-CNN alone: minutes.")
+@options.nodes_options
 @options.image_option()
 @options.choice_options
 @click.option(
@@ -132,6 +135,7 @@ def _models(
 @json_option
 def validate(
     ranks: tuple[int, ...],
+    asked: Asked,
     models: tuple[str, ...] | None,
     weak: bool,
     folders: tuple[str, ...],
@@ -165,10 +169,12 @@ def validate(
     output = output.absolute()
     wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
     data = _data(folders, wanted)
+    shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=dry_run)
     recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
     bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
     with timelines.stage(recorder, "plan"):
-        prepared = prepare(image, planning.choices, planning.request(max(ranks)), progress=bars)
+        request = planning.request(shape.ranks, shape=shape)
+        prepared = prepare(image, planning.choices, request, progress=bars)
     require_tools("jinja2", "numpy")
     if prepared.refused:
         raise refuse(prepared)

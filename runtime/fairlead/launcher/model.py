@@ -8,7 +8,7 @@ executed. Which launcher is used is the business of :mod:`fairlead.launcher.choo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fairlead.facts import AbiFamily
@@ -63,6 +63,15 @@ class Shape:
     account: str = ""
     partition: str = ""
     extra: tuple[str, ...] = ()
+
+    def of(self, ranks: int) -> Shape:
+        """The same for so many ranks, which may need fewer of the nodes."""
+        if ranks >= self.ranks or not (self.nodes or self.hosts):
+            return replace(self, ranks=ranks)
+        count = self.nodes or len(self.hosts)
+        needed = -(-ranks // self.per_node) if self.per_node else ranks
+        nodes = min(count, needed)
+        return replace(self, ranks=ranks, nodes=min(self.nodes, nodes), hosts=self.hosts[:nodes])
 
     @property
     def spread(self) -> tuple[int, ...]:

@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import fairlead
@@ -92,7 +91,7 @@ def runner(
         words = (str(python), *command[1:])
         folder = launching.new_run_folder(cache)
         inner = launching.recorded(words, str(folder), launcher.kind)
-        whole = registry.words(launcher, replace(shape, ranks=ranks), inner)
+        whole = registry.words(launcher, shape.of(ranks), inner)
         seen = recorder.launch() if recorder and WORKER in command else None
         more = seen.native_env if seen else {}
         line = CommandLine(whole.argv, {**environ, **more, **whole.environ}, kind=launcher.kind)

@@ -1,0 +1,49 @@
+"""Where a verb's ranks go: within the job that this shell is in, or in one that is asked for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+
+from fairlead import site as sites
+from fairlead.capture import is_capture
+from fairlead.cli.options import Planning
+from fairlead.cli.screen import say
+from fairlead.launcher import allocate
+from fairlead.launcher.allocation import Allocation
+from fairlead.launcher.allocation import find as find_allocation
+from fairlead.launcher.model import Shape
+from fairlead.launcher.request import Asked
+from fairlead.launcher.request import shape as make_shape
+
+
+def within(
+    asked: Asked, planning: Planning, *, dry_run: bool = False, quiet: bool = False
+) -> tuple[Shape, Allocation | None]:
+    """The shape that was asked for, and the job that it is in; None on a machine without one.
+
+    Outside of a job, where the site has a scheduler that can run this very command again in a new one, it does not
+    return: this process becomes that scheduler's command.
+
+    Raises:
+        FairleadError: exit code 2; what was asked for contradicts itself or the job, or nobody here can give it.
+    """
+    allocation = find_allocation(os.environ)
+    created = os.environ.pop(allocate.CREATED, "")
+    if created and allocation:  # the job was made with these
+        asked = replace(asked, time="", account="", partition="")
+    shape = make_shape(asked, allocation)
+    elsewhere = is_capture(planning.choices.site or "")  # which launching refuses
+    if allocation is None and not dry_run and not elsewhere:
+        site, _ = sites.resolve(planning.choices.site)
+        again = [sys.executable, "-m", "fairlead", *sys.argv[1:]]
+        if words := allocate.words(
+            shape, asked, site, planning.choices.launcher, again, quiet=quiet
+        ):
+            if not quiet:
+                job = shlex.join(words[: words.index("--")])
+                say(f"asking {site.scheduler.kind} for nodes: {job}")
+            allocate.become(words)
+    return shape, allocation
