@@ -21,6 +21,8 @@ from fairlead.progress import Progress, Stage
 from fairlead.serial import from_json, to_json
 from fairlead.train.host import Runner, launch
 
+_MOST_FAILURES = 2
+
 # A peer's image cannot be launched: why, and what to do.
 Refused = Finding
 
@@ -59,12 +61,12 @@ class Found:
 
     Attributes:
         refused: why it was not run at all.
-        failed: why it ended, in which round.
+        failures: why launches failed, by round, from 0.
     """
 
     launches: list[Launch | None] = field(default_factory=list)
     refused: Finding | None = None
-    failed: Finding | None = None
+    failures: dict[int, Finding] = field(default_factory=dict)
 
 
 def orders(peers: Sequence[Peer], rounds: int) -> list[list[Peer]]:
@@ -87,7 +89,7 @@ def orders(peers: Sequence[Peer], rounds: int) -> list[list[Peer]]:
 def measure(
     wish: PeersWish, runners: Mapping[str, Runner | Refused], progress: Progress
 ) -> dict[str, Found]:
-    """Every peer, a launch a round. One that fails is not launched again; the others go on.
+    """Every peer, a launch a round. One that has failed twice is not launched again; the others go on.
 
     Args:
         runners: by recipe, how a program is launched in its image; or why it cannot be.
@@ -112,13 +114,13 @@ def measure(
             for peer in order:
                 own = found[peer.name]
                 own.launches.append(None)
-                if own.failed is None:
+                if len(own.failures) < _MOST_FAILURES:
                     s.note(f"round {number + 1}, {peer.title}")
                     one = _tried(wish, peer, by_name[peer.name], cores, own, s)
                     if one is not None and not peer.alone:
                         cores = min(one.cores)
                 s.advance(1)
-        bad = [peer.title for peer, _ in ready if found[peer.name].failed]
+        bad = [peer.title for peer, _ in ready if found[peer.name].failures]
         s.result(f"failed: {', '.join(bad)}" if bad else "")
     return found
 
@@ -131,7 +133,7 @@ def _tried(
     except FairleadError as exc:
         if exc.code == ExitCode.INTERRUPTED:
             raise
-        found.failed = exc.findings[0]
+        found.failures[len(found.launches) - 1] = exc.findings[0]
     return found.launches[-1]
 
 

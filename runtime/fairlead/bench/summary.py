@@ -94,9 +94,9 @@ def judged(peer: Peer, found: Found) -> tuple[Outcome, str, str]:
     """How a peer did, why, and the next command where it is not well."""
     if found.refused is not None:
         return Outcome.NOT_RUN, found.refused.what, found.refused.remedy
-    if found.failed is not None:
-        one, number = found.failed, len([x for x in found.launches if x]) + 1
-        why = "; ".join(filter(None, [f"round {number}: {one.what}", one.where, one.why]))
+    if found.failures:
+        number, one = min(found.failures.items())
+        why = "; ".join(filter(None, [f"round {number + 1}: {one.what}", one.where, one.why]))
         return Outcome.FAILED, why, one.remedy
     for launch in filter(None, found.launches):
         if why := wrong(launch):
