@@ -8,6 +8,7 @@ those that the ranks have by themselves, added up by MPI.
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import importlib.metadata
 import json
@@ -33,7 +34,7 @@ from fairlead.serial import from_json, to_json
 from fairlead.train.events import EventLog
 from fairlead.validate.orders import Orders, told
 
-_BEFORE_EXIT_S = 0.5
+_BEFORE_EXIT_S, _GRACE_S = 0.5, 20.0
 _LIBRARIES = ("tensorflow-cpu", "tensorflow", "torch", "horovod", "numpy", "mpi4py")
 
 
@@ -46,6 +47,8 @@ class Watch:
         self._timer = threading.Timer(seconds, self._over)
         self._timer.daemon = True
         self._timer.start()
+        # No thread of Python's runs while a library holds the interpreter, or when the end itself hangs.
+        faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)
         self.doing = "start-up"
 
     def stop(self) -> None:
@@ -365,11 +368,10 @@ def main(words: Sequence[str]) -> None:
         sys.stderr.flush()
         os._exit(1)  # others wait in a collective: nothing is to be finalized
     watch.stop()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # It ends as any program does: MPICH tells its launcher from an exit handler that this rank is done, and a rank
+    # that leaves by _exit would have the others killed.
     if config.way == "mirrored" and launch is not None:
         time.sleep(_BEFORE_EXIT_S)  # the others' clients watch this rank's service
-    os._exit(0)  # servers and health checks of TensorFlow would not let go
 
 
 def _words(exc: BaseException, doing: str) -> dict[str, Any]:
