@@ -15,10 +15,11 @@ from typing import Any
 from fairlead.bench import nets
 from fairlead.bench.catalogue import MODELS, Peer
 from fairlead.bench.model import Launch, WorkerConfig
-from fairlead.findings import ExitCode, FairleadError, Finding, fail
+from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.paths import atomic_write
 from fairlead.progress import Progress, Stage
 from fairlead.serial import from_json, to_json
+from fairlead.train.events import Tail
 from fairlead.train.host import Runner, launch
 
 _MOST_FAILURES = 2
@@ -133,8 +134,23 @@ def _tried(
     except FairleadError as exc:
         if exc.code == ExitCode.INTERRUPTED:
             raise
-        found.failures[len(found.launches) - 1] = exc.findings[0]
+        number = len(found.launches)
+        found.failures[number - 1] = _told_by_a_rank(wish, peer, number) or exc.findings[0]
     return found.launches[-1]
+
+
+def _told_by_a_rank(wish: PeersWish, peer: Peer, number: int) -> Finding | None:
+    """What the first rank that gave up has said; else a launch that was ended before MPI had started hides it."""
+    for event in Tail(_stem(wish, peer, number).with_suffix(".events.jsonl")).read():
+        if event["event"] == "error":
+            told = {k: str(event.get(k, "")) for k in ("what", "where", "why", "remedy", "check")}
+            return Finding(Severity.ERROR, **told)
+    return None
+
+
+def _stem(wish: PeersWish, peer: Peer, number: int) -> Path:
+    """Of a launch's files."""
+    return wish.out / f"{peer.name}-{number}"
 
 
 def _launched(
@@ -145,7 +161,7 @@ def _launched(
     Raises:
         FairleadError: it failed, or left nothing.
     """
-    stem = wish.out / f"{peer.name}-{number}"
+    stem = _stem(wish, peer, number)
     config = WorkerConfig(
         peer=peer.name,
         framework=peer.framework,

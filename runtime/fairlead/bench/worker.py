@@ -380,13 +380,13 @@ def _words(exc: BaseException, doing: str) -> dict[str, Any]:
         first: Any = exc.findings[0]
         return {k: getattr(first, k) for k in ("what", "where", "why", "remedy", "check")}
     lines = [line for line in str(exc).strip().splitlines() if line.strip()]
-    return {
-        "what": f"a rank failed: {type(exc).__name__}",
-        "where": f"{os.uname().nodename}, {doing}",
-        "why": "\n".join(lines[:6]) or "it gave no reason",
-        "remedy": "`ranks.log` in the output folder has what the ranks printed",
-        "check": "bench-rank",
-    }
+    return dict(
+        what=f"a rank failed: {type(exc).__name__}",
+        where=f"{os.uname().nodename}, {doing}",
+        why="\n".join(lines[:6]) or "it gave no reason",
+        remedy="`ranks.log` in the output folder has what the ranks printed",
+        check="bench-rank",
+    )
 
 
 if __name__ == "__main__":

@@ -330,7 +330,11 @@ def peers(
     )
     ready, refused = _prepared(wish, images, planning, bars)
     if dry_run:
-        listed = [f"{p.title}: {'not run' if p.recipe in refused else p.recipe}" for p in peers]
+        listed = [
+            f"{p.title}: "
+            + (f"not run, {refused[p.recipe].remedy}" if p.recipe in refused else p.recipe)
+            for p in peers
+        ]
         plan = f"{wish.rounds} rounds of {wish.blocks} x {wish.steps} steps on {ranks} ranks"
         return _told_plan(
             "bench-peers", list(ready.values()), [plan, *listed, f"result in {output}"], as_json
