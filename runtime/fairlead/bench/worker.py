@@ -28,7 +28,7 @@ from typing import Any
 from fairlead.bench import cluster, nets
 from fairlead.bench.model import Block, Launch, WorkerConfig
 from fairlead.bench.training import MOMENTUM, Training
-from fairlead.findings import FairleadError
+from fairlead.findings import FairleadError, error
 from fairlead.paths import atomic_write
 from fairlead.serial import from_json, to_json
 from fairlead.train.events import EventLog
@@ -376,17 +376,16 @@ def main(words: Sequence[str]) -> None:
 
 def _words(exc: BaseException, doing: str) -> dict[str, Any]:
     """What an error says, as :mod:`fairlead.train.host` reads it."""
-    if isinstance(exc, FairleadError):
-        first: Any = exc.findings[0]
-        return {k: getattr(first, k) for k in ("what", "where", "why", "remedy", "check")}
     lines = [line for line in str(exc).strip().splitlines() if line.strip()]
-    return dict(
-        what=f"a rank failed: {type(exc).__name__}",
+    own = error(
+        f"a rank failed: {type(exc).__name__}",
         where=f"{os.uname().nodename}, {doing}",
         why="\n".join(lines[:6]) or "it gave no reason",
         remedy="`ranks.log` in the output folder has what the ranks printed",
         check="bench-rank",
     )
+    found = exc.findings[0] if isinstance(exc, FairleadError) else own
+    return {k: getattr(found, k) for k in ("what", "where", "why", "remedy", "check")}
 
 
 if __name__ == "__main__":
