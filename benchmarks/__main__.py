@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    benchpeers,
     buildcost,
     buildtime,
     comm,
@@ -30,6 +31,7 @@ ALL = {
     "swap": swap.measure,
     "comm-node": comm.measure,
     "step-efficiency": steps.measure,
+    "bench-peers": benchpeers.measure,
     "comm-peers": peers.measure,
     "comm-link": link.measure,
     "comm-scaling": scaling.measure,

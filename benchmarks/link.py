@@ -19,9 +19,9 @@ from tests.system.netns import CABLE, Host, launcher, two_hosts
 
 from benchmarks import plots, steps
 from benchmarks.measure import Compared, Result, compare
-from benchmarks.programs.nets import TASKS
 from benchmarks.sides import Side, image
 from benchmarks.steps import ENVIRONMENT, TITLES
+from fairlead.bench.nets import TASKS
 from fairlead.doctor.hostmpi_install import install_wheel_mpi
 
 # Bits a second of the cable, and samples a rank, for each model.

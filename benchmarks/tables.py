@@ -64,6 +64,21 @@ def peers(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", _measured(result), ""])
 
 
+def trained(result: Mapping[str, Any]) -> str:
+    """A row a peer, the fastest first: samples/s, efficiency, whether its answers were right."""
+    told = result["versions"]
+    lines = ["| | samples/s | step efficiency | answers |", "| --- | ---: | --- | --- |"]
+    for row in sorted(result["rows"], key=lambda row: median(row["samples"])):
+        rate = float(told["samples a step"]) / median(row["samples"])
+        share = _efficiency(row)
+        lines.append(
+            f"| {row['name']} | {rate:.3g} | {share} | {told['answers, ' + row['name']]} |"
+        )
+    alone = ", ".join(f"{k.removesuffix(', samples/s')} {v}" for k, v in told.items() if k.endswith("samples/s"))  # fmt: skip
+    words = f"Samples/s of {alone}. {told['rounds']} rounds; load meanwhile, median: {told['load, median']}."
+    return "\n".join([*lines, "", _measured(result), words, ""])
+
+
 def scaling(result: Mapping[str, Any]) -> str:
     """What is right and the model's errors; each held-out run is in the JSON."""
     rows = [row for row in result["rows"] if not row["name"].startswith(("held out: ", "fitted: ")) or "step of" in row["name"]]  # fmt: skip
@@ -100,6 +115,7 @@ def node(result: Mapping[str, Any]) -> str:
 TABLES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "comm-node": node,
     "step-efficiency": steps,
+    "bench-peers": trained,
     "comm-peers": peers,
     "comm-link": plain,
     "comm-scaling": scaling,

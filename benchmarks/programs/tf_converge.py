@@ -19,12 +19,12 @@ if RANKS > 1:
     told.pin(told.rank_of())
 
 import cosmo_data
-import nets
 import numpy as np
 import tensorflow as tf
-from tf_nets import Ops, initial, loss_of
 
 from fairlead import comm
+from fairlead.bench import nets
+from fairlead.bench.nets_tensorflow import Ops, initial, loss_of
 from fairlead.comm import tensorflow as ours
 from fairlead.comm.delayed import Schedule
 from fairlead.data import hep

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 from benchmarks import convergence, link, peers, scaling, steps
-from benchmarks.programs import nets
+
+from fairlead.bench import nets
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 

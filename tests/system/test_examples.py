@@ -222,3 +222,12 @@ def test_validation_is_kept_and_compared(
     (command,) = _commands("validate.sh")
     said = _run(command)
     assert "allreduce" in said and list((tmp_path / "sites").glob("*.references.json"))
+
+
+@pytest.mark.full  # tests/system/test_bench.py has every peer
+def test_peers_are_compared_and_read_by_a_program() -> None:
+    (command,) = _commands("bench_peers.sh")
+    done = hosts.typed(command, limit_s=1200)
+    assert done.returncode == 0, done.stdout
+    for name in ("alone", "fairlead", "mirrored", "ps-1"):
+        assert re.search(rf"^{name} right \S+ samples/s$", done.stdout, re.MULTILINE), name

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from benchmarks import measure, plots, scaling, steps, tables
 from benchmarks.__main__ import ALL
-from benchmarks.programs import nets
 
+from fairlead.bench import nets
 from fairlead.costmodel import Costs, Layout, allreduce_s
 
 KEPT = sorted(p for p in measure.RESULTS.glob("*.json") if p.stem != "test-full")

@@ -70,6 +70,11 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "Running",
         "Train a bundled model data-parallel, and report.",
     ),
+    "bench": (
+        "fairlead.cli.bench:bench",
+        "Running",
+        "Benchmarks: messages, and training beside other libraries.",
+    ),
     "validate": (
         "fairlead.cli.validate:validate",
         "Running",

@@ -296,8 +296,8 @@ def _judged(
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
-    from fairlead.report.compose import digests
-    from fairlead.validate import bounds, chain, faults, history, links, proved, reference, verdict
+    from fairlead.report.compose import facts
+    from fairlead.validate import bounds, faults, history, links, proved, reference, verdict
     from fairlead.validate.evidence import Evidence
     from fairlead.validate.model import Machine, Validation
 
@@ -328,20 +328,12 @@ def _judged(
     if found := links.between_two(measurements, verdicts, evidence, seen.hosts):
         evidence = replace(evidence, culprits=(found,))
         verdicts = verdict.judge(measurements, kept, known, evidence)
-    facts = chain.facts(
-        {
-            "MPI": plan.planned_title,
-            "engine": f"{plan.engine.kind} {plan.engine.version}".strip(),
-            "launcher": plan.launcher.path,
-            **{fact.name: fact.value for fact in digests(prepared)},
-        },
-    )
     return Validation(
         history.new_id(site.name, begun),
         begun.isoformat(timespec="seconds"),
         seconds,
         shlex.join(["fairlead", *sys.argv[1:]]),
-        Machine(site.name, seen.hosts, wish.cores, facts),
+        Machine(site.name, seen.hosts, wish.cores, facts(prepared)),
         measurements,
         verdicts,
         evidence,

@@ -13,6 +13,7 @@ from fairlead.proof import Proof
 from fairlead.report.model import Fact, PlanRow, ProofRow, Report
 from fairlead.session import Prepared
 from fairlead.train.result import TrainResult
+from fairlead.validate.chain import machine_facts
 
 _KINDS = {"replace": "library", "alias": "alias", "bind": "bind", "env": "variable"}
 
@@ -91,6 +92,18 @@ def _environment(prepared: Prepared) -> tuple[Fact, ...]:
         ),
         Fact("fairlead", __version__),
     )
+
+
+def facts(prepared: Prepared) -> dict[str, str]:
+    """What explains a difference between two measurements: machine, MPI, engine, launcher, and what the image is."""
+    plan = prepared.plan
+    return {
+        **machine_facts(),
+        "MPI": plan.planned_title,
+        "engine": f"{plan.engine.kind} {plan.engine.version}".strip(),
+        "launcher": plan.launcher.path,
+        **{fact.name: fact.value for fact in digests(prepared)},
+    }
 
 
 def digests(prepared: Prepared) -> tuple[Fact, ...]:

@@ -521,9 +521,9 @@ def load() -> float | None:
         return None
 
 
-def facts(more: Mapping[str, str]) -> dict[str, str]:
-    """What explains a difference between two validations."""
-    return {"kernel": platform.release(), "processor": _processor(), **more}
+def machine_facts() -> dict[str, str]:
+    """Of the machine that this runs on: kernel and processor."""
+    return {"kernel": platform.release(), "processor": _processor()}
 
 
 def _processor() -> str:

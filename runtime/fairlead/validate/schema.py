@@ -1,4 +1,4 @@
-"""JSON Schemas of what ``fairlead validate`` writes, made of the classes that are written.
+"""JSON Schemas of what ``fairlead validate`` and ``fairlead bench`` write, made of the classes that are written.
 
 ``python -m fairlead.validate.schema`` writes them into ``docs/reference/``; a test compares. Draft 7, as
 :mod:`fairlead.draft7`; but here a null stands for what there is not.
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.bench import model as bench
 from fairlead.draft7 import DRAFT, schema_text
 from fairlead.paths import atomic_write, checkout
 from fairlead.validate import model, reference
@@ -26,6 +27,12 @@ PUBLISHED = {
         reference.References,
         reference.SCHEMA,
         reference.SCHEMA_VERSION,
+    ),
+    "bench-peers.schema.json": (bench.PeersBench, bench.PEERS_SCHEMA, bench.SCHEMA_VERSION),
+    "bench-collectives.schema.json": (
+        bench.CollectivesBench,
+        bench.COLLECTIVES_SCHEMA,
+        bench.SCHEMA_VERSION,
     ),
 }
 

@@ -1,17 +1,42 @@
-"""The three networks that are measured, by their trainable tensors; for TensorFlow and for torch.
+"""The networks that every library is measured with, by their trainable tensors; for TensorFlow and for torch.
 
 HEP-CNN on 224x224x3 (594,178 weights), a CosmoFlow on 64^3x4 (3,283,060), ResNet-50 v2 with 1001 classes on
 64x64x3 (25,551,401): gradients of 2.4, 13 and 102 MB. Sources: Kurth et al., "Deep Learning at 15PF"
 (arXiv:1708.05256); Mathuriya et al., "CosmoFlow" (arXiv:1808.04728); He et al., "Identity Mappings in Deep
 Residual Networks" (arXiv:1603.05027). BatchNormalization keeps no moving statistics here: nothing is evaluated.
 
-A network is a function of two arguments: the input, and ``var(shape, kind)``, which hands out its tensors in
-the order in which they are used. ``ops`` is the framework.
+They are plain functions of a framework's operations and not Keras 3 models, since MultiWorkerMirroredStrategy and
+Horovod do not serve those. A network is a function of its input and of ``var(shape, kind)``, which hands out its
+tensors in the order in which they are used.
 """
 
-from collections import namedtuple
+from __future__ import annotations
 
-Task = namedtuple("Task", "name image batch classes weights")
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# Makes or hands out a tensor of a shape; its kind is ``he``, ``zeros`` or ``ones``.
+Var = Callable[[tuple[int, ...], str], Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network at one size.
+
+    Attributes:
+        image: shape of a sample, channels last.
+        batch: samples a rank and step.
+        classes: outputs; 4 are CosmoFlow's parameters, which are numbers.
+        weights: trainable numbers, which are asserted.
+    """
+
+    name: str
+    image: tuple[int, ...]
+    batch: int
+    classes: int
+    weights: int
+
 
 TASKS = {
     "hep": Task("HEP-CNN", (224, 224, 3), 2, 2, 594178),
@@ -24,31 +49,34 @@ TINY = {
     "cosmo": Task("CosmoFlow", (32, 32, 32, 4), 1, 4, 3283060 - 7 * 4**3 * 32 * 128),
     "resnet": Task("ResNet-50", (32, 32, 3), 1, 1001, 25551401),
 }
+SIZES = {"full": TASKS, "tiny": TINY}
 
 
-def build(key, ops, var, x, classes):
-    """Logits, or CosmoFlow's four parameters, of a batch with channels last."""
+def build(key: str, ops: Any, var: Var, x: Any, classes: int) -> Any:
+    """Logits, or CosmoFlow's four parameters, of a batch with channels last; ``ops`` is the framework's."""
     return {"hep": _hep, "cosmo": _cosmo, "resnet": _resnet}[key](ops, var, x, classes)
 
 
-def _conv(ops, var, x, kernel, out, stride=1, bias=True):
+def _conv(
+    ops: Any, var: Var, x: Any, kernel: int, out: int, stride: int = 1, bias: bool = True
+) -> Any:
     dims = ops.spatial(x)
     y = ops.conv(x, var((kernel,) * dims + (ops.channels(x), out), "he"), stride)
     return ops.bias(y, var((out,), "zeros")) if bias else y
 
 
-def _dense(ops, var, x, out):
+def _dense(ops: Any, var: Var, x: Any, out: int) -> Any:
     return ops.matmul(x, var((ops.channels(x), out), "he")) + var((out,), "zeros")
 
 
-def _hep(ops, var, x, classes):
+def _hep(ops: Any, var: Var, x: Any, classes: int) -> Any:
     for unit in range(5):
         x = ops.relu(_conv(ops, var, x, 3, 128))
         x = ops.pool(x, 2, 2) if unit < 4 else x
     return _dense(ops, var, ops.mean(x), classes)
 
 
-def _cosmo(ops, var, x, classes):
+def _cosmo(ops: Any, var: Var, x: Any, classes: int) -> Any:
     for out in (16, 32, 64, 128):
         x = ops.pool(ops.relu(_conv(ops, var, x, 3, out)), 2, 2)
     x = ops.flat(ops.relu(_conv(ops, var, x, 3, 256)))
@@ -57,12 +85,12 @@ def _cosmo(ops, var, x, classes):
     return _dense(ops, var, x, classes)
 
 
-def _resnet(ops, var, x, classes):
-    def norm(x):
+def _resnet(ops: Any, var: Var, x: Any, classes: int) -> Any:
+    def norm(x: Any) -> Any:
         width = (ops.channels(x),)
         return ops.relu(ops.norm(x, var(width, "ones"), var(width, "zeros")))
 
-    def conv(x, kernel, out, stride=1):
+    def conv(x: Any, kernel: int, out: int, stride: int = 1) -> Any:
         return _conv(ops, var, x, kernel, out, stride, bias=False)
 
     x = ops.pool(conv(x, 7, 64, 2), 3, 2)
