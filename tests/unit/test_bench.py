@@ -22,7 +22,7 @@ from fairlead.bench.model import (
     PeersBench,
     WorkerConfig,
 )
-from fairlead.cli import bench
+from fairlead.cli import bench, benchpeers
 from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.progress import Silent
 from fairlead.serial import from_json, to_json
@@ -177,7 +177,7 @@ def bench_of(tmp_path: Path) -> PeersBench:
 
 
 def test_table_has_every_peer_and_says_what_is_not_well(tmp_path: Path) -> None:
-    text = bench.peers_text(bench_of(tmp_path))
+    text = benchpeers.peers_text(bench_of(tmp_path))
     lines = text.splitlines()
     for peer in catalogue.chosen(["horovod", "ps-2", "ddp"]):
         assert any(line.startswith(peer.title) for line in lines), peer

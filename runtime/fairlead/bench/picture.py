@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 
 from fairlead.bench.model import Estimate, PeerResult, PeersBench
+from fairlead.report.words import count
 
 _WIDTH, _LEFT, _ROW, _TOP, _BOTTOM = 860, 238, 30, 74, 44
 _RIGHT = 150
@@ -28,11 +29,11 @@ def picture(bench: PeersBench) -> str:
     missing = [p for p in bench.peers if p.outcome.value in ("failed", "not run")]
     height = _TOP + _ROW * (len(shown) + len(missing)) + _BOTTOM
     top = max([1.0, *(min(p.efficiency.value, 1.5) for p in shown if p.efficiency)]) * 1.04
-    ranks = f"{bench.ranks} rank{'s' if bench.ranks > 1 else ''}"
-    title = f"{bench.title}: step efficiency on {ranks}"
+    tiny = ", tiny inputs" if bench.size == "tiny" else ""
+    title = f"{bench.title}: step efficiency on {count(bench.ranks, 'rank')}{tiny}"
     words = (
-        f"a step without communication over one with it, %; {bench.rounds} rounds, bars of the interval of the"
-        " median; on the right samples/s"
+        f"a step without communication over one with it; {count(bench.rounds, 'round')}, with the interval of the"
+        " median"
     )
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{_e(title)}">',
@@ -40,6 +41,7 @@ def picture(bench: PeersBench) -> str:
         f'<text x="16" y="28" class="h">{_e(title)}</text><text x="16" y="50" class="m">{_e(words)}</text>',
     ]
     end = _TOP + _ROW * len(shown)
+    out.append(f'<text x="{_WIDTH - 16}" y="{_TOP - 6}" class="e m">samples/s</text>')
     for percent in range(0, int(100 * top) + 1, 20):
         x = _x(percent / 100, top)
         out.append(f'<path class="g" d="M{x:.1f} {_TOP}V{end}"/>')
