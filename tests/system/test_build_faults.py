@@ -387,7 +387,13 @@ def test_build_from_a_tree_that_is_damaged_says_which_and_how_to_go_on(
 # --- no network --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [3 * _MEBI, 34 * _MEBI], ids=["debs", "wheels"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(3 * _MEBI, marks=pytest.mark.full, id="debs"),
+        pytest.param(34 * _MEBI, id="wheels"),
+    ],
+)
 def test_build_cut_from_the_network_goes_on_from_what_it_has(
     reference: ImageEntry, lock: Lock, tmp_path: Path, scratch: Path, left: int
 ) -> None:

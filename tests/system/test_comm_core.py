@@ -358,7 +358,7 @@ def test_thread_sanitizer_finds_no_race_in_a_rank(
 
 
 @pytest.mark.parametrize("kernels", ["generic", pytest.param("avx2", marks=pytest.mark.full)])
-@pytest.mark.parametrize("node", ["", "2"])
+@pytest.mark.parametrize("node", ["", pytest.param("2", marks=pytest.mark.full)])
 def test_address_and_undefined_sanitizers_find_nothing_whatever_the_timing(
     kernels: str, node: str, ranks: Ranks
 ) -> None:

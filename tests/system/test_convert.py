@@ -59,6 +59,7 @@ def layout(engine: Podman, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "layout"
 
 
+@pytest.mark.full
 def test_layers_merge_as_podman_unpacks_them(engine: Podman, layout: Path, tmp_path: Path) -> None:
     manifest = read_layout(layout)
     files = layer_files(layout, manifest, read_configuration(layout, manifest))
