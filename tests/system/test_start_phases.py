@@ -14,7 +14,7 @@ import pytest
 from tests.system import hosts
 
 import fairlead
-from fairlead.validate import chain
+from fairlead.validate import machine
 from fairlead.validate.start import INIT, INTERPRETER, LAUNCH
 
 
@@ -59,5 +59,5 @@ def test_clock_of_another_host_that_is_ahead_is_named(tmp_path: Path) -> None:
     told = begun(tmp_path, around)
     ahead, sure = told["clocks"]["elsewhere"]
     assert abs(ahead - 100) < 1 + sure
-    (finding,) = chain._clocks(told["clocks"])
+    (finding,) = machine._clocks(told["clocks"])
     assert finding.what.startswith("the clock of elsewhere is 100 s ahead")

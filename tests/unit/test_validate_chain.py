@@ -14,7 +14,8 @@ from fairlead.projection import runs
 from fairlead.serial import to_json
 from fairlead.train.host import RunOutcome
 from fairlead.train.model import RankWeights, Speed, StepTimes, WorkerResult
-from fairlead.validate import chain
+from fairlead.train.options import TrainOptions
+from fairlead.validate import steps, trainings
 from fairlead.validate.model import Way, What
 
 STEPS = 28
@@ -51,15 +52,15 @@ def play(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcom
     return RunOutcome(0, "")
 
 
-def seen_of(wish: chain.Wish, ranks: int) -> chain.Seen:
-    seen = chain.Seen()
-    options = chain.TrainOptions(run_dir=wish.out, batch=16, warmup=WARMUP, measure_steps=25)
-    chain._train(wish, options, ranks, Way.CONTAINER, play, wish.out, "hydra", seen)
+def seen_of(wish: steps.Wish, ranks: int) -> steps.Seen:
+    seen = steps.Seen()
+    options = TrainOptions(run_dir=wish.out, batch=16, warmup=WARMUP, measure_steps=25)
+    trainings._train(wish, options, ranks, Way.CONTAINER, play, wish.out, "hydra", seen)
     return seen
 
 
 def test_training_becomes_a_rate_a_step_and_shares_of_it(tmp_path: Path) -> None:
-    wish = chain.Wish(tmp_path, (1, 2), ("hepcnn",), cores=2)
+    wish = steps.Wish(tmp_path, (1, 2), ("hepcnn",), cores=2)
     seen = seen_of(wish, 2)
     (made,) = seen.measurements
     assert made.what is What.TRAIN and len(made.samples) == STEPS - WARMUP and not made.crowded
@@ -71,17 +72,17 @@ def test_training_becomes_a_rate_a_step_and_shares_of_it(tmp_path: Path) -> None
 
 
 def test_training_on_more_ranks_than_cores_is_marked(tmp_path: Path) -> None:
-    seen = seen_of(chain.Wish(tmp_path, (4,), ("hepcnn",), cores=2), 4)
+    seen = seen_of(steps.Wish(tmp_path, (4,), ("hepcnn",), cores=2), 4)
     assert seen.measurements[0].crowded
 
 
 def test_strong_scaling_shares_out_the_samples_of_a_step(tmp_path: Path) -> None:
-    seen = seen_of(chain.Wish(tmp_path, (4,), ("hepcnn",), cores=4, strong=True), 4)
+    seen = seen_of(steps.Wish(tmp_path, (4,), ("hepcnn",), cores=4, strong=True), 4)
     assert seen.measurements[0].samples[0] == pytest.approx(4 * 4 / 0.263)
 
 
 def test_small_run_is_what_a_projection_reads(tmp_path: Path) -> None:
-    seen = seen_of(chain.Wish(tmp_path, (2,), ("hepcnn",), cores=2), 2)
+    seen = seen_of(steps.Wish(tmp_path, (2,), ("hepcnn",), cores=2), 2)
     (run,) = seen.runs["hepcnn"]
     assert run.mistakes == [] and run.bytes == 4000 and run.local_batch == 16
     assert run.compute_s[1][0] == pytest.approx(0.231) and run.wait_s[0] == pytest.approx(0.0005)
@@ -94,9 +95,9 @@ def test_step_that_fails_is_told_and_ends_nothing_but_a_proof_that_does_not_hold
     def failing(code: ExitCode) -> None:
         raise fail("it broke", where="here", why="so", remedy="mend it", check="x", code=code)
 
-    seen = chain.Seen()
-    chain._tried("a step", lambda: failing(ExitCode.FAILED), seen, Silent())
+    seen = steps.Seen()
+    steps.tried("a step", lambda: failing(ExitCode.FAILED), seen, Silent())
     (finding,) = seen.findings
     assert finding.what == "it broke" and finding.where == "a step: here"
     with pytest.raises(FairleadError):
-        chain._tried("a step", lambda: failing(ExitCode.PROOF_FAILED), seen, Silent())
+        steps.tried("a step", lambda: failing(ExitCode.PROOF_FAILED), seen, Silent())

@@ -27,7 +27,7 @@ from fairlead.report.validation import render
 from fairlead.train import host, notfinite
 from fairlead.train.events import EventLog
 from fairlead.train.host import RunOutcome
-from fairlead.validate import chain, faults, links, pairs
+from fairlead.validate import faults, links, pairs, steps
 from fairlead.validate.evidence import Bounds, Culprit, Evidence
 from fairlead.validate.found import Answer, Kind
 from fairlead.validate.model import Machine, Measurement, State, Validation, Way, What
@@ -230,16 +230,16 @@ def test_rank_that_was_killed_is_the_cause_and_not_what_the_others_say(tmp_path:
     assert launched(tmp_path / "e", outcome, *steps, own).what == "a NaN"
 
 
-def tried(cause: Exception, seen: chain.Seen) -> None:
+def tried(cause: Exception, seen: steps.Seen) -> None:
     def step() -> None:
         raise cause
 
     line = Measurement(What.INPUT, Way.CONTAINER, (), subject="hepcnn")
-    chain._tried("input", step, seen, Silent(), [line])
+    steps.tried("input", step, seen, Silent(), [line])
 
 
 def test_step_that_fails_leaves_a_line_with_its_reason() -> None:
-    seen = chain.Seen(placed=("n0", "n1"))
+    seen = steps.Seen(placed=("n0", "n1"))
     tried(fail("it broke", where="/d", why="so", check="data-damaged"), seen)
     tried(OSError(errno.ENOSPC, "No space left on device", "/o/x.json"), seen)
     assert [m.key for m in seen.measurements] == ["input container 1r1n hepcnn"]

@@ -67,9 +67,9 @@ def now() -> str:
 
 def load() -> float | None:
     """Processes that want to run, mean of a minute; None where the system does not say."""
-    from fairlead.validate import chain
+    from fairlead.validate import here
 
-    return chain.load()
+    return here.load()
 
 
 def fresh(path: Path) -> Path:

@@ -37,8 +37,8 @@ _REPORT_BYTES = 2 << 20
 if TYPE_CHECKING:
     from fairlead.projection.runs import SmallRun
     from fairlead.train.host import Runner
-    from fairlead.validate.chain import Seen, Wish
     from fairlead.validate.model import Validation, Way
+    from fairlead.validate.steps import Seen, Wish
 
 EPILOG = """\b
 Examples:
@@ -162,9 +162,10 @@ def validate(
     """
     from fairlead.report.write import require_tools
     from fairlead.train.session_runner import runner
-    from fairlead.validate import chain
+    from fairlead.validate import chain, here
     from fairlead.validate import native as natively
     from fairlead.validate.model import Way
+    from fairlead.validate.steps import Seen, Wish
 
     output = output.absolute()
     wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
@@ -179,7 +180,7 @@ def validate(
     if prepared.refused:
         raise refuse(prepared)
     host = prepared.plan.host
-    wish = chain.Wish(
+    wish = Wish(
         out=output / "run",
         ranks=ranks,
         models=wanted,
@@ -207,7 +208,7 @@ def validate(
     begun, clock, load = (
         datetime.datetime.now(datetime.UTC).astimezone(),
         time.monotonic(),
-        chain.load(),
+        here.load(),
     )
     with bars.stage("doctor") as stage:
         ill = _doctor()
@@ -217,7 +218,7 @@ def validate(
     log.unlink(missing_ok=True)
     inside = Way.IMAGE if host is None else Way.CONTAINER
     ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog, recorder)}
-    seen = chain.Seen()
+    seen = Seen()
     if native is not None and host is not None:
         ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
     chain.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)

@@ -13,7 +13,7 @@ from fairlead.proof import Proof
 from fairlead.report.model import Fact, PlanRow, ProofRow, Report
 from fairlead.session import Prepared
 from fairlead.train.result import TrainResult
-from fairlead.validate.chain import machine_facts
+from fairlead.validate.here import machine_facts
 
 _KINDS = {"replace": "library", "alias": "alias", "bind": "bind", "env": "variable"}
 
