@@ -343,6 +343,42 @@ def test_ordinary_users_ranks_are_proved(cluster: Cluster, user: User) -> None: 
     assert said["engine"]["userns_per_rank"]  # type: ignore[index]
 
 
+@pytest.mark.full
+def test_validation_outside_of_a_job_is_one_job_and_fewer_ranks_take_fewer_nodes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    words = ("--quick", "--models", "none", "--ranks", "1,2", "-N", "2", "--ranks-per-node", "1")
+    done = cluster.fairlead(
+        "validate", *words, "--image", hosts.image(), "-o", tmp_path / "page", "--json", limit_s=300
+    )
+    assert done.returncode in (0, 125), done.stdout + done.stderr
+    assert done.stderr.count("Granted job allocation") == 1
+    said = answer(done)
+    assert said["machine"]["hosts"] == ["n1", "n2"]
+    assert [f["what"] for f in said["faults"] if f["severity"] == "error"] == []
+    spread = {(m["ranks"], m["nodes"]) for m in said["measurements"]}
+    assert (2, 2) in spread and all(nodes <= ranks for ranks, nodes in spread)
+    assert [r["host"] for r in said["proof"]["ranks"]] == ["n1", "n2"]
+
+
+@pytest.mark.full
+def test_bundled_model_is_measured_on_one_rank_and_trained_on_both_nodes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    words = ("-N", "2", "--ranks-per-node", "1", "--train-samples", "500", "--max-seconds", "10")
+    image = hosts.image("tensorflow")
+    done = cluster.fairlead(
+        "train", "hepcnn", *words, "--image", image, "-o", tmp_path / "page", "--json", limit_s=400
+    )
+    assert done.returncode in (0, 1), (
+        done.stdout + done.stderr
+    )  # ten seconds may be too few to learn
+    said = answer(done)
+    assert [r["host"] for r in said["proof"]["ranks"]] == ["n1", "n2"]
+    assert said["result"]["one"]["ranks"] == 1 and said["result"]["all"]["ranks"] == 2
+    assert len({w["final"] for w in said["result"]["all"]["weights"]}) == 1
+
+
 def test_nothing_is_left_of_the_cluster_itself() -> None:
     with slurm.slurm() as made:
         folder, pids = made.folder, [p.pid for p in made.nodes.values()]
