@@ -14,7 +14,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.system import hosts
+from tests.system import hosts, slurm
 
 from fairlead.bench import catalogue
 
@@ -77,7 +77,6 @@ def test_every_peer_trains_and_its_answers_are_right(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_peer_that_takes_too_long_is_named_and_the_next_is_launched(tmp_path: Path) -> None:
     """TensorFlow alone takes longer to import and to compile two networks than three seconds."""
-    before = set(hosts_left())
     words = ("--quick", "--rounds", "1", "--peers", "ps-1", "--limit", "3", "-o", tmp_path)
     one = ("--image", f"tensorflow={hosts.image('tensorflow')}")
     done = hosts.fairlead("bench", "peers", *one, *words, limit_s=600)
@@ -87,7 +86,7 @@ def test_peer_that_takes_too_long_is_named_and_the_next_is_launched(tmp_path: Pa
     for name, row in rows.items():
         assert row["outcome"] == "failed"
         assert f"`{name}` did not end within 3 s" in row["why"] and "--limit" in row["next"]
-    assert set(hosts_left()) <= before
+    assert left(tmp_path) == []
 
 
 def test_peer_without_an_image_is_listed_with_what_builds_it(tmp_path: Path) -> None:
@@ -101,22 +100,22 @@ def test_peer_without_an_image_is_listed_with_what_builds_it(tmp_path: Path) -> 
     assert "MultiWorkerMirrored, gRPC ring: tensorflow" in steps
 
 
-def hosts_left() -> list[str]:
-    """Ranks and parameter servers that still run."""
+def left(folder: Path) -> list[str]:
+    """Ranks and parameter servers of a benchmark in that folder that still run."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if words[1:2] == ["-m"] and words[2].startswith("fairlead.bench."):
+        of = any(word.startswith(str(folder)) for word in words)
+        if words[1:2] == ["-m"] and words[2].startswith("fairlead.bench.") and of:
             found.append(" ".join(words))
     return found
 
 
 @pytest.mark.full
 def test_interrupt_leaves_neither_ranks_nor_servers(tmp_path: Path) -> None:
-    before = set(hosts_left())
     line = ["bench", "peers", "--quick", "--peers", "ps-2", "-o", str(tmp_path)]
     line += ["--image", f"tensorflow={hosts.image('tensorflow')}"]
     process = subprocess.Popen(
@@ -125,9 +124,31 @@ def test_interrupt_leaves_neither_ranks_nor_servers(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     late = time.monotonic() + 300
-    while not any("fairlead.bench.servers" in one for one in set(hosts_left()) - before):
+    while not any("fairlead.bench.servers" in one for one in left(tmp_path)):
         assert process.poll() is None and time.monotonic() < late
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(60) == 130
-    assert set(hosts_left()) <= before
+    assert left(tmp_path) == []
+
+
+@pytest.mark.full
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd runs jobs of others: only root can start it")
+def test_peers_find_each_other_on_two_nodes_of_a_slurm() -> None:
+    """The nodes' names are known in the container by a file: no DNS here has them."""
+    image = hosts.image("tensorflow")
+    with slurm.slurm() as cluster:
+        cluster.idle()
+        names, out = cluster.folder / "hosts", cluster.folder / "bench"
+        names.write_text("".join(f"127.0.0.1 {name}\n" for name in ("localhost", *slurm.NODES)))
+        line = [sys.executable, "-m", "fairlead", "bench", "peers", "--quick", "--rounds", "1"]
+        line += ["--peers", "mirrored,ps-2", "--image", f"tensorflow={image}", "--limit", "200"]
+        line += ["-B", f"{names}:/etc/hosts:ro", "-o", str(out)]
+        done = cluster.run("salloc", "--quiet", "-N2", "-n2", *line, limit_s=1500)
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = {row["name"]: row for row in written(out, "bench-peers")["peers"]}
+    assert set(rows) == {"alone", "fairlead", "mirrored", "ps-2"}
+    for name, row in rows.items():
+        (launch,) = row["launches"]
+        assert row["outcome"] == "right"
+        assert len(set(launch["hosts"])) == (1 if name == "alone" else 2)

@@ -308,3 +308,11 @@ def test_port_that_is_given_is_free() -> None:
 
     with socket.create_server(("", cluster.free_port())) as door:
         assert door.getsockname()[1] != cluster.free_port()
+
+
+def test_name_that_leads_nowhere_is_told_before_anybody_waits_for_it() -> None:
+    cluster.require_names(["localhost", "localhost"])
+    with pytest.raises(FairleadError) as caught:
+        cluster.require_names(["localhost", "no-such-node.invalid"])
+    (told,) = caught.value.findings
+    assert "`no-such-node.invalid`" in told.what and told.check == "bench-name"

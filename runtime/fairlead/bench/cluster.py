@@ -1,4 +1,4 @@
-"""Where ranks run and where they listen: cores, ports, addresses. Nothing but the standard library."""
+"""Where ranks run and where they listen: cores, ports, addresses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from fairlead.findings import fail
 
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
@@ -72,6 +74,25 @@ def names(hosts: Sequence[str]) -> list[str]:
     (['node1', 'node2'], ['127.0.0.1', '127.0.0.1'])
     """
     return list(hosts) if len(set(hosts)) > 1 else ["127.0.0.1"] * len(hosts)
+
+
+def require_names(hosts: Sequence[str]) -> None:
+    """Looks whether this host can resolve the others' names: gRPC would wait for them until somebody's time is over.
+
+    Raises:
+        FairleadError: a name leads nowhere.
+    """
+    for name in dict.fromkeys(names(hosts)):
+        try:
+            socket.getaddrinfo(name, None)
+        except OSError as exc:
+            raise fail(
+                f"the name of host `{name}` leads nowhere",
+                where=os.uname().nodename,
+                why=f"{exc.strerror or exc}; gRPC goes by names and TCP",
+                remedy=f"getent hosts {name}; have it known to DNS, or bind a file of names: -B FILE:/etc/hosts:ro",
+                check="bench-name",
+            ) from None
 
 
 def without_proxies() -> None:

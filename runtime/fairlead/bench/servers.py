@@ -5,8 +5,8 @@ fewest bytes so far; every worker has a graph of its own, computes gradients of 
 them as they come. Workers do not wait for each other. Source: M. Li et al., "Scaling Distributed Machine Learning
 with the Parameter Server", OSDI 14; J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 12.
 
-``python3 -m fairlead.bench.servers INDEX`` is one server: it prints its port, reads the cluster as JSON, serves, and
-ends with its standard input; so none outlives the rank that started it.
+``python3 -m fairlead.bench.servers INDEX OF`` is one server of the launch that writes OF: it prints its port, reads the
+cluster as JSON, serves, and ends with its standard input; so none outlives the rank that started it.
 """
 
 from __future__ import annotations

@@ -109,15 +109,18 @@ def _kernel() -> str:
 class Servers:
     """Parameter servers, each the child of a rank."""
 
-    def __init__(self, orders: Orders, count: int, hosts: Sequence[str]):
-        """Starts them; collective. They run on any core that their rank may use."""
+    def __init__(self, orders: Orders, count: int, hosts: Sequence[str], of: Path):
+        """Starts them; collective. They run on any core that their rank may use. ``of`` is for who looks at `ps`."""
         self._orders, self._hosts = orders, cluster.names(hosts)
         self._holders = cluster.holders(hosts, count)
         mine = [number for number, rank in enumerate(self._holders) if rank == orders.rank]
         words = [sys.executable, "-m", "fairlead.bench.servers"]
         self._own = {
             number: subprocess.Popen(
-                [*words, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [*words, str(number), str(of)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for number in mine
         }
@@ -172,8 +175,10 @@ class Rank:
         begun = time.monotonic()
         if config.servers:  # before it is pinned: a server may use every core
             hosts = orders.world.allgather(os.uname().nodename)
-            self._servers = Servers(orders, config.servers, hosts)
+            self._servers = Servers(orders, config.servers, hosts, config.out)
         placed = place(orders, config.cores)
+        if config.servers or config.way == "mirrored":
+            cluster.require_names(placed.hosts)
         self._watch.doing = "building the networks"
         base, own = self._trainings(placed)
         self._watch.doing = "looking at the answers"
