@@ -12,12 +12,12 @@ from benchmarks.measure import Result, compare
 
 _FAIRLEAD = (sys.executable, "-m", "fairlead")
 _PROGRAM = Path(__file__).with_name("programs") / "timeline_steps.py"
-_STEPS, _ROUNDS = 150, 6
+_STEPS, _ROUNDS = 100, 6
 
 
 def measure() -> Result:
     """Steps of some ms on 2 ranks, each with an aggregation of 1 MB, its parts and four spans: ratio and seconds."""
-    found: dict[str, list[float]] = {"with": [], "without": []}
+    found: dict[str, list[float]] = {"with": [], "without": [], "work": []}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(_ROUNDS):
             for side, seconds in _steps(Path(folder) / "run.json").items():
@@ -26,12 +26,19 @@ def measure() -> Result:
     rows = (
         compare(label, found["with"], found["without"], None, kind="pairs"),
         compare(f"{label}: more seconds", found["with"], found["without"], None, kind="difference"),
+        compare(
+            "processor time of recording it",
+            found["work"],
+            [0.0] * _ROUNDS,
+            None,
+            kind="difference",
+        ),
     )
     return Result("timeline", label, "the steps between, which Python does not record", rows)
 
 
 def _steps(file: Path) -> dict[str, float]:
-    """Median seconds of a step of each kind, of one launch."""
+    """Median seconds of a step of each kind, and processor seconds of recording one, of one launch."""
     words = (
         *_FAIRLEAD,
         "run",

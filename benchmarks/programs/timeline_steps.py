@@ -1,7 +1,7 @@
 """Steps of a few milliseconds that record as much as the trainer's do: ``python3 timeline_steps.py STEPS``.
 
 Every other step records nothing in Python, while the core records all. Prints the median seconds of both kinds, the
-slowest rank's, as JSON.
+slowest rank's, and the processor seconds of recording a step, as JSON.
 """
 
 from __future__ import annotations
@@ -44,12 +44,26 @@ def main(count: int) -> None:
             ranks.timeline.phases(number, PARTS, borders)
         took[shown].append((time.perf_counter_ns() - begun) / 1e9)
     ranks.timeline, spans.recorder = timeline, recorder
+    work = [recording(ranks) for _ in range(20)]
     medians = [statistics.median(each[WARMUP:]) for each in took]
     every = ranks.gather(medians)
     if every:
         without, with_ = (max(each) for each in zip(*every, strict=True))
-        print(json.dumps({"with": with_, "without": without}), flush=True)
+        work_s = statistics.median(work)
+        print(json.dumps({"with": with_, "without": without, "work": work_s}), flush=True)
     comm.finalize()
+
+
+def recording(ranks: comm.Comm, count: int = 50) -> float:
+    """Processor seconds of what a step records, by itself."""
+    begun = time.thread_time()
+    for number in range(count):
+        for name in ("make a batch", "read", "decode", "wait for the training"):
+            with comm.span(name, rows=number):
+                pass
+        if ranks.timeline is not None:
+            ranks.timeline.phases(number, PARTS, (0, 1, 2, 3, 4, 5, 6))
+    return (time.thread_time() - begun) / count
 
 
 if __name__ == "__main__":
