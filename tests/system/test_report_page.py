@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.system import browser
-from tests.unit.test_report import example
+from tests.unit.test_report import split
 from tests.unit.validated import demo, kept
 
 from fairlead.report import write_report
@@ -73,7 +73,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("page")
     return {
         "validation": write_validation(folder, demo(references=kept(), steps=1000))[0],
-        "training": write_report(folder, example())[0],
+        "training": write_report(folder, split())[0],
     }
 
 
@@ -196,7 +196,7 @@ def test_page_text_and_marks_stand_out_from_what_is_behind(
     faint_marks = {
         (m["name"], round(contrast(m["colour"], m["behind"]), 2))
         for m in marks
-        # idle, and what is not known, are to stand back
+        # input or idle, and what is not known, are to stand back
         if m["name"] not in ("p5", "unknown", "c4") and contrast(m["colour"], m["behind"]) < 3
     }
     assert marks and not faint_marks

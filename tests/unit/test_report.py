@@ -129,7 +129,8 @@ def test_figures_use_the_pages_colours_only():
         assert "var(--accent)" in svg
 
 
-def test_page_shows_each_ranks_split_in_six_parts():
+def split():
+    """The example with the parts of every rank's steps."""
     report = example()
     steps = tuple(
         StepTimes(rank, "node", *((0.001 * (part + rank + 1),) * 5 for part in range(6)))
@@ -137,7 +138,13 @@ def test_page_shows_each_ranks_split_in_six_parts():
     )
     everyone = dataclasses.replace(report.training.all, steps=steps, warmup=2)
     training = dataclasses.replace(report.training, all=everyone)
-    html = render(dataclasses.replace(report, training=training))
+    return dataclasses.replace(report, training=training)
+
+
+def test_page_shows_each_ranks_split_in_six_parts():
+    report = split()
+    steps = report.training.all.steps
+    html = render(report)
     parsed(html)
     for rank, total in ((0, 21), (1, 27)):
         assert re.search(rf"<span>rank {rank}</span>.*?<span>{total} ms</span>", html, re.DOTALL)

@@ -23,12 +23,14 @@ The names and their meaning follow the Cray PE DL plugin (``init``, ``broadcast`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.comm.choose import connected
 from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings
 from fairlead.findings import fail
-from fairlead.spans import span
+
+if TYPE_CHECKING:
+    from fairlead.spans import span
 
 __all__ = [
     "BufferMatch",
@@ -52,6 +54,14 @@ __all__ = [
 
 _comm: Comm | None = None
 _finalized = False
+
+
+def __getattr__(name: str) -> Any:
+    if name != "span":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fairlead.spans import span  # a file that most runs at 10,000 ranks need not open
+
+    return span
 
 
 def init() -> Comm:
