@@ -196,8 +196,8 @@ def test_page_text_and_marks_stand_out_from_what_is_behind(
     faint_marks = {
         (m["name"], round(contrast(m["colour"], m["behind"]), 2))
         for m in marks
-        # input or idle, and what is not known, are to stand back
-        if m["name"] not in ("p5", "unknown", "c4") and contrast(m["colour"], m["behind"]) < 3
+        # idle, and what is not known, are to stand back
+        if m["name"] not in ("p5", "unknown", "c5") and contrast(m["colour"], m["behind"]) < 3
     }
     assert marks and not faint_marks
 
