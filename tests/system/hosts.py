@@ -204,6 +204,13 @@ def image(recipe: str = "mpi-base") -> Path:
     return kept
 
 
+def preloaded(name: str, folder: Path) -> Path:
+    """``programs/NAME.c`` as a library for LD_PRELOAD."""
+    library = folder / f"{name}.so"
+    _run("cc", "-shared", "-fPIC", "-O1", "-o", library, PROGRAMS / f"{name}.c")
+    return library
+
+
 def squashfs_with(
     name: str,
     files: Mapping[str, Path],

@@ -1,4 +1,4 @@
-"""The pages of a validation and of a training in a real browser: nothing is loaded, nothing complains, all can be read."""
+"""The pages of a validation, a training and a comparison in a real browser: nothing is loaded, nothing complains, all can be read."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from tests.system import browser
+from tests.unit.test_compare import BEFORE, SLOWER
 from tests.unit.test_report import split
 from tests.unit.validated import demo, kept
 
 from fairlead.report import write_report
+from fairlead.report.comparison import write_comparison
 from fairlead.report.validation import write_validation
 
 pytestmark = pytest.mark.skipif(
@@ -49,7 +51,7 @@ _TEXTS = """
 """
 # Graphics that carry meaning, by what they are painted with, and what is behind them.
 _MARKS = """
-(() => JSON.stringify([...document.querySelectorAll('.chart .line, .tally i, .bars i, .strip .m, .split i')].map(e => {
+(() => JSON.stringify([...document.querySelectorAll('.chart .line, .tally i, .bars i, .strip .m, .split i, .forest .m, .forest .ci')].map(e => {
   const s = getComputedStyle(e), card = getComputedStyle(e.closest('section')).backgroundColor;
   const paint = e.closest('svg') ? s.stroke : s.backgroundColor;
   return {name: e.getAttribute('class'), colour: paint.match(/[\\d.]+/g).map(Number), behind: card.match(/[\\d.]+/g).map(Number)};
@@ -59,7 +61,11 @@ _MARKS = """
 
 _UNFOLD = "document.querySelectorAll('details').forEach(d => { d.open = true; })"
 _WIDTHS = (400, 800, 1600, *(pytest.param(w, marks=pytest.mark.full) for w in (320, 1024)))
-_FEWEST = {"validation": 300, "training": 60}  # texts that are seen, of each kind of page
+_FEWEST = {
+    "validation": 300,
+    "training": 60,
+    "comparison": 300,
+}  # texts that are seen, of each kind of page
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +80,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "validation": write_validation(folder, demo(references=kept(), steps=1000))[0],
         "training": write_report(folder, split())[0],
+        "comparison": write_comparison(folder, BEFORE, SLOWER),
     }
 
 
-@pytest.fixture(scope="module", params=["validation", "training"])
+@pytest.fixture(scope="module", params=["validation", "training", "comparison"])
 def page(tab: browser.Page, files: dict[str, Path], request: pytest.FixtureRequest) -> browser.Page:
     """One of the pages, all of it unfolded."""
     tab.requests.clear()
@@ -197,7 +204,8 @@ def test_page_text_and_marks_stand_out_from_what_is_behind(
         (m["name"], round(contrast(m["colour"], m["behind"]), 2))
         for m in marks
         # idle, and what is not known, are to stand back
-        if m["name"] not in ("p5", "unknown", "c5") and contrast(m["colour"], m["behind"]) < 3
+        if m["name"] not in ("p5", "unknown", "c5", "same")
+        and contrast(m["colour"], m["behind"]) < 3
     }
     assert marks and not faint_marks
 

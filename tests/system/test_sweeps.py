@@ -61,10 +61,7 @@ def test_every_operation_and_size_is_measured_and_right(tmp_path: Path) -> None:
 
 
 def test_answer_that_comes_in_part_is_counted_and_its_rank_named(tmp_path: Path) -> None:
-    library = tmp_path / "partial.so"
-    source = hosts.PROGRAMS / "partial.c"
-    words = ("cc", "-shared", "-fPIC", "-O1", "-o", library, source)
-    subprocess.run(words, check=True)
+    library = hosts.preloaded("partial", tmp_path)
     document = swept(
         tmp_path, 2, {"LD_PRELOAD": str(library)}, sizes=(64, 8192), operations=("allreduce",)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -186,3 +187,24 @@ def test_rank_that_is_killed_on_another_node_is_named_with_its_host(
     assert told["check"] in ("rank-died", "rank-failed") and "rank 1" in told["what"]
     assert told["where"].startswith("messages, container: rank 1 on node2"), told
     assert {m["what"] for m in found["measurements"] if m["samples"]} == {"start", "checkpoint"}
+
+
+def test_node_whose_clock_is_ahead_is_named_and_no_start_is_longer_for_it(
+    two: tuple[Host, ...], tmp_path: Path
+) -> None:
+    """What the ranks read is another time; the kernel of both nodes is the same and has but one."""
+    python, library = tmp_path / "python3", hosts.preloaded("shifted_clock", tmp_path)
+    ahead = f'[ "$(hostname)" = node2 ] && export LD_PRELOAD={library}'
+    python.write_text(f'#!/bin/sh\n{ahead}\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    env = environment(two, (1, 1), tmp_path)
+    words = ("--models", "none", "--ranks", "2", "--native", python)
+    found = validated(two[0], tmp_path / "out", env, *words)
+    assert found["code"] in (0, 125), found["headline"]
+    (told,) = found["faults"]
+    assert told["check"] == "validate-clock" and told["where"] == "node2"
+    assert told["what"] == "the clock of node2 is 100 s ahead" and told["severity"] == "warning"
+    assert found["headline"].endswith("The clock of node2 is 100 s ahead.")
+    starts = lines(found, what="start", way="native")
+    assert starts and all(-1 < s < 60 for m in starts for s in m["samples"]), starts
+    assert "The clock of node2 is 100 s ahead" in found["page_text"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.validated import demo
 
 from fairlead.cli.main import main
 from fairlead.findings import ExitCode
+from fairlead.report.comparison import render
 from fairlead.validate import history
 from fairlead.validate.compare import Change, compare
 from fairlead.validate.model import Validation, Way, What
@@ -99,6 +101,31 @@ def test_change_that_nobody_would_act_on_is_none() -> None:
     assert found.p is not None and found.p < 1e-5 and found.change is Change.SAME
 
 
+def test_line_that_is_apart_and_not_proved_to_have_changed_is_not_called_the_same() -> None:
+    lines = compare(BEFORE, SLOWER).lines
+    open_ = [x for x in lines if x.change is Change.UNKNOWN]
+    assert open_ and all(x.p >= 0.05 and x.low > 1.02 for x in open_)
+    assert all("medians are apart" in x.why and "77 lines" in x.why for x in open_)
+    for line in (x for x in lines if x.change is Change.SAME):
+        assert line.low < 1.02 and line.high > 1 / 1.02
+
+
+def test_page_of_a_comparison_says_what_moved_and_what_differs() -> None:
+    page = render(BEFORE, SLOWER)
+    slow = len(compare(BEFORE, SLOWER).of(Change.SLOWER))
+    (said,) = re.findall("<h1>(.*?)</h1>", page)
+    assert said.startswith(f"{slow} of 77 lines are slower, the most ")
+    assert "CRAY MPICH 8.1.31" in page and page.count('<svg class="forest"') == 77
+    assert page.count('<path class="m slower"') == slow
+    assert 'class="verdict warning"' in page and 'class="verdict ok"' in render(SLOWER, BEFORE)
+    same = render(BEFORE, AGAIN)
+    assert "<h1>No significant change in 77 of 77 lines.</h1>" in same
+    assert "Nothing that either of them has recorded." in same and "<details open" not in same
+    none = dataclasses.replace(AGAIN, measurements=(), verdicts=())
+    only = render(BEFORE, none)
+    assert "The two have no line in common." in only and "<h2>Only before</h2>" in only
+
+
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     made = {"XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "120"}
@@ -146,6 +173,11 @@ def test_report_compare_says_what_changed(environ: dict[str, str]) -> None:
     assert "mpi   CRAY MPICH version 8.1.29.50  CRAY MPICH 8.1.31" in said
     assert "Slower: 5" in said and "Faster" not in said and "× slower [" in said
     assert "No significant change: 2" in said
+    assert "report:" not in said
+    out = environ["XDG_STATE_HOME"] + "/upgrade"
+    code, said = call(environ, "--compare", "last~2", "last", "-o", out)
+    assert code == 0 and said.endswith(f"report: {out}/comparison.html\n")
+    assert [p.name for p in Path(out).iterdir()] == ["comparison.html"]
     code, said = call(environ, "--compare", "last~2", "last~1")
     assert code == 0 and "Facts that differ\n  none" in said and "Slower" not in said
     assert "No significant change: 77 of 77 lines" in said

@@ -114,7 +114,7 @@ def collectives(
     """
     from fairlead.bench import collectives as messages
     from fairlead.bench.model import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
-    from fairlead.report.write import require_tools
+    from fairlead.report.pages import require_tools
     from fairlead.train.session_runner import runner
     from fairlead.validate import documents, sweeps
 

@@ -155,7 +155,7 @@ def peers(
     """
     from fairlead.bench import host, picture, summary
     from fairlead.bench.model import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
-    from fairlead.report.write import require_tools
+    from fairlead.report.pages import require_tools
     from fairlead.train.session_runner import runner
     from fairlead.validate import documents
 

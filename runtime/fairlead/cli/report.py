@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +23,11 @@ Examples:
   fairlead report
   fairlead report --list
   fairlead report 20260102T030405-laptop -o before
-  fairlead report --compare last~1 last
+  fairlead report --compare last~1 last -o upgrade
   fairlead report --compare before/validation.json last --fail-if-slower 10
 """
+
+_FOLDER = "fairlead-validation"
 
 
 @click.command(
@@ -48,9 +52,8 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    default="fairlead-validation",
-    show_default=True,
-    help="Folder for the page, validation.html, and validation.json and .csv beside it.",
+    help=f"Folder for the page, validation.html, and validation.json and .csv beside it ({_FOLDER});"
+    " with --compare, for comparison.html, which is drawn only where a folder is given.",
     type=click.Path(file_okay=False, path_type=Path),
 )
 @json_option
@@ -59,7 +62,7 @@ def report(
     list_them: bool,
     compare: tuple[str, str] | None,
     fail_if_slower: float | None,
-    output: Path,
+    output: Path | None,
     as_json: bool,
 ) -> int:
     """Draw a kept validation again, list them, or say what changed between two.
@@ -74,8 +77,8 @@ def report(
     if list_them:
         return _list(as_json)
     if compare:
-        return _compare(*compare, fail_if_slower, as_json)
-    return _draw(run or "last", output, as_json)
+        return _compare(*compare, fail_if_slower, output, as_json)
+    return _draw(run or "last", output or Path(_FOLDER), as_json)
 
 
 def _list(as_json: bool) -> int:
@@ -112,17 +115,8 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     from fairlead.validate.verdict import headline, worst
 
     validation = history.find(name, os.environ)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        page, document, rows = write_validation(output.absolute(), validation)
-    except OSError as exc:
-        raise fail(
-            "the report cannot be written",
-            where=str(output),
-            why=exc.strerror or str(exc),
-            remedy="give another folder with -o",
-            check="output-unwritable",
-        ) from None
+    with _into(output) as folder:
+        page, document, rows = write_validation(folder, validation)
     if as_json:
         payload: dict[str, Any] = {
             "id": validation.id,
@@ -139,19 +133,48 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _compare(a: str, b: str, percent: float | None, as_json: bool) -> int:
-    _needs("numpy")
+@contextmanager
+def _into(output: Path) -> Iterator[Path]:
+    """The folder, made where there is none."""
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        yield output.absolute()
+    except OSError as exc:
+        raise fail(
+            "the report cannot be written",
+            where=str(output),
+            why=exc.strerror or str(exc),
+            remedy="give another folder with -o",
+            check="output-unwritable",
+        ) from None
+
+
+def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:
+    _needs("numpy", *(("jinja2",) if output else ()))
     from fairlead.validate import history
     from fairlead.validate.compare import compare as compared
 
     before, after = (history.find(name, os.environ) for name in (a, b))
     found = compared(before, after)
     worse = found.slower_by(percent) if percent is not None else ()
+    page = None
+    if output:
+        from fairlead.report.comparison import write_comparison
+
+        with _into(output) as folder:
+            page = write_comparison(folder, before, after)
     if as_json:
-        payload = {**to_json(found), "fail_if_slower": percent, "failed": [x.key for x in worse]}
+        payload = {
+            **to_json(found),
+            "fail_if_slower": percent,
+            "failed": [x.key for x in worse],
+            "page": str(page) if page else None,
+        }
         print_json("report-compare", payload)
     else:
         click.echo(comparison_text(found, before, after))
+        if page:
+            click.echo(f"\nreport: {page}")
         if worse:
             what = f"{len(worse)} line{'s are' if len(worse) > 1 else ' is'}"
             click.echo(f"\n{what} slower by more than {percent:g} %", err=True)
@@ -210,6 +233,6 @@ def _row(line: LineChange) -> tuple[str, ...]:
 
 def _needs(*packages: str) -> None:
     """Says at once what is not installed; the page needs jinja2, statistics NumPy."""
-    from fairlead.report.write import require_tools
+    from fairlead.report.pages import require_tools
 
     require_tools(*packages)

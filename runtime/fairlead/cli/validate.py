@@ -160,7 +160,7 @@ def validate(
     training of the bundled models at each count of ranks. Each line is held against this site's
     references, or what the hardware allows, or the same without a container.
     """
-    from fairlead.report.write import require_tools
+    from fairlead.report.pages import require_tools
     from fairlead.train.session_runner import runner
     from fairlead.validate import chain, here
     from fairlead.validate import native as natively

@@ -9,6 +9,7 @@ evidence, ``plots`` draws, ``write`` puts it on one page that needs nothing else
 """
 
 from fairlead.report.model import Fact, PlanRow, ProofRow, Report
-from fairlead.report.write import require_tools, write_report
+from fairlead.report.pages import require_tools
+from fairlead.report.write import write_report
 
 __all__ = ["Fact", "PlanRow", "ProofRow", "Report", "require_tools", "write_report"]

@@ -214,6 +214,29 @@ def strip(
     return "".join(out)
 
 
+def ratio_strip(
+    times: float, interval: tuple[float, float] | None, reach: float, style: str
+) -> str:
+    """A ratio and its interval on a logarithmic scale, 1 in the middle; what is farther off is at the edge.
+
+    Args:
+        reach: the largest ratio, and one by it the smallest, that are shown.
+        style: CSS class of the mark.
+    """
+
+    def at(value: float) -> float:
+        far = math.log(max(value, 1e-9)) / math.log(reach)
+        return 110 + 104 * min(max(far, -1.0), 1.0)
+
+    out = ['<svg class="forest" viewBox="0 0 220 18" aria-hidden="true">']
+    out.append(f'<path class="grid" d="M6 9H214"/><path class="one" d="M{at(1):.1f} 1v16"/>')
+    if interval:
+        low, high = (at(end) for end in interval)
+        out.append(f'<path class="ci {style}" d="M{low:.1f} 9H{max(high, low + 0.5):.1f}"/>')
+    out.append(f'<path class="m {style}" d="M{at(times):.1f} 9h0"/></svg>')
+    return "".join(out)
+
+
 def heat(levels: Sequence[Sequence[int]], words: str) -> str:
     """A field of cells, stretched to the room that it has; level 0 is left to what is behind.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.findings import Severity
@@ -135,26 +136,38 @@ def groups(validation: Validation) -> tuple[Group, ...]:
 
 def tables(validation: Validation) -> tuple[Table, ...]:
     """All lines, by what was measured."""
-    titles: dict[str, list[Row]] = {}
+    verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
+    made, number = [], 0
+    for title, told, lines in sorted_by_title(validation.measurements):
+        rows = [_row(m, verdicts[m], told, number + i < _STRIPS) for i, m in enumerate(lines)]
+        number += len(rows)
+        made.append(_table(title, rows))
+    return tuple(made)
+
+
+def sorted_by_title(
+    measurements: Sequence[Measurement],
+) -> list[tuple[str, bool, list[Measurement]]]:
+    """Lines of one table each: its title, whether that tells their subject, and the lines in order."""
+    titles: dict[str, tuple[bool, list[Measurement]]] = {}
     kinds, ways = list(_TITLES), list(Way)
-    pairs = sorted(
-        zip(validation.measurements, validation.verdicts, strict=True),
-        key=lambda pair: (
-            kinds.index(pair[0].what),
-            pair[0].subject if pair[0].what in _OF else "",
-            pair[0].nodes,
-            pair[0].ranks,
-            pair[0].bytes or 0,
-            ways.index(pair[0].way),
+    few = len({m.subject for m in measurements if m.what is What.PINGPONG}) <= _PAIRS
+    for m in sorted(
+        measurements,
+        key=lambda m: (
+            kinds.index(m.what),
+            m.subject if m.what in _OF else "",
+            m.nodes,
+            m.ranks,
+            m.bytes or 0,
+            ways.index(m.way),
         ),
-    )
-    few = len({m.subject for m, _ in pairs if m.what is What.PINGPONG}) <= _PAIRS
-    for number, (m, v) in enumerate(pairs):
+    ):
         told = m.what in _OF or (m.what is What.PINGPONG and few)
         title = _title(m) if told else _TITLES[m.what]
         title += f", under {m.launcher}" if m.launcher else ""
-        titles.setdefault(title, []).append(_row(m, v, told, number < _STRIPS))
-    return tuple(_table(title, rows) for title, rows in titles.items())
+        titles.setdefault(title, (told, []))[1].append(m)
+    return [(title, told, lines) for title, (told, lines) in titles.items()]
 
 
 def _table(title: str, rows: list[Row]) -> Table:
@@ -195,7 +208,7 @@ def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
     return Row(
-        where=where(m) if told or not m.subject else f"{subject(m)}, {where(m)}",
+        where=within(m, told),
         way=name_of(m.way),
         median=median,
         interval=interval,
@@ -207,6 +220,11 @@ def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
         strip=strip,
         note=note,
     )
+
+
+def within(m: Measurement, told: bool) -> str:
+    """A line of a table whose title has ``told`` the subject, or has not."""
+    return where(m) if told or not m.subject else f"{subject(m)}, {where(m)}"
 
 
 def _expected(e: Expected | None, m: Measurement) -> str:

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead import __version__
 from fairlead.findings import Severity
 from fairlead.paths import atomic_write
 from fairlead.report import figures
+from fairlead.report.pages import page, require_tools
 from fairlead.report.rows import ORDER, WORD, Table, as_csv, broken, groups, tables
-from fairlead.report.words import amount, count, label, milliseconds, model_title, percent, size
-from fairlead.report.write import require_tools
+from fairlead.report.words import amount, count, label, model_title, percent, size
 from fairlead.validate import documents, stats
 from fairlead.validate.evidence import Clock
 from fairlead.validate.model import (
@@ -93,9 +92,9 @@ def write_validation(folder: Path, validation: Validation) -> tuple[Path, Path, 
         OSError: the folder cannot be written.
     """
     paths = (folder / PAGE, folder / DOCUMENT, folder / ROWS)
-    page = render(validation)
+    html = render(validation)
     documents.write(paths[1], validation, SCHEMA, SCHEMA_VERSION)
-    for path, text in ((paths[2], as_csv(validation)), (paths[0], page)):
+    for path, text in ((paths[2], as_csv(validation)), (paths[0], html)):
         with atomic_write(path, "w") as stream:
             stream.write(text)
     return paths
@@ -108,12 +107,6 @@ def render(validation: Validation) -> str:
         FairleadError: jinja2 is not installed.
     """
     require_tools("jinja2", "numpy")
-    import jinja2
-
-    template = Path(__file__).with_name("validation.html.j2").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     state = worst(validation.verdicts)
     told = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in told]
@@ -129,9 +122,9 @@ def render(validation: Validation) -> str:
     drawn = [f for model in figures.models(validation) for f in figures.scaling(validation, model)]
     for what in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST):
         drawn += figures.bandwidths(validation, what)
-    environment.filters["ms"] = milliseconds
     lines = tables(validation)
-    return environment.from_string(template).render(
+    return page(
+        "validation",
         v=validation,
         word=well,
         state=called,
@@ -156,7 +149,6 @@ def render(validation: Validation) -> str:
         clocks=_clocks(validation.evidence.clocks),
         digests={k: x for k, x in facts.items() if _is_digest(k)},
         facts={k: x for k, x in facts.items() if not _is_digest(k)},
-        fairlead_version=__version__,
     )
 
 

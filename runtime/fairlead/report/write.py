@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead import __version__
-from fairlead.findings import fail
 from fairlead.paths import atomic_write
 from fairlead.report.figures import Bar, split
 from fairlead.report.model import ProofRow, Report
+from fairlead.report.pages import page, require_tools
 from fairlead.report.verdict import judge
 from fairlead.report.words import percent
 from fairlead.serial import to_json
@@ -56,7 +55,7 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
         FairleadError: matplotlib or jinja2 is not installed.
         OSError: the folder cannot be written.
     """
-    page, data = folder / "report.html", folder / "report.json"
+    html, data = folder / "report.html", folder / "report.json"
     verdict = judge(report)
     text = render(report)
     payload = {
@@ -73,28 +72,9 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
         }
     with atomic_write(data, "w") as stream:
         json.dump(payload, stream, indent=2)
-    with atomic_write(page, "w") as stream:
+    with atomic_write(html, "w") as stream:
         stream.write(text)
-    return page, data
-
-
-def require_tools(*names: str) -> None:
-    """Says at once, not after an hour of training, that a report could not be drawn.
-
-    Args:
-        names: packages that it takes; by default matplotlib and jinja2.
-    Raises:
-        FairleadError: one of them is not installed.
-    """
-    for module in names or ("matplotlib", "jinja2"):
-        if importlib.util.find_spec(module) is None:
-            raise fail(
-                "the report cannot be drawn",
-                where="fairlead.report",
-                why=f"{module} is not installed",
-                remedy="pip install 'fairlead[report]'",
-                check="report-extra",
-            )
+    return html, data
 
 
 def render(report: Report) -> str:
@@ -104,15 +84,10 @@ def render(report: Report) -> str:
         FairleadError: matplotlib or jinja2 is not installed.
     """
     require_tools()
-    import jinja2
-
     figures = _figures(report.training) if report.training else ()
-    template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
     shown = _shown(report.proof)
-    return environment.from_string(template).render(
+    return page(
+        "report",
         report=report,
         verdict=judge(report),
         figures=figures,
@@ -121,7 +96,6 @@ def render(report: Report) -> str:
         bars=_bars(report.training) if report.training else (),
         rows=shown,
         rows_hidden=len(report.proof) - len(shown),
-        fairlead_version=__version__,
     )
 
 

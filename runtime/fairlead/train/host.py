@@ -35,8 +35,6 @@ __all__ = [
 ]
 
 WORKER = "fairlead.train.worker"  # the module that every rank of a training runs
-# What the speed of 1 rank may take to measure, however short the training is to be.
-_MEASURE_S = 90.0
 
 
 def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainResult:
@@ -119,6 +117,8 @@ def _measure_one(
     runner: Runner, options: TrainOptions, data: Path, progress: Progress
 ) -> WorkerResult:
     steps = options.warmup + options.measure_steps
+    patience = max(options.max_seconds, options.measure_seconds)
+    options = replace(options, measure_seconds=patience)
     with progress.stage("measure speed on 1 rank", steps, "steps") as stage:
         result = work(runner, options, data, 1, steps, stage)
         assert result.speed is not None  # it does not go on from anything
@@ -165,10 +165,12 @@ def work(
         events=_fresh(folder / f"{stem}.events.jsonl"),
         batch=options.each,
         epochs=options.epochs,
-        max_seconds=max(options.max_seconds, _MEASURE_S) if measure else options.max_seconds,
+        max_seconds=options.measure_seconds if measure else options.max_seconds,
         max_steps=max_steps,
+        least_steps=options.warmup + options.measure_least if measure else 0,
         warmup=options.warmup,
         measure_only=measure,
+        forward_apart=options.forward_apart,
         dropout=options.dropout,
         threads=options.threads,
         seed=options.seed,

@@ -130,10 +130,14 @@ def run(
         batches = stack.enter_context(closing(prefetch(source)))
         batch, kept = None, progress.resumed_from
         before = progress.points[-1].seconds if progress.points else 0.0
-        begun = saved = time.perf_counter()
+        begun = saved = clock = time.perf_counter()
         overflows, late = 0, False
         while progress.step < course.steps and not late:
             step, start = progress.step, time.perf_counter_ns()
+            if config.measure_only and step == config.warmup:
+                clock = (
+                    start / 1e9
+                )  # what is compiled in the first steps takes no time from those that count
             batch = next(batches)
             read = time.perf_counter_ns()
             found = steps.gradients(batch.inputs, batch.targets)
@@ -142,7 +146,8 @@ def run(
                 writer.wait()  # or a full disk would be told when the next one is due
             now = time.perf_counter()
             wanted = writer is not None and not writer.busy and now - saved > config.every_seconds
-            own = np.array([loss, norm, now - begun > config.max_seconds, wanted], np.float32)
+            over = now - clock > config.max_seconds and step + 1 >= config.least_steps
+            own = np.array([loss, norm, over, wanted], np.float32)
             waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
             means, shared = steps.mean(found, own)
             averaged = time.perf_counter_ns()
@@ -171,7 +176,7 @@ def run(
             ):
                 saved, kept = time.perf_counter(), progress.step
                 _save(ranks, steps, progress, identity, writer)
-        if batch is not None:
+        if batch is not None and config.forward_apart:
             with span("measure the forward pass apart"):
                 progress.forward_s = _forward(steps, batch)
             if ranks.timeline is not None:

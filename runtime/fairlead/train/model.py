@@ -22,8 +22,10 @@ class WorkerConfig:
         epochs: passes over the training data, at most; None for the recipe's.
         max_seconds: training ends at the first step after so many seconds, those of an earlier launch not among them.
         max_steps: training ends after so many steps; None for no such limit.
+        least_steps: of which ``max_seconds`` takes none away.
         warmup: steps whose times count for no measurement.
-        measure_only: stop after the steps: no evaluation.
+        measure_only: stop after the steps: no evaluation; ``max_seconds`` begins when the warm-up is over.
+        forward_apart: measure the forward pass by itself, where a backend does not show it.
         dropout: fraction dropped; None for the recipe's.
         threads: of the framework in each rank.
         seed: of shuffling and of initial weights; rank r starts from ``seed + r`` before the
@@ -45,8 +47,10 @@ class WorkerConfig:
     epochs: int | None = None
     max_seconds: float = 90.0
     max_steps: int | None = None
+    least_steps: int = 0
     warmup: int = 3
     measure_only: bool = False
+    forward_apart: bool = True
     dropout: float | None = None
     threads: int = 1
     seed: int = 1

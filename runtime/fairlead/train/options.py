@@ -24,7 +24,9 @@ class TrainOptions:
         train_samples, val_samples: how many to generate; None for as many as the quick recipe needs.
         batch: samples a rank and step, on 1 rank and on all, so that scaling is weak; None for the recipe's.
         epochs: None for the recipe's.
-        measure_steps: timed steps of the 1-rank measurement.
+        measure_steps, measure_seconds: timed steps of a measurement, and after how long there are no more of them.
+        measure_least: of those steps, whatever they take.
+        forward_apart: see :class:`fairlead.train.model.WorkerConfig`.
         checkpoints: folder of checkpoints; None for none.
         every_seconds, every_steps: between two checkpoints.
         resume: go on from the last whole checkpoint.
@@ -45,6 +47,9 @@ class TrainOptions:
     epochs: int | None = None
     max_seconds: float = 90.0
     measure_steps: int = 12
+    measure_seconds: float = 90.0
+    measure_least: int = 1
+    forward_apart: bool = True
     warmup: int = 3
     dropout: float | None = None
     threads: int = 1

@@ -153,13 +153,16 @@ def _line(
     elif p is not None:
         least = stats.smallest_p(len(old.samples), len(new.samples)) * lines
         change = Change.SAME
-        # What is far apart, and could not have been proved, has not been shown to be the same.
-        if least > stats.ALPHA and ratio and ratio.low and not ratio.low <= 1 <= (ratio.high or 1):
+        # What is far apart, and was not proved, has not been shown to be the same.
+        if least > stats.ALPHA and _apart(ratio, 0.0):
             change = Change.UNKNOWN
             why = (
                 f"too few repeats for {lines} lines: {len(old.samples)} and {len(new.samples)};"
                 f" {stats.repeats_needed(lines)} on each side would do"
             )
+        elif _apart(ratio, MATTERS):
+            change = Change.UNKNOWN
+            why = f"medians are apart, and p {p:.2g} proves nothing of {lines} lines: more repeats would tell"
     return LineChange(
         key=new.key,
         unit=new.unit,
@@ -174,6 +177,13 @@ def _line(
         state_after=after.get(new.key, State.UNKNOWN),
         why=why,
     )
+
+
+def _apart(ratio: stats.Ratio | None, margin: float) -> bool:
+    """Whether all of the interval is farther from 1 than that, on either side."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return False
+    return ratio.low > 1 + margin or ratio.high < 1 / (1 + margin)
 
 
 def _median(m: Measurement) -> float:

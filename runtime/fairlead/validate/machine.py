@@ -34,14 +34,16 @@ def start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
     """How long until ranks are ready, by phase: of the most ranks that have a core each, for others wait for their turn."""
     phases: dict[str, list[float]] = {}
     repeats = 5 if wish.quick else wish.repeats
-    first = _started(wish, wish.most, run)
+    # That of ranks which share cores only tells where they are, and counts for no line.
+    alone = wish.crowded(wish.most, 1)
+    first = _started(wish, wish.most, run, framework=not alone)
     seen.mpis[way.value] = first["mpi"]
     seen.placed = tuple(first["hosts"])
     if not any(f.check == "validate-clock" for f in seen.findings):
         seen.findings += _clocks(first["clocks"])
     roomy = [n for n in wish.ranks if not wish.crowded(n, seen.nodes(n))]
     ranks = max(roomy, default=wish.most)
-    told = [first] if ranks == wish.most else []
+    told = [first] if ranks == wish.most and not alone else []
     told += [_started(wish, ranks, run) for _ in range(repeats - len(told))]
     for one in told:
         for name, seconds in one["phases"].items():
@@ -56,11 +58,12 @@ def start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
         )  # fmt: skip
 
 
-def _started(wish: Wish, ranks: int, run: Runner) -> dict[str, Any]:
+def _started(wish: Wish, ranks: int, run: Runner, framework: bool = True) -> dict[str, Any]:
     """What one launch of so many ranks told."""
-    framework = [] if wish.quick or not wish.models else ["--framework", wish.backend]
     out = fresh(wish.out / "start.json")
-    words = ["python3", "-m", "fairlead.validate.start", "--out", str(out), *framework]
+    words = ["python3", "-m", "fairlead.validate.start", "--out", str(out)]
+    if framework and wish.models and not wish.quick:
+        words += ["--framework", wish.backend]
     launch(run, ranks, [*words, "--begun", repr(time.time())], [wish.out])
     told: dict[str, Any] = json.loads(out.read_text())
     return told
@@ -124,12 +127,13 @@ def messages(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> No
     for ranks in counts:
         if ranks < 2:
             continue
-        sizes = sweeps.SIZES[::2] if wish.quick else sweeps.SIZES
+        brief = wish.quick or wish.crowded(ranks, seen.nodes(ranks))
+        sizes = sweeps.SIZES[::2] if brief else sweeps.SIZES
         settings = sweeps.Settings(
             out=str(fresh(wish.out / "sweeps.json")),
             sizes=sizes,
             through=("mpi", "comm"),
-            repeats=6 if wish.quick else 10,
+            repeats=6 if brief else 10,
             limit_s=12 if wish.quick else 45,
         )
         config = wish.out / "sweeps.config.json"

@@ -2,9 +2,9 @@
 
 Each phase ends when its last rank is through. The launcher's and the engine's is what lies between the moment that the
 launch began, ``--begun`` in seconds since 1970, and the start of the slowest rank's process as the kernel has it
-(``/proc/self/stat``, in hundredths of a second, see proc(5)). Hosts whose clocks differ shift it by as much; by how
-much each differs from rank 0's is told as well, from the quickest of a few exchanges (Cristian, *Probabilistic clock
-synchronization*, Distributed Computing 3, 1989).
+(``/proc/self/stat``, in hundredths of a second, see proc(5)), by the clock of rank 0's host. By how much each other
+host's clock differs from that is measured, told and taken off: from the quickest of a few exchanges (Cristian,
+*Probabilistic clock synchronization*, Distributed Computing 3, 1989).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def main() -> None:
     parser.add_argument("--framework", help="a module to import as the last phase")
     given = parser.parse_args()
     marks = {LAUNCH: started() - given.begun, INTERPRETER: reached - started()}
-    begun = time.time()
+    begun = time.monotonic()
     from mpi4py import MPI
 
-    marks[INIT] = time.time() - begun
+    marks[INIT] = time.monotonic() - begun
     if given.framework:
-        begun = time.time()
+        begun = time.monotonic()
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         importlib.import_module(given.framework)
-        marks[f"import {given.framework}"] = time.time() - begun
+        marks[f"import {given.framework}"] = time.monotonic() - begun
     from fairlead.comm.backend import connect  # and NumPy with it: no phase is to have that
 
     connect()  # an exception of one rank ends all
@@ -50,6 +50,8 @@ def main() -> None:
         answer_clock(world)
         return
     told_clocks = clocks(world, [host for _, host in every])
+    for of_rank, host in every:
+        of_rank[LAUNCH] -= told_clocks.get(host, (0.0, 0.0))[0]
     version = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
     told = {
         "phases": {name: max(m[name] for m, _ in every) for name in marks},

@@ -21,6 +21,8 @@ from fairlead.validate.evidence import Shares
 from fairlead.validate.model import Measurement, Way, What
 from fairlead.validate.steps import Seen, Wish, fresh, tried
 
+_STEPS_S, _LEAST = 15.0, 8  # of steps that are timed: how long, and how many at least
+
 
 def models(
     wish: Wish,
@@ -32,7 +34,7 @@ def models(
 ) -> None:
     """One model at every count of ranks, by every way, a count after the other so that both ways see the same machine."""
     task = registry.find(model)
-    steps = 15 if wish.quick else 25
+    steps = 15 if wish.quick else 25  # as many as there is time for
     batch = task.quick.batch
     options = TrainOptions(
         run_dir=wish.out,
@@ -42,8 +44,9 @@ def models(
         train_samples=max(batch * wish.most * (steps + 3), 500),
         val_samples=100,
         batch=batch,
-        max_seconds=120,
         measure_steps=steps,
+        measure_seconds=_STEPS_S,
+        measure_least=_LEAST,
         processes=wish.cores,
         data_dir=wish.data.get(model),
         skip_damaged=wish.skip_damaged,
@@ -120,15 +123,18 @@ def _train(
     each = options.batch or 1
     if wish.strong:  # the recipe's samples a step, whatever the ranks
         each = max(each // ranks, 1)
+    shown = ranks == wish.most and way is not Way.NATIVE and options.model == wish.models[0]
+    crowded = wish.crowded(ranks, seen.nodes(ranks))
+    options = replace(
+        options,
+        batch=each,
+        # Ranks that share cores are held against nothing but their like.
+        measure_steps=_LEAST if crowded else options.measure_steps,
+        forward_apart=shown,
+    )
+    most = options.warmup + options.measure_steps
     with Silent().stage("") as stage:
-        result = training.work(
-            run,
-            replace(options, batch=each),
-            data,
-            ranks,
-            options.warmup + options.measure_steps,
-            stage,
-        )
+        result = training.work(run, options, data, ranks, most, stage)
     steps = tuple(s.after(options.warmup) for s in result.steps)
     whole = steps[0].whole_s
     hosts = len({w.host for w in result.weights})
@@ -142,7 +148,7 @@ def _train(
     seen.shares[made.key] = Shares(min(sum(waits) / total, 1.0), min(sum(talks) / total, 1.0))
     if way is not Way.NATIVE:
         seen.runs.setdefault(options.model, []).append(_small_run(result, hosts, steps))
-    if ranks == wish.most and way is not Way.NATIVE and options.model == wish.models[0]:
+    if shown:
         seen.steps, seen.steps_of = steps, made.key
 
 
