@@ -7,7 +7,7 @@ BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm bench-convergence bench-images native validate clean
+.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm bench-convergence bench-images native image-tensorflow validate clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -67,11 +67,14 @@ build/native/whole: recipes/tensorflow/lock.toml
 	@build/native/bin/python3 -m pip install -q --no-deps --no-compile --require-hashes -r build/native/requirements.txt
 	@touch $@
 
-VALIDATE := .venv/bin/fairlead validate --ranks 1,2,4 --native build/native/bin/python3
+VALIDATE := .venv/bin/fairlead validate --native build/native/bin/python3 --ranks 1,2
 
-validate: test-setup native ## is this machine as fast as it should be? native and in the container, by mpiexec and in a Slurm
+image-tensorflow:
 	@.venv/bin/fairlead build tensorflow
-	@$(VALIDATE) -o fairlead-validation; code=$$?; [ $$code -eq 125 ] || exit $$code
+
+validate: test-setup ## is this machine as fast as it should be? native and in the container, by mpiexec and in a Slurm
+	@$(MAKE) --no-print-directory -j2 build/native/whole image-tensorflow
+	@$(VALIDATE),4 -o fairlead-validation; code=$$?; [ $$code -eq 125 ] || exit $$code
 	@$(PY) -m tests.system.slurm $(VALIDATE) -o fairlead-validation-slurm; code=$$?; [ $$code -eq 125 ] || exit $$code
 
 clean: ## the environment and the tools' caches; images and Apptainer stay in the XDG folders

@@ -21,7 +21,8 @@ from fairlead.validate.evidence import Shares
 from fairlead.validate.model import Measurement, Way, What
 from fairlead.validate.steps import Seen, Wish, fresh, tried
 
-_STEPS_S, _LEAST = 15.0, 8  # of steps that are timed: how long, and how many at least
+_STEPS_S, _LEAST = 8.0, 8  # of steps that are timed: how long, and how many at least
+_CROWDED = 6  # such steps of ranks that share cores: they are held against nothing but their like
 
 
 def models(
@@ -69,7 +70,10 @@ def models(
         title = f"{task.title}: input, {way.value}"
         tried(title, begin, seen, progress, [_input_line(model, way)])
     for ranks in wish.ranks:
+        crowded = wish.crowded(ranks, seen.nodes(ranks))
         for way, by in ways.items():
+            if crowded and by is not run:
+                continue  # ranks that share cores cannot tell what a container costs
             title = f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}"
             begin = partial(_train, wish, options, ranks, way, by, data, launcher, seen)
             line = _train_line(wish, model, ranks, seen.nodes(ranks), way, launcher)
@@ -128,8 +132,7 @@ def _train(
     options = replace(
         options,
         batch=each,
-        # Ranks that share cores are held against nothing but their like.
-        measure_steps=_LEAST if crowded else options.measure_steps,
+        measure_steps=_CROWDED if crowded else options.measure_steps,
         forward_apart=shown,
     )
     most = options.warmup + options.measure_steps
