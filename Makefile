@@ -64,7 +64,7 @@ native: setup build/native/whole ## the image's Python packages on this machine,
 build/native/whole: recipes/tensorflow/lock.toml
 	@$(PY) -m venv --clear build/native
 	@.venv/bin/fairlead recipe requirements tensorflow >build/native/requirements.txt
-	@build/native/bin/python3 -m pip install -q --no-deps --no-compile --require-hashes -r build/native/requirements.txt
+	@build/native/bin/python3 -m pip install -q --no-deps --require-hashes -r build/native/requirements.txt
 	@touch $@
 
 VALIDATE := .venv/bin/fairlead validate --native build/native/bin/python3 --ranks 1,2

@@ -1,8 +1,10 @@
 """What changed between two validations, as one page that needs nothing else.
 
-from fairlead.report.comparison import write_comparison
+    from fairlead.report.comparison import write_comparison
 
-page = write_comparison(folder, before, after)
+    page = write_comparison(folder, before, after)
+
+What is said of a line is :func:`fairlead.validate.compare.compare`'s; ``comparison.html.j2`` sets it.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def messages(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> No
             out=str(fresh(wish.out / "sweeps.json")),
             sizes=sizes,
             through=("mpi", "comm"),
-            repeats=6 if brief else 10,
+            repeats=6 if brief else 8,
             limit_s=12 if wish.quick else 45,
         )
         config = wish.out / "sweeps.config.json"

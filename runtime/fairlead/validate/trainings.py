@@ -85,7 +85,7 @@ def _input(wish: Wish, model: str, way: Way, run: Runner, data: Path, seen: Seen
     task = registry.find(model)
     batch = task.quick.batch
     more = ["--skip-damaged", "--verify"] if wish.skip_damaged else []
-    windows = ["--windows", "6", "--window-s", "0.2" if wish.quick else "0.5", "--warmup-s", "0.2"]
+    windows = ["--windows", "6", "--window-s", "0.2" if wish.quick else "0.3", "--warmup-s", "0.2"]
     words = ["python3", "-m", "fairlead.data.speed", "--data", str(data), "--batch", str(batch)]
     words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
     launch(run, 1, words, [data, wish.out], events)
