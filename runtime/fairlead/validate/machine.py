@@ -18,7 +18,7 @@ from fairlead.validate.compute import worked_of
 from fairlead.validate.evidence import Bound, Culprit
 from fairlead.validate.found import Kind
 from fairlead.validate.model import Measurement, Way, What
-from fairlead.validate.steps import Seen, Wish, fresh
+from fairlead.validate.steps import Seen, Wish, fresh, roomiest
 
 _SOURCES = {
     "memory": "all ranks copying at once, median",
@@ -41,8 +41,7 @@ def start(wish: Wish, way: Way, run: Runner, launcher: str, seen: Seen) -> None:
     seen.placed = tuple(first["hosts"])
     if not any(f.check == "validate-clock" for f in seen.findings):
         seen.findings += _clocks(first["clocks"])
-    roomy = [n for n in wish.ranks if not wish.crowded(n, seen.nodes(n))]
-    ranks = max(roomy, default=wish.most)
+    ranks = roomiest(wish, seen)
     told = [first] if ranks == wish.most and not alone else []
     told += [_started(wish, ranks, run) for _ in range(repeats - len(told))]
     for one in told:

@@ -205,7 +205,7 @@ class Validation:
         command: as it was typed.
         evidence: what verdicts were reasoned from; see :mod:`fairlead.validate.because`.
         bounds: of the hardware, as they were known.
-        steps: of the training on most ranks, one a rank.
+        steps: of the training on the most ranks that have a core each, one a rank.
         steps_of: the key of the measurement that they belong to.
         proof: what every rank of the largest launch saw of its MPI, or of the first that was not as planned; None
             where nothing was launched so.

@@ -99,6 +99,11 @@ class Seen:
         return max(len(set(self.placed[:ranks])), 1)
 
 
+def roomiest(wish: Wish, seen: Seen) -> int:
+    """The most ranks that have a core each; where all counts share cores, the most."""
+    return max((n for n in wish.ranks if not wish.crowded(n, seen.nodes(n))), default=wish.most)
+
+
 Step = Callable[[Wish, Way, Runner, str, Seen], None]
 
 

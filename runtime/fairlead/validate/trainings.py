@@ -19,7 +19,7 @@ from fairlead.train.options import TrainOptions
 from fairlead.train.runner import Runner, launch
 from fairlead.validate.evidence import Shares
 from fairlead.validate.model import Measurement, Way, What
-from fairlead.validate.steps import Seen, Wish, fresh, tried
+from fairlead.validate.steps import Seen, Wish, fresh, roomiest, tried
 
 _STEPS_S, _LEAST = 8.0, 8  # of steps that are timed: how long, and how many at least
 _CROWDED = 6  # such steps of ranks that share cores: they are held against nothing but their like
@@ -127,7 +127,8 @@ def _train(
     each = options.batch or 1
     if wish.strong:  # the recipe's samples a step, whatever the ranks
         each = max(each // ranks, 1)
-    shown = ranks == wish.most and way is not Way.NATIVE and options.model == wish.models[0]
+    largest = ranks == roomiest(wish, seen)
+    shown = largest and way is not Way.NATIVE and options.model == wish.models[0]
     crowded = wish.crowded(ranks, seen.nodes(ranks))
     options = replace(
         options,
