@@ -128,7 +128,7 @@ def test_page_of_a_culprit_without_slow_lines_warns() -> None:
     )
     page = render(quiet)
     assert 'class="verdict warning"' in page and "look here" in page
-    assert "Node n7 is 2 × as slow as its like, though no line is slow." in page
+    assert "Node n7 is 2\u00a0× as slow as its like, though no line is slow." in page
 
 
 def test_files_lie_beside_each_other_and_come_back(tmp_path) -> None:
