@@ -194,7 +194,13 @@ def test_report_compare_fails_only_when_asked_to(environ: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "words", [("last", "--list"), ("--list", "--compare", "a", "b"), ("--fail-if-slower", "5")]
+    "words",
+    [
+        ("last", "--list"),
+        ("--list", "--compare", "a", "b"),
+        ("--fail-if-slower", "5"),
+        ("--list", "-o", "x"),
+    ],
 )
 def test_report_words_that_exclude_each_other_are_bad_usage(
     environ, words: tuple[str, ...]

@@ -74,6 +74,8 @@ def report(
         raise click.UsageError("RUN, --list and --compare exclude each other")
     if fail_if_slower is not None and not compare:
         raise click.UsageError("--fail-if-slower needs --compare A B")
+    if list_them and output:
+        raise click.UsageError("--list draws no page, so -o says nothing")
     if list_them:
         return _list(as_json)
     if compare:
