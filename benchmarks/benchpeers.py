@@ -39,10 +39,14 @@ def of_document(document: Mapping[str, Any]) -> Result:
     rows, told, loads = [], {}, []
     for peer in document["peers"]:
         launches = [one for one in peer["launches"] if one]
-        own, base = (
-            [statistics.median(max(block[which]) for block in one["blocks"]) for one in launches]
-            for which in ("own", "base")
-        )
+        own = [statistics.median(max(block["own"]) for block in one["blocks"]) for one in launches]
+        shares = [
+            statistics.median(max(block["base"]) / max(block["own"]) for block in one["blocks"])
+            for one in launches
+        ]
+        # So that a launch counts as the command counts it, by the ratios of its turns: another step without
+        # communication is beside each.
+        base = [step * share for step, share in zip(own, shares, strict=True)]
         loads += [one["load"] for one in launches]
         if not launches:
             continue

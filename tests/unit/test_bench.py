@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fairlead.bench import catalogue, cluster, collectives, host, nets, picture,
 from fairlead.bench.model import (
     Block,
     CollectivesBench,
+    Estimate,
     Launch,
     Machine,
     Outcome,
@@ -191,6 +193,23 @@ def test_table_has_every_peer_and_says_what_is_not_well(tmp_path: Path) -> None:
     assert "wrong: parameter server, 2 servers: the servers made 1 updates of 2" in text
     (line,) = [line for line in lines if line.startswith("fairlead ")]
     assert line.split()[1:3] == ["20", "[20,"] and line.endswith("right")
+
+
+def test_picture_reaches_to_the_end_of_every_interval_up_to_a_limit(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path)
+
+    def caps(high: float) -> tuple[int, float]:
+        """Of the one peer with an interval: its caps, and how far right it reaches."""
+        peers = [
+            replace(one, efficiency=Estimate(1.1, 0.9, high, 0.97, 6) if one.name == "fairlead" else None)
+            for one in bench.peers
+        ]  # fmt: skip
+        (mark,) = re.findall(r'class="i" d="([^"]+)"', picture.picture(replace(bench, peers=tuple(peers))))  # fmt: skip
+        return mark.count("v8"), float(mark.split("H")[1].split("M")[0])
+
+    whole, past = caps(1.4), caps(1.6)
+    assert whole[0] == 2 and whole[1] < 710
+    assert past == (1, 710.0)  # the axis ends there, and nothing says that the interval does
 
 
 def test_picture_is_well_formed_and_shows_every_peer(tmp_path: Path) -> None:

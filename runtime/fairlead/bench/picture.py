@@ -9,6 +9,7 @@ from fairlead.report.words import count
 
 _WIDTH, _LEFT, _ROW, _TOP, _BOTTOM = 860, 238, 30, 74, 44
 _RIGHT = 150
+_FARTHEST = 1.5  # where the axis ends at the latest; an interval that goes on has no cap there
 _STYLE = (
     "svg{font:13px system-ui,sans-serif;background:#fff}text{fill:#22262a}.m{fill:#5b636b}.o{fill:#0b6e99}"
     ".p{fill:#b9bfc6}.g{stroke:#dde1e5}.i{stroke:#22262a;stroke-width:1.4}.h{font-size:16px;font-weight:600}.e{text-anchor:end}"
@@ -28,7 +29,8 @@ def picture(bench: PeersBench) -> str:
     )
     missing = [p for p in bench.peers if p.outcome.value in ("failed", "not run")]
     height = _TOP + _ROW * (len(shown) + len(missing)) + _BOTTOM
-    top = max([1.0, *(min(p.efficiency.value, 1.5) for p in shown if p.efficiency)]) * 1.04
+    ends = (_most(p.efficiency) for p in shown if p.efficiency)
+    top = max([1.0, *(min(end, _FARTHEST) for end in ends)]) * 1.04
     tiny = ", tiny inputs" if bench.size == "tiny" else ""
     title = f"{bench.title}: step efficiency on {count(bench.ranks, 'rank')}{tiny}"
     words = (
@@ -71,8 +73,9 @@ def _bar(peer: PeerResult, y: int, top: float) -> list[str]:
     ]
     if seen.low is not None and seen.high is not None:
         low, high = (_x(min(v, top), top) for v in (seen.low, seen.high))
+        cap = f"M{high:.1f} {middle - 4}v8" if seen.high <= top else ""
         out.append(
-            f'<path class="i" d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 4}v8M{high:.1f} {middle - 4}v8"/>'
+            f'<path class="i" d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 4}v8{cap}"/>'
         )
     right = _WIDTH - _RIGHT + 12
     out.append(
@@ -80,6 +83,10 @@ def _bar(peer: PeerResult, y: int, top: float) -> list[str]:
         f'<text x="{_WIDTH - 16}" y="{middle + 4}" class="e m">{_e(rate)}</text>'
     )
     return out
+
+
+def _most(seen: Estimate) -> float:
+    return seen.value if seen.high is None else seen.high
 
 
 def _interval(seen: Estimate) -> str:
