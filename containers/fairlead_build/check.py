@@ -123,7 +123,10 @@ def check(
         difference = ""
         if any(c.first != c.second for c in compared):
             difference = first_difference(_tree(outputs), _tree(again))
-        stage.result("same bits" if not difference else "they differ")
+        if difference:
+            stage.failed("they differ")
+        else:
+            stage.result("same bits")
     name = user.pw_name if user else os.environ.get("USER") or f"user {os.getuid()}"
     return CheckResult(compared, difference, name, left_out)
 

@@ -79,7 +79,7 @@ def probe(
         finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in reports), plan)
         code = (
             ExitCode.LAUNCH_FAILED
-            if finding.check in ("engine", "launcher")
+            if finding.check in ("engine", "launcher", "launcher-root")
             else ExitCode.PROOF_FAILED
         )
         raise FairleadError(finding, code)
@@ -174,6 +174,13 @@ _CAUSES: Sequence[tuple[str, str, str, str, str]] = (
         "launcher-family",
     ),
     (
+        r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
+        "Open MPI's launcher starts nothing for root",
+        "it was not told that root is meant",
+        "be an ordinary user; where root is meant: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "launcher-root",
+    ),
+    (
         r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)",
         "the host's MPI needs a newer C or C++ library than the image has",
         r"\2 needs \1",
@@ -244,7 +251,8 @@ def diagnose(words: str, plan: Plan) -> Finding:
     tail = "\n".join(line for line in words.strip().splitlines()[-6:])
     for pattern, what, why, remedy, check in _CAUSES:
         if match := re.search(pattern, words):
-            return error(what, where=plan.image, why=match.expand(why), remedy=remedy, check=check)
+            where = plan.launcher.path if check == "launcher-root" else plan.image
+            return error(what, where=where, why=match.expand(why), remedy=remedy, check=check)
     return error(
         "the ranks did not report",
         where=plan.launcher.path,

@@ -22,6 +22,9 @@ class Stage(Protocol):
     def result(self, text: str) -> None:
         """What came out of it, shown on the stage's closing line, e.g. ``440 MB, cached``."""
 
+    def failed(self, text: str) -> None:
+        """It has failed and the work goes on; the closing line says so, and ``text``."""
+
 
 class Progress(Protocol):
     """Opens stages. ``unit`` is ``"B"`` for bytes, else a plural noun (``"packages"``)."""
@@ -37,6 +40,7 @@ class _SilentStage:
     def total(self, amount: float) -> None: ...
     def note(self, text: str) -> None: ...
     def result(self, text: str) -> None: ...
+    def failed(self, text: str) -> None: ...
 
 
 _SILENT_STAGE = _SilentStage()

@@ -229,6 +229,18 @@ def test_launcher_other_is_refused_and_forced_fails_the_proof(mpi, check, words)
     stopped(done, 122, check, *words)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root is refused")
+def test_launcher_that_refuses_root_is_named_with_what_it_wants_to_hear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in AS_ROOT:
+        monkeypatch.delenv(name, raising=False)
+    done = fairlead(
+        "run", "-n", "2", "--json", "--mpi", hosts.openmpi(), hosts.image(), "--", *START
+    )
+    stopped(done, 123, "launcher-root", "Open MPI", "export OMPI_ALLOW_RUN_AS_ROOT=1")
+
+
 def test_launcher_that_is_no_program_is_bad_usage() -> None:
     done = fairlead("run", "--json", "--launcher", "/etc/passwd", hosts.image(), "--", "true")
     assert done.returncode == 2

@@ -43,7 +43,10 @@ def measure(
                 check="bench-no-result",
             ) from exc
         wrong = document["wrong"]
-        stage.result(f"{wrong} wrong answers" if wrong else "every answer is right")
+        if wrong:
+            stage.failed(f"{wrong} wrong answers")
+        else:
+            stage.result("every answer is right")
     return document
 
 

@@ -193,6 +193,7 @@ class _LineStage:
     def __init__(self, title: str, total: float | None, unit: str):
         self.title, self.whole, self.unit = title, total, unit
         self.done, self.words, self.last = 0.0, "", time.monotonic()
+        self.well = True
 
     def advance(self, amount: float) -> None:
         self.done += amount
@@ -207,6 +208,9 @@ class _LineStage:
     def result(self, text: str) -> None:
         self.words = text
 
+    def failed(self, text: str) -> None:
+        self.words, self.well = text, False
+
     def _sign_of_life(self, text: str) -> None:
         now = time.monotonic()
         if now - self.last > 15:
@@ -220,6 +224,14 @@ def _amount(done: float, whole: float | None, unit: str) -> str:
     return f"{done:.0f}" + (f" of {whole:.0f}" if whole else "") + (f" {unit}" if unit else "")
 
 
+def _words(result: str, begun: float) -> str:
+    """What a closing line says behind the title."""
+    return f"{f': {result}' if result else ''} ({time.monotonic() - begun:.1f} s)"
+
+
+_FAIL = click.style("FAIL", fg="red", bold=True)
+
+
 class _Lines:
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
@@ -230,13 +242,14 @@ class _Lines:
         except BaseException:
             click.echo(f"  FAIL  {title}", err=True)
             raise
-        words = f": {stage.words}" if stage.words else ""
-        click.echo(f"  ok    {title}{words} ({time.monotonic() - begun:.1f} s)", err=True)
+        mark = "ok  " if stage.well else "FAIL"
+        click.echo(f"  {mark}  {title}{_words(stage.words, begun)}", err=True)
 
 
 class _BarStage:
     def __init__(self, bars: Any, task: Any, title: str):
         self.bars, self.task, self.title, self.words = bars, task, title, ""
+        self.well = True
 
     def advance(self, amount: float) -> None:
         self.bars.advance(self.task, amount)
@@ -249,6 +262,9 @@ class _BarStage:
 
     def result(self, text: str) -> None:
         self.words = text
+
+    def failed(self, text: str) -> None:
+        self.words, self.well = text, False
 
 
 class _Bars:
@@ -288,11 +304,10 @@ class _Bars:
             with bars:
                 yield stage
         except BaseException:
-            click.echo(f"  {click.style('FAIL', fg='red', bold=True)}  {title}", err=True)
+            click.echo(f"  {_FAIL}  {title}", err=True)
             raise
-        words = f": {stage.words}" if stage.words else ""
-        mark = click.style("ok", fg="green", bold=True)
-        click.echo(f"  {mark}    {title}{words} ({time.monotonic() - begun:.1f} s)", err=True)
+        mark = click.style("ok", fg="green", bold=True) + "  " if stage.well else _FAIL
+        click.echo(f"  {mark}  {title}{_words(stage.words, begun)}", err=True)
 
 
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:

@@ -143,7 +143,7 @@ def tried(
             if line.key not in there:
                 seen.measurements.append(line)
                 seen.failed[line.key] = found[0]
-        stage.result(f"failed: {found[0].what}")
+        stage.failed(found[0].what)
     if failed.code is ExitCode.PROOF_FAILED:
         seen.stopped = tuple(found)
         raise failed
