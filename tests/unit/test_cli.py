@@ -49,6 +49,21 @@ def leaves(group: click.Command, name: str) -> list[tuple[str, click.Command]]:
     return [(name, group)]
 
 
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ("run -n", "fairlead run"),
+        ("recipe lock --upgrade", "fairlead recipe lock"),
+        ("report --compare last", "fairlead report"),
+        ("--nothing run", "fairlead"),
+    ],
+)
+def test_option_without_its_argument_is_told_with_its_verb(words: str, verb: str) -> None:
+    code, _, said = call(*words.split())
+    assert code == 2
+    assert f"where: the command line of `{verb}`\nnext:  {verb} --help" in said
+
+
 def test_exit_codes_never_change_their_meaning() -> None:
     assert {code.name: int(code) for code in ExitCode} == {
         "DONE": 0,

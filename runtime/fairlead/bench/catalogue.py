@@ -94,7 +94,7 @@ def find(name: str) -> Peer:
     raise fail(
         f"there is no peer `{name}`",
         where="--peers",
-        why=f"known: {', '.join(NAMES)}, and ps-N with N servers. {suggest(name, NAMES)}",
+        why=f"{suggest(name, NAMES)} Also ps-N, with N servers.",
         remedy="fairlead bench peers --peers fairlead,horovod,ps-2",
         check="bench-peer",
         code=ExitCode.USAGE,

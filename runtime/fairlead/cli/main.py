@@ -15,6 +15,7 @@ import select
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def entry(args: list[str] | None = None) -> None:
     except click.UsageError as exc:
         from fairlead.cli.screen import print_usage_error
 
-        print_usage_error(exc, as_json="--json" in ours)
+        print_usage_error(_placed(exc, ours), as_json="--json" in ours)
         sys.exit(ExitCode.USAGE)
     except FairleadError as exc:
         from fairlead.cli.screen import print_findings_error
@@ -188,6 +189,19 @@ def entry(args: list[str] | None = None) -> None:
             sys.stderr.close()
             sys.exit(ExitCode.DONE)
         sys.exit(_refused_by_system(exc, as_json="--json" in ours))
+
+
+def _placed(exc: click.UsageError, words: Sequence[str]) -> click.UsageError:
+    """With the verb that it is about: of an option without its argument click does not say whose it is."""
+    if exc.ctx is None:
+        exc.ctx = click.Context(main, info_name="fairlead")
+        for word in words:
+            group = exc.ctx.command
+            command = group.get_command(exc.ctx, word) if isinstance(group, click.Group) else None
+            if command is None:
+                break
+            exc.ctx = click.Context(command, parent=exc.ctx, info_name=word)
+    return exc
 
 
 def _invoke(argv: list[str]) -> object:

@@ -46,21 +46,28 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
             [python, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
         )
         told = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as exc:
-        raise _unfit(python, str(exc)) from None
+    except subprocess.CalledProcessError as exc:
+        said = exc.stderr.strip().rpartition("\n")[2]
+        raise _unfit(python, f"exit code {exc.returncode}: {said or 'it said nothing'}") from None
+    except subprocess.TimeoutExpired:
+        raise _unfit(python, "it did not start within a minute") from None
+    except OSError as exc:
+        raise _unfit(python, exc.strerror or str(exc)) from None
+    except ValueError:
+        raise _unfit(python, "it does not answer as Python does") from None
     lacking = [name for name in ("numpy", "mpi4py") if name not in told["modules"]]
     if lacking:
-        raise _unfit(python, f"it has no {' and no '.join(lacking)}")
+        install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
+        raise _unfit(python, f"it has no {' and no '.join(lacking)}", install)
     return told["python"], tuple(told["modules"])
 
 
-def _unfit(python: Path, why: str) -> FairleadError:
+def _unfit(python: Path, why: str, remedy: str = "name a Python of this machine") -> FairleadError:
     return fail(
         "this Python cannot run the native part",
         where=f"--native {python}",
         why=why,
-        remedy=f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings; or"
-        " leave --native out",
+        remedy=f"{remedy}; or leave --native out",
         check="validate-native",
         code=ExitCode.USAGE,
     )
