@@ -24,7 +24,7 @@ from fairlead.launcher import allocate, allocation, choose, registry, shared, sr
 from fairlead.launcher import request as request_module
 from fairlead.launcher.allocation import Allocation, counts, expand, find
 from fairlead.launcher.model import BINDINGS, Launcher, Shape
-from fairlead.launcher.request import Asked, seconds, shape
+from fairlead.launcher.request import Asked, on_this_machine, seconds, shape
 from fairlead.site.model import Scheduler, Starter
 
 COUNT = st.integers(1, 500)
@@ -215,6 +215,18 @@ def test_what_contradicts_itself_is_refused_with_a_remedy(asked: Asked, said: st
     assert caught.value.code is ExitCode.USAGE
     words = " ".join(f"{f.what} {f.why}" for f in caught.value.findings)
     assert said in words and all(f.remedy for f in caught.value.findings)
+
+
+def test_ranks_that_no_machine_would_hold_are_not_started_on_it() -> None:
+    with pytest.raises(FairleadError) as raised:
+        on_this_machine(shape(Asked(ranks=1000)), 2, {})
+    assert raised.value.code is ExitCode.USAGE
+    (finding,) = raised.value.findings
+    assert finding.what == "1000 ranks on this machine, which has 2 cores"
+    assert "in no job" in finding.why and "fairlead script -n 1000" in finding.remedy
+    on_this_machine(shape(Asked(ranks=128)), 2, {})
+    on_this_machine(shape(Asked(ranks=1000, hosts=("n1", "n2"))), 2, {})
+    on_this_machine(shape(Asked(ranks=1000)), 2, {"HYDRA_HOST_FILE": "hosts"})
 
 
 def test_what_does_not_fit_the_job_is_told_in_one_message() -> None:

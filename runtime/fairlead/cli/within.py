@@ -15,7 +15,7 @@ from fairlead.launcher import allocate
 from fairlead.launcher.allocation import Allocation
 from fairlead.launcher.allocation import find as find_allocation
 from fairlead.launcher.model import Shape
-from fairlead.launcher.request import Asked
+from fairlead.launcher.request import Asked, on_this_machine
 from fairlead.launcher.request import shape as make_shape
 
 
@@ -46,4 +46,5 @@ def within(
                 job = shlex.join(words[: words.index("--")])
                 say(f"asking {site.scheduler.kind} for nodes: {job}")
             allocate.become(words)
+        on_this_machine(shape, len(os.sched_getaffinity(0)), os.environ)
     return shape, allocation

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.findings import ExitCode, FairleadError, Finding, error
@@ -15,6 +16,17 @@ from fairlead.launcher.model import Shape
 
 # srun's and mpirun's own words for more ranks than there are cores.
 _CROWDED = ("--overcommit", "-O", "--oversubscribe", "--map-by=:OVERSUBSCRIBE")
+
+# Ranks a core that somebody may mean on a machine of one's own. What was meant for a job is far beyond, and takes
+# this machine's memory and processes before it fails.
+_MOST_A_CORE = 64
+# By which mpiexec finds other machines than this one.
+_HOST_FILES = (
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,26 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
     if wrong:
         raise FairleadError(wrong, ExitCode.USAGE)
     return made
+
+
+def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None:
+    """Whether it can be meant, where no job and no other machine is in play.
+
+    Raises:
+        FairleadError: exit code 2; far more ranks than cores.
+    """
+    most = _MOST_A_CORE * cores
+    if made.ranks <= most or made.hosts or any(map(environ.get, _HOST_FILES)):
+        return
+    raise FairleadError(
+        _wrong(
+            f"{made.ranks} ranks on this machine, which has {cores} {'core' if cores == 1 else 'cores'}",
+            "this shell is in no job, so all of them would start here",
+            f"start it in a job: fairlead script -n {made.ranks} -o job.sh …; or write -n {most} or fewer, or name the"
+            " machines with --hosts",
+        ),
+        ExitCode.USAGE,
+    )
 
 
 def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]:
