@@ -201,7 +201,7 @@ def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
     return Task(
         name, title, network(version, size, classes), lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
         "gratings", size, _unchanged, cross_entropy, scores, (Gate("accuracy", 0.95),), 1e4, _QUICK, _PUBLISHED,
-        train=4000, val=2000, sample="image",
+        train=2500, val=2000, sample="image",
     )  # fmt: skip
 
 
