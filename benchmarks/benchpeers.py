@@ -58,7 +58,8 @@ def of_document(document: Mapping[str, Any]) -> Result:
     return Result(
         NAME,
         f"a training step of {document['title']} on {document['ranks']} ranks: the slower rank's time",
-        "the same step without communication, on all ranks at once, in turns within the same launch",
+        "the same step without communication, on all ranks at once, in turns within the same launch: a launch's"
+        " step times the median ratio of its turns",
         tuple(rows),
         {
             "rounds": str(document["rounds"]),

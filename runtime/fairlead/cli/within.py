@@ -46,5 +46,6 @@ def within(
                 job = shlex.join(words[: words.index("--")])
                 say(f"asking {site.scheduler.kind} for nodes: {job}")
             allocate.become(words)
-        on_this_machine(shape, len(os.sched_getaffinity(0)), os.environ)
+        if not planning.choices.launcher:  # somebody's own may start them anywhere
+            on_this_machine(shape, len(os.sched_getaffinity(0)), os.environ)
     return shape, allocation

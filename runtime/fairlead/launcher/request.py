@@ -122,8 +122,8 @@ def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None
         _wrong(
             f"{made.ranks} ranks on this machine, which has {cores} {'core' if cores == 1 else 'cores'}",
             "this shell is in no job, so all of them would start here",
-            f"start it in a job: fairlead script -n {made.ranks} -o job.sh …; or write -n {most} or fewer, or name the"
-            " machines with --hosts",
+            f"start it in a job: fairlead script -n {made.ranks} -o job.sh …; or write -n {most} or fewer; or name the"
+            " machines with --hosts, or what starts them elsewhere with --launcher",
         ),
         ExitCode.USAGE,
     )
