@@ -187,13 +187,24 @@ def progress(as_json: bool = False) -> Progress:
     return _Bars() if sys.stderr.isatty() and not as_json else _Lines()
 
 
-class _LineStage:
+class _Ending:
+    """What a stage's closing line will say of it."""
+
+    words, well = "", True
+
+    def result(self, text: str) -> None:
+        self.words = text
+
+    def failed(self, text: str) -> None:
+        self.words, self.well = text, False
+
+
+class _LineStage(_Ending):
     """One line when a stage ends; a sign of life every 15 s meanwhile."""
 
     def __init__(self, title: str, total: float | None, unit: str):
         self.title, self.whole, self.unit = title, total, unit
-        self.done, self.words, self.last = 0.0, "", time.monotonic()
-        self.well = True
+        self.done, self.last = 0.0, time.monotonic()
 
     def advance(self, amount: float) -> None:
         self.done += amount
@@ -204,12 +215,6 @@ class _LineStage:
 
     def note(self, text: str) -> None:
         self._sign_of_life(text)
-
-    def result(self, text: str) -> None:
-        self.words = text
-
-    def failed(self, text: str) -> None:
-        self.words, self.well = text, False
 
     def _sign_of_life(self, text: str) -> None:
         now = time.monotonic()
@@ -246,10 +251,9 @@ class _Lines:
         click.echo(f"  {mark}  {title}{_words(stage.words, begun)}", err=True)
 
 
-class _BarStage:
-    def __init__(self, bars: Any, task: Any, title: str):
-        self.bars, self.task, self.title, self.words = bars, task, title, ""
-        self.well = True
+class _BarStage(_Ending):
+    def __init__(self, bars: Any, task: Any):
+        self.bars, self.task = bars, task
 
     def advance(self, amount: float) -> None:
         self.bars.advance(self.task, amount)
@@ -259,12 +263,6 @@ class _BarStage:
 
     def note(self, text: str) -> None:
         self.bars.update(self.task, note=text)
-
-    def result(self, text: str) -> None:
-        self.words = text
-
-    def failed(self, text: str) -> None:
-        self.words, self.well = text, False
 
 
 class _Bars:
@@ -299,7 +297,7 @@ class _Bars:
         begun = time.monotonic()
         bars = RichProgress(*columns, console=console, transient=True)
         task = bars.add_task(title, total=total, note="")
-        stage = _BarStage(bars, task, title)
+        stage = _BarStage(bars, task)
         try:
             with bars:
                 yield stage
