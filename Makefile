@@ -21,7 +21,7 @@ venv:
 	@sh bootstrap.sh venv
 
 demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
-	@$(PY) -m fairlead.demo
+	@$(PY) -m tools.demo
 
 test: images ## what CI runs: unit and system tests
 	@$(PY) -m pytest -m "not full" --hypothesis-profile fixed
@@ -36,7 +36,7 @@ images: test-setup
 	@for image in $(TEST_IMAGES); do .venv/bin/fairlead build "$$image" || exit; done
 
 catalogue: test-setup ## build every recipe that has a lock; write docs/reference/catalogue.md
-	@$(PY) -m fairlead_build.catalogue
+	@$(PY) -m tools.catalogue
 
 check: venv ## ruff and mypy; changes nothing
 	@$(PY) -m ruff check

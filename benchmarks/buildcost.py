@@ -18,12 +18,12 @@ from pathlib import Path
 
 from benchmarks.buildtime import copy_downloads
 from benchmarks.measure import Compared, Result, compare
-from fairlead.progress import Silent
-from fairlead_build import fetch
-from fairlead_build.lock import load_lock
-from fairlead_build.ownwheel import runtime_requirements
-from fairlead_build.recipe import load_recipe
-from fairlead_build.store import Cache
+from fairlead.base.progress import Silent
+from fairlead_build.cache.store import Cache
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.recipe.lock import load_lock
+from fairlead_build.resolve import fetch
+from fairlead_build.tree.wheel import runtime_requirements
 
 RECIPE, LINE = "tensorflow", "tqdm>=4"
 MEMORY_GIB, REBUILD_S = 4.0, 60.0

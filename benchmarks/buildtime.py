@@ -19,12 +19,12 @@ from pathlib import Path
 from tests.system.sitemirror import Site, site
 
 from benchmarks.measure import Result, alternate, compare
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
 from fairlead_build.build import build
-from fairlead_build.lock import Lock
-from fairlead_build.recipe import load_recipe
-from fairlead_build.rendering import lock_of, render_recipe
-from fairlead_build.store import Cache
+from fairlead_build.cache.store import Cache
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.recipe.lock import Lock
+from fairlead_build.render.folder import lock_of, render_recipe
 
 RECIPE, ROUNDS, BAR = "tensorflow", 2, 0.5
 _FAIRLEAD = (sys.executable, "-m", "fairlead")

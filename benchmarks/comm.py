@@ -18,8 +18,8 @@ from statistics import median
 from benchmarks import plots
 from benchmarks.measure import Compared, Result, compare
 from fairlead import native
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
 
 ROUNDS = 10
 BARS = {2376704: 0.85, 13107200: 0.60, 102495232: 0.33}

@@ -21,8 +21,8 @@ from benchmarks import plots, steps
 from benchmarks.measure import Compared, Result, compare
 from benchmarks.sides import Side, image
 from benchmarks.steps import ENVIRONMENT, TITLES
-from fairlead.bench.nets import TASKS
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
+from fairlead.perf.bench.nets import TASKS
 
 # Bits a second of the cable, and samples a rank, for each model.
 RATES = {"hep": 200e6, "cosmo": 0.37e9, "resnet": 2e9}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.paths import atomic_write
+from fairlead.base.paths import atomic_write
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA, SCHEMA_VERSION = "fairlead/benchmark", 1

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import Result, alternate, compare
-from fairlead import native, stage
-from fairlead.launch import command_line
-from fairlead.paths import cache_dir
-from fairlead.plan import Request
-from fairlead.session import Choices, prepare
+from fairlead import native
+from fairlead.base.paths import cache_dir
+from fairlead.launch.launch import command_line
+from fairlead.session.session import Choices, prepare
+from fairlead.swap import staging
+from fairlead.swap.plan import Request
 
 _FAIRLEAD = (str(Path(sys.executable).with_name("fairlead")),)
 
@@ -58,7 +59,7 @@ def _against_bare(
 ) -> Result:
     plan = prepare(image, Choices(), Request(ranks=2, command=command)).plan
     native.ensure_witness(cache_dir())
-    stage.ensure(plan, cache_dir())
+    staging.ensure(plan, cache_dir())
     bare = command_line(plan, command, 2)
     ours = (*_FAIRLEAD, "run", "-q", "-n", "2", image, "--", *command)
     shell = dict(os.environ)

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks import plots
 from benchmarks.measure import Compared, Result, compare
 from benchmarks.sides import Side, Turn, image
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
 
 # Gradients of HEP-CNN, CosmoFlow and ResNet-50 among them.
 SIZES = (1024, 65536, 1048576, 2376704, 13107200, 33554432, 102495232)

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import Result, alternate, compare
-from fairlead import native, stage
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
-from fairlead.paths import cache_dir
-from fairlead.plan import Request
-from fairlead.session import Choices, prepare
+from fairlead import native
+from fairlead.base.paths import cache_dir
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
+from fairlead.session.session import Choices, prepare
+from fairlead.swap import staging
+from fairlead.swap.plan import Request
 
 ROUNDS, BAR_S, STAGING_BAR_S = 15, 0.02, 5.0
 _PROGRAM = """
@@ -85,7 +86,7 @@ def measure_staging() -> Result:
         for _ in range(3):
             with tempfile.TemporaryDirectory(dir=cache_dir(), prefix="bench-") as cache:
                 begun = time.perf_counter()
-                stage.ensure(plan, Path(cache))
+                staging.ensure(plan, Path(cache))
                 times.append(time.perf_counter() - begun)
         name = f"staging {' '.join(wheel)}"
         rows.append(compare(name, times, [0.0] * len(times), STAGING_BAR_S, kind="difference"))

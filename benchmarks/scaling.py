@@ -2,7 +2,7 @@
 
 Ranks from 2 to 32 share this machine's cores, and two ranks a cable of limited rate. Each sums arrays whose
 sums are known, and trains by least squares against one process with all samples. The cost model
-(:mod:`fairlead.costmodel`) sees a part of these runs; its error is published on the others: a number of ranks, a size
+(:mod:`fairlead.perf.cost_model`) sees a part of these runs; its error is published on the others: a number of ranks, a size
 and a rate of the cable that it has not seen, and the training steps of ``comm-link``.
 """
 
@@ -21,7 +21,15 @@ from tests.system.netns import two_hosts
 from benchmarks import link, plots
 from benchmarks.measure import Compared, Result, compare
 from benchmarks.sides import Side, image
-from fairlead.costmodel import Allreduce, Costs, Layout, fit, fit_overlap, relative_errors, step_s
+from fairlead.perf.cost_model import (
+    Allreduce,
+    Costs,
+    Layout,
+    fit,
+    fit_overlap,
+    relative_errors,
+    step_s,
+)
 
 SIZES = (4096, 65536, 1048576, 2376704, 13107200, 33554432)
 # What the fit does not see: these ranks at every size, this size at all ranks, this rate of the cable.

@@ -1,7 +1,7 @@
 """Step times of training, 2 ranks: fairlead against no communication at all, and against its peers.
 
 Every rank has one core and one thread. Without communication both ranks compute too, so that they share
-caches, memory and clocks as they do with it. All libraries have the same networks (:mod:`fairlead.bench.nets`),
+caches, memory and clocks as they do with it. All libraries have the same networks (:mod:`fairlead.perf.bench.nets`),
 batches and optimizer; they take turns, step by step, each beside one without communication (``sides.py``).
 """
 

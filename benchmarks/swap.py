@@ -16,15 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.measure import Compared, Result, alternate, compare
-from fairlead import native, stage
-from fairlead import plan as planning
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
-from fairlead.engine.model import Engine
-from fairlead.launch import CommandLine, command_line
-from fairlead.patchelf import find_patchelf
-from fairlead.paths import cache_dir
-from fairlead.plan import Bind, Plan, Request
-from fairlead.session import Choices, prepare
+from fairlead import native
+from fairlead.base.paths import cache_dir
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
+from fairlead.elf.patchelf import find_patchelf
+from fairlead.engines.model import Engine
+from fairlead.launch.launch import CommandLine, command_line
+from fairlead.session.session import Choices, prepare
+from fairlead.swap import plan as planning
+from fairlead.swap import staging
+from fairlead.swap.plan import Bind, Plan, Request
 from fairlead_build.build import build
 
 ROUNDS, BAR = 25, 1.02
@@ -110,7 +111,7 @@ def _measure(pair: Pair, *, apart: bool) -> tuple[list[Compared], Engine]:
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
         plain = prepare(pair.image, Choices(mpi=str(prefix)), Request(ranks=2)).plan
         native.ensure_witness(cache_dir())
-        stage.ensure(plain, cache_dir())
+        staging.ensure(plain, cache_dir())
         program = _compile(Path(folder), pair, plain)
         bind = Bind(folder, _INSIDE)
         sides: dict[str, Callable[[], Sweep]] = {

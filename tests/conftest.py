@@ -15,8 +15,9 @@ import pytest
 from hypothesis import settings
 from tests import outcomes
 
-from fairlead import __version__, sharedmemory
-from fairlead.paths import atomic_write
+from fairlead import __version__
+from fairlead.base.paths import atomic_write
+from fairlead.launch import shm_cleanup
 
 # `make test` tries the same examples each time, so that a change is judged by what it changed;
 # `make test-full`, and pytest by hand, look for new ones.
@@ -42,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_COMMIT] = (
         outcomes.commit(config.rootpath) if config.getoption("--results") else ""
     )
-    config.stash[_MEMORY] = sharedmemory.listing()
+    config.stash[_MEMORY] = shm_cleanup.listing()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,7 +56,7 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     # Some tests kill ranks that were started without fairlead, which would have cleaned up.
-    sharedmemory.clear(session.config.stash[_MEMORY])
+    shm_cleanup.clear(session.config.stash[_MEMORY])
     path: Path | None = session.config.getoption("--results")
     if path is None:
         return

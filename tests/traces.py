@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.train.model import StepTimes
+from fairlead.ml.train.model import StepTimes
 
 Event = dict[str, Any]
 PARTS = {

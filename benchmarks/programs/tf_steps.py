@@ -20,9 +20,9 @@ import hashlib
 
 import numpy as np
 
-from fairlead.bench import nets, servers
-from fairlead.bench import steps_tensorflow as steps
-from fairlead.bench.training import Training
+from fairlead.perf.bench import nets, servers
+from fairlead.perf.bench import steps_tensorflow as steps
+from fairlead.perf.bench.training import Training
 
 
 def only(net):

@@ -13,7 +13,8 @@ import time
 
 import numpy as np
 
-from fairlead import comm, spans
+from fairlead import comm
+from fairlead.trace import spans
 
 PARTS = ("input", "forward", "backward", "idle", "exposed communication", "update")
 WARMUP = 20

@@ -19,7 +19,7 @@ import hashlib
 import numpy as np
 import torch
 
-from fairlead.bench import nets, steps_torch
+from fairlead.perf.bench import nets, steps_torch
 
 
 def main(path, size):

@@ -27,29 +27,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fairlead
-from fairlead.facts import ImageFacts
-from fairlead.findings import ExitCode, FairleadError, Finding, Severity, fail
-from fairlead.packages import Installed
-from fairlead.progress import Progress, Silent
-from fairlead_build import enginetree, fetch, payload, sources, tooltree
-from fairlead_build import formats as forms
-from fairlead_build.debian import debian_key
-from fairlead_build.examine import examine
-from fairlead_build.formats import Format
-from fairlead_build.images import ImageEntry, read_entry, trees_in_use, write_entry
-from fairlead_build.lock import Lock, load_lock
-from fairlead_build.materials import bill_of_materials
-from fairlead_build.mpicheck import image_findings
-from fairlead_build.ownwheel import own_wheel, runtime_requirements
-from fairlead_build.payload import Description
-from fairlead_build.proc import no_space
-from fairlead_build.recipe import LoadedRecipe, load_recipe
-from fairlead_build.sif import write_sif
-from fairlead_build.store import Cache, holding, missing, need_space, scratch_parent, workspace
-from fairlead_build.sweep import sweep, used
-from fairlead_build.tools import architecture
-from fairlead_build.tree import build_tree, tree_key
-from fairlead_build.treerecord import TreeRecord, read_record, write_record
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.progress import Progress, Silent
+from fairlead.elf.facts import ImageFacts
+from fairlead.image.packages import Installed
+from fairlead_build.base.proc import no_space
+from fairlead_build.cache.store import (
+    Cache,
+    holding,
+    missing,
+    need_space,
+    scratch_parent,
+    workspace,
+)
+from fairlead_build.cache.sweep import sweep, used
+from fairlead_build.formats import formats as forms
+from fairlead_build.formats.formats import Format
+from fairlead_build.formats.images import ImageEntry, read_entry, trees_in_use, write_entry
+from fairlead_build.formats.sif import write_sif
+from fairlead_build.recipe.load import LoadedRecipe, load_recipe
+from fairlead_build.recipe.lock import Lock, load_lock
+from fairlead_build.resolve import fetch
+from fairlead_build.tools import tool_tree
+from fairlead_build.tools.versions import architecture
+from fairlead_build.tree import engine_tree, payload, sources
+from fairlead_build.tree.debian import debian_key
+from fairlead_build.tree.mpi_check import image_findings
+from fairlead_build.tree.payload import Description
+from fairlead_build.tree.record import TreeRecord, read_record, write_record
+from fairlead_build.tree.sbom import bill_of_materials
+from fairlead_build.tree.tree import build_tree, tree_key
+from fairlead_build.tree.tree_scan import examine
+from fairlead_build.tree.wheel import own_wheel, runtime_requirements
 
 
 @dataclass(frozen=True)
@@ -185,12 +194,12 @@ def _prepare(loaded: LoadedRecipe, cache: Cache) -> _Job:
             check="architecture",
             code=ExitCode.USAGE,
         )
-    if wrong := tooltree.mismatch(lock, loaded.given, loaded.lock_path):
+    if wrong := tool_tree.mismatch(lock, loaded.given, loaded.lock_path):
         raise FairleadError([wrong], ExitCode.USAGE)
     cache.make()
     wheel = own_wheel(cache) if python else None
     wheel_sha256 = hashlib.sha256(wheel).hexdigest() if wheel else ""
-    tree = (enginetree.tree_key if lock.base else tree_key)(loaded, lock)
+    tree = (engine_tree.tree_key if lock.base else tree_key)(loaded, lock)
     # The wheel holds the code that writes the payload; an image without Python has no wheel.
     told = [
         tree,
@@ -286,7 +295,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
         )
         fetch.fetch(job.loaded, lock, cache, progress)
     if record is None:
-        make = enginetree.build_tree if lock.base else build_tree
+        make = engine_tree.build_tree if lock.base else build_tree
         record = make(job.loaded, lock, job.tree, cache, progress)
     size = tree.stat().st_size
     need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
@@ -307,7 +316,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
             wheel_sha256=job.wheel_sha256,
             materials=materials,
             components=parts,
-            below=enginetree.base_environment(job.loaded, lock, cache, progress),
+            below=engine_tree.base_environment(job.loaded, lock, cache, progress),
         )
         members = payload.layer(job.loaded, description, job.wheel, bytecode, materials)
         members += payload.of_sources(sources.build_sources(job.loaded, lock, own, cache, progress))

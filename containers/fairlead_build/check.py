@@ -22,16 +22,16 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from fairlead.progress import Progress
-from fairlead_build import tooltree
-from fairlead_build.lock import Lock, load_lock
-from fairlead_build.ownwheel import runtime_requirements
-from fairlead_build.proc import child, tool_failed
-from fairlead_build.recipe import load_recipe
-from fairlead_build.squash import CHUNK
-from fairlead_build.store import Cache, copy_blob, missing, scratch_parent, workspace
-from fairlead_build.tree import unpacked_bytes
-from fairlead_build.treestream import entries
+from fairlead.base.progress import Progress
+from fairlead_build.base.proc import child, tool_failed
+from fairlead_build.cache.store import Cache, copy_blob, missing, scratch_parent, workspace
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.recipe.lock import Lock, load_lock
+from fairlead_build.squashfs.squash import CHUNK
+from fairlead_build.squashfs.tree_stream import entries
+from fairlead_build.tools import tool_tree
+from fairlead_build.tree.tree import unpacked_bytes
+from fairlead_build.tree.wheel import runtime_requirements
 
 # Everything about a machine and a user that must not show in an image.
 DISTURBED = {
@@ -45,7 +45,7 @@ DISTURBED = {
 _PROBE = """
 import sys
 import fairlead_build.build
-from fairlead_build.recipe import load_recipe
+from fairlead_build.recipe.load import load_recipe
 load_recipe(sys.argv[1])
 """
 
@@ -102,7 +102,7 @@ def check(
         own = Cache((folder if user else work) / "cache" / "fairlead")
         own.make()
         if user:
-            for package in (*lock.packages, *tooltree.debs()):
+            for package in (*lock.packages, *tool_tree.debs()):
                 if not missing([package], cache):
                     copy_blob(cache, package.sha256, own.blob(package.sha256))
         else:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.contents import packages_of
-from fairlead.image import Image
-from fairlead.mpistandard import standard_floor
-from fairlead.progress import Progress
-from fairlead.treedigest import Entry, Tree
-from fairlead_build.treestream import image_tree
+from fairlead.base.progress import Progress
+from fairlead.elf.mpi_standard import standard_floor
+from fairlead.image.open import Image
+from fairlead.image.sbom_reader import packages_of
+from fairlead.image.tree_digest import Entry, Tree
+from fairlead_build.squashfs.tree_stream import image_tree
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ from typing import Any
 
 import pytest
 
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
-from fairlead.engine.find import find_apptainer
-from fairlead.patchelf import find_patchelf
-from fairlead.paths import atomic_folder, cache_dir, locked
-from fairlead.sif import copy_object, read_sif
-from fairlead_build.aptsources import AptIndex, apt_sources
+from fairlead.base.paths import atomic_folder, cache_dir, locked
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
+from fairlead.elf.patchelf import find_patchelf
+from fairlead.engines.find import find_apptainer
+from fairlead.image.sif import copy_object, read_sif
 from fairlead_build.build import build
-from fairlead_build.store import scratch_parent
+from fairlead_build.cache.store import scratch_parent
+from fairlead_build.resolve.apt_sources import AptIndex, apt_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = cache_dir() / "tests"

@@ -20,9 +20,9 @@ from typing import Any
 
 from tests.system import hosts
 
-from fairlead.hostmpi import HostMpi, from_prefix
-from fairlead.image import open_image
-from fairlead.serial import to_json
+from fairlead.base.serde import to_json
+from fairlead.image.open import open_image
+from fairlead.mpi.host import HostMpi, from_prefix
 
 RECORDED = hosts.ROOT / "tests/recorded/matrix"
 PAGE = hosts.ROOT / "docs/reference/matrix.md"

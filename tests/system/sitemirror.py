@@ -23,11 +23,11 @@ from tests.system import hosts
 from tests.system.podman import Podman, podman
 from tests.system.registries import LoopbackRegistry, registry
 
-from fairlead.engine.find import find_apptainer
-from fairlead.paths import locked
-from fairlead_build.aptsources import AptIndex, apt_sources
-from fairlead_build.lock import Lock, SourceArchive, Wheel
-from fairlead_build.store import Cache, scratch_parent, workspace
+from fairlead.base.paths import locked
+from fairlead.engines.find import find_apptainer
+from fairlead_build.cache.store import Cache, scratch_parent, workspace
+from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
+from fairlead_build.resolve.apt_sources import AptIndex, apt_sources
 
 
 def base_archive(suite: str = "bookworm") -> Path:

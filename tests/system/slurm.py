@@ -24,8 +24,8 @@ from pathlib import Path
 
 from tests.system import hosts
 
-from fairlead.patchelf import find_patchelf
-from fairlead.paths import atomic_folder, locked
+from fairlead.base.paths import atomic_folder, locked
+from fairlead.elf.patchelf import find_patchelf
 
 NODES = ("n1", "n2", "n3", "n4")
 PACKAGES = (

@@ -20,8 +20,8 @@ from elftools.elf.elffile import ELFFile
 from tests.system import hosts
 
 from fairlead import native
-from fairlead.doctor.hostmpi_install import known_wheels
-from fairlead.paths import atomic_folder, cache_dir, locked
+from fairlead.base.paths import atomic_folder, cache_dir, locked
+from fairlead.doctor.install.host_mpi import known_wheels
 
 pytestmark = [
     pytest.mark.full,  # the compiler and QEMU are 110 MB

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from tests.system import hosts, slurm
 
-from fairlead.bench import catalogue
+from fairlead.perf.bench import catalogue
 
 SCHEMAS = hosts.ROOT / "docs/reference"
 
@@ -109,7 +109,7 @@ def left(folder: Path) -> list[str]:
         except OSError:
             continue
         of = any(word.startswith(str(folder)) for word in words)
-        if words[1:2] == ["-m"] and words[2].startswith("fairlead.bench.") and of:
+        if words[1:2] == ["-m"] and words[2].startswith("fairlead.perf.bench.") and of:
             found.append(" ".join(words))
     return found
 
@@ -124,7 +124,7 @@ def test_interrupt_leaves_neither_ranks_nor_servers(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     late = time.monotonic() + 300
-    while not any("fairlead.bench.servers" in one for one in left(tmp_path)):
+    while not any("fairlead.perf.bench.servers" in one for one in left(tmp_path)):
         assert process.poll() is None and time.monotonic() < late
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from benchmarks import convergence, link, peers, scaling, steps
 
-from fairlead.bench import nets
+from fairlead.perf.bench import nets
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 

@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from tests.system import hosts
 
-from fairlead.findings import FairleadError
-from fairlead.sif import read_sif
-from fairlead_build import tooltree
+from fairlead.base.errors import FairleadError
+from fairlead.image.sif import read_sif
 from fairlead_build.build import BuildResult, build
-from fairlead_build.recipe import load_recipe
-from fairlead_build.store import Cache
+from fairlead_build.cache.store import Cache
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.tools import tool_tree
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
 DEBIAN_MPICH = Path(__file__).parents[1] / "recipes" / "debian-mpich"
@@ -57,7 +57,7 @@ def other_cache(mpi_base: BuildResult, tmp_path_factory: pytest.TempPathFactory)
 def copy_downloads(recipe: str | Path, target: Path, source: Cache | None = None) -> None:
     lock = tomllib.loads(load_recipe(recipe).lock_path.read_text())
     (target / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-    tools = [deb.sha256 for deb in tooltree.debs()]
+    tools = [deb.sha256 for deb in tool_tree.debs()]
     packages = [p for kind in ("deb", "build_deb", "wheel") for p in lock.get(kind, ())]
     for sha256 in (*(p["sha256"] for p in packages), *tools):
         blob = (source or Cache.default()).blob(sha256)

@@ -26,14 +26,16 @@ from tests.system import hosts
 from tests.system.sitemirror import Wire, mirror
 from tests.system.test_build import running, wait_for
 
-from fairlead.progress import Silent
-from fairlead_build import fetch, sources, tooltree
+from fairlead.base.progress import Silent
 from fairlead_build.build import build
-from fairlead_build.images import ImageEntry
-from fairlead_build.lock import Lock, load_lock
-from fairlead_build.ownwheel import runtime_requirements
-from fairlead_build.recipe import load_recipe
-from fairlead_build.store import Cache, missing, scratch_parent, workspace
+from fairlead_build.cache.store import Cache, missing, scratch_parent, workspace
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.recipe.lock import Lock, load_lock
+from fairlead_build.resolve import fetch
+from fairlead_build.tools import tool_tree
+from fairlead_build.tree import sources
+from fairlead_build.tree.wheel import runtime_requirements
 
 RECIPE = "mpi-base"
 SEED = 20261121
@@ -57,10 +59,12 @@ def stocked(root: Path, lock: Lock, tree: str = "") -> Path:
     """A cache below ``root`` that has the downloads, and the finished tree called ``tree`` with its core."""
     source, target = Cache.default(), Cache(root / "fairlead")
     target.make()
-    for package in (*lock.packages, *tooltree.debs()):
+    for package in (*lock.packages, *tool_tree.debs()):
         shutil.copy(source.blob(package.sha256), target.blob(package.sha256))
     if tree:
-        shutil.copytree(tooltree.unpacked(source), target.tools(tooltree.identity()), symlinks=True)
+        shutil.copytree(
+            tool_tree.unpacked(source), target.tools(tool_tree.identity()), symlinks=True
+        )
         shutil.copy(source.tree(tree), target.tree(tree))
         shutil.copy(source.tree_record(tree), target.tree_record(tree))
         loaded = load_recipe(RECIPE)
@@ -401,7 +405,7 @@ def test_build_cut_from_the_network_goes_on_from_what_it_has(
     root = tmp_path / "cache"
     cache = Cache(root / "fairlead")
     cache.make()
-    for deb in tooltree.debs():
+    for deb in tool_tree.debs():
         shutil.copy(Cache.default().blob(deb.sha256), cache.blob(deb.sha256))
     wire = Wire(left)
     with mirror([lock], Cache.default(), wire) as url:

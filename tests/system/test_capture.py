@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.system import hosts
 
-from fairlead.findings import ExitCode
+from fairlead.base.errors import ExitCode
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from tests.system import hosts
+from tools.catalogue import FIGURES, every, measure, read_figures
 
-from fairlead.findings import FairleadError
-from fairlead.progress import Silent
+from fairlead.base.errors import FairleadError
+from fairlead.base.progress import Silent
 from fairlead_build.build import build
-from fairlead_build.catalogue import FIGURES, every, measure, read_figures
-from fairlead_build.recipe import load_recipe
-from fairlead_build.store import Cache
+from fairlead_build.cache.store import Cache
+from fairlead_build.recipe.load import load_recipe
 
 QUICK = ("mpi-base", "mpi-base:openmpi", "tensorflow")
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tests.system import hosts
 from tests.system.test_build import copy_downloads
 
-from fairlead_build import tooltree
 from fairlead_build.build import build
+from fairlead_build.cache.store import Cache
 from fairlead_build.check import first_difference
-from fairlead_build.squash import Compression, squashing
-from fairlead_build.store import Cache
+from fairlead_build.squashfs.squash import Compression, squashing
+from fairlead_build.tools import tool_tree
 
 HOW = Compression("zstd", 3, 1_700_000_000)
 
@@ -111,7 +111,7 @@ def test_build_disturbed_gives_the_same_bytes(
     if os.getuid() != 0:
         pytest.skip("only root can rename the machine for a process")
     first = build("mpi-base").entry
-    tooltree.unpacked(Cache.default())
+    tool_tree.unpacked(Cache.default())
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         root.chmod(0o755)

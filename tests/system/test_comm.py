@@ -14,8 +14,8 @@ import pytest
 
 import fairlead
 from fairlead import native
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
 
 RUNTIME = Path(fairlead.__file__).parents[1]
 PROGRAMS = Path(__file__).with_name("programs")
@@ -521,7 +521,7 @@ def test_ranks_that_were_told_that_they_differ_may_go_on(ranks):
     program = """
 import numpy as np
 from fairlead import comm
-from fairlead.findings import FairleadError
+from fairlead.base.errors import FairleadError
 me = comm.rank()
 for wrong in (lambda: comm.aggregate([np.ones(3 + me)]), lambda: comm.barrier() if me else comm.average(1)):
     try:

@@ -21,7 +21,7 @@ from tests.system import hosts
 
 import fairlead
 from fairlead import native
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
 
 Seen = dict[str, list[Any]]
 PLUGIN = hosts.PROGRAMS / "site_plugin"

@@ -25,7 +25,7 @@ from tests.system.netns import Host, launcher, two_hosts
 
 import fairlead
 from fairlead import native
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
 
 INCLUDE = native.core_folder() / "include"
 RUNTIME = Path(fairlead.__file__).parents[1]

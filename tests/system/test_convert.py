@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from tests.system.podman import Podman, podman
 
-from fairlead.engine.find import find_apptainer
-from fairlead.image import open_image
+from fairlead.engines.find import find_apptainer
+from fairlead.image.open import open_image
 from fairlead_build.build import build
-from fairlead_build.convert import from_layout, layer_files, read_configuration
-from fairlead_build.layers import LayerFile, read_layers, write_tar
+from fairlead_build.cache.store import Cache
+from fairlead_build.formats.convert import from_layout, layer_files, read_configuration
 from fairlead_build.registry.layout import read_layout
-from fairlead_build.squash import unsquash_argv
-from fairlead_build.store import Cache
-from fairlead_build.treestream import TarStream, image_tree, read_tree
+from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
+from fairlead_build.squashfs.squash import unsquash_argv
+from fairlead_build.squashfs.tree_stream import TarStream, image_tree, read_tree
 
 # What engines put into a container that runs, and what only they know of.
 _ENGINE_FILES = ("run/.containerenv", "etc/hosts", "etc/resolv.conf", "etc/hostname", "etc/mtab")

@@ -15,7 +15,7 @@ import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
-from fairlead.patchelf import find_patchelf
+from fairlead.elf.patchelf import find_patchelf
 
 MAPPED = """
 from mpi4py import MPI

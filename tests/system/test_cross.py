@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.system import hosts
 
-from fairlead.findings import ExitCode
+from fairlead.base.errors import ExitCode
 from fairlead_build.build import build
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

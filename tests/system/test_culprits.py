@@ -20,8 +20,8 @@ from tests.system import hosts, netns
 from tests.system.netns import Host, launcher, switched
 
 import fairlead
-from fairlead.validate import culprit, pairs
-from fairlead.validate.found import Answer, Kind, Outcome
+from fairlead.perf.validate import pairs, straggler_search
+from fairlead.perf.validate.search_result import Answer, Kind, Outcome
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
@@ -84,7 +84,7 @@ def searched(network: tuple[Host, ...], tmp_path: Path, before: str = "", **more
     config.write_text(json.dumps(asdict(pairs.Settings(str(out), **{**quick, **more}))))
     prefix, one = hosts.mpich(), network[0]
     where = ",".join(f"{host.name}:1" for host in network)
-    program = f"exec {sys.executable} -m fairlead.validate.pairs --config {config}"
+    program = f"exec {sys.executable} -m fairlead.perf.validate.pairs --config {config}"
     done = subprocess.run(
         one.words(
             launcher(one, prefix / "bin/mpiexec.hydra", hosts=where),
@@ -148,7 +148,7 @@ def test_slow_pair_of_eight_nodes_is_found_by_bisection(tmp_path: Path) -> None:
         outcome = searched(network, tmp_path, compute=False, repeats=5, link_threshold=10)
     assert named(outcome) == [(Kind.PAIR, ("node2", "node7"), (1, 6))], outcome
     # A busy machine may raise a false alarm, which is followed and dropped.
-    assert 3 + 3 + 2 < outcome.rounds <= culprit.most_rounds(8, 2)
+    assert 3 + 3 + 2 < outcome.rounds <= straggler_search.most_rounds(8, 2)
 
 
 @pytest.mark.full

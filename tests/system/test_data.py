@@ -29,7 +29,7 @@ def generated(folder: Path, *words: str) -> None:
     """Written in the image, by the command that the guide shows."""
     done = hosts.fairlead(
         "run", "-q", "-n", "1", "-B", folder, hosts.image("tensorflow"), "--",
-        "python3", "-m", "fairlead.data.generate", "--out", folder / words[0], "--set", *words,
+        "python3", "-m", "fairlead.ml.data.generate", "--out", folder / words[0], "--set", *words,
         "--train", "20", "--val", "4", "--per-shard", "8", "--size", "16", limit_s=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -86,7 +86,7 @@ def test_disk_too_small_for_the_samples_is_told_before_it_is_full(
     mount = f'mount -t tmpfs -o size={megabytes}m tmpfs "$0" && exec "$@"'
     words = [
         "-m",
-        "fairlead.data.generate",
+        "fairlead.ml.data.generate",
         "--format",
         "tfrecord",
         "--train",

@@ -19,7 +19,7 @@ import pytest
 from tests.system import hosts
 
 import fairlead
-from fairlead.findings import ExitCode
+from fairlead.base.errors import ExitCode
 
 PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
 

@@ -18,7 +18,7 @@ from tests.system import hosts
 from tests.system.engines import Service, service
 from tests.system.registries import LoopbackRegistry, registry
 
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "docker-base"
 # The base, its lock and the image take a minute or two.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.system import hosts
 
-from fairlead.paths import cache_dir, data_dir
+from fairlead.base.paths import cache_dir, data_dir
 
 
 @dataclass(frozen=True)

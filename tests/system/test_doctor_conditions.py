@@ -23,7 +23,7 @@ from tests.system.podman import podman
 from tests.system.slurm import slurm
 
 from fairlead.doctor.registry import CHECKS
-from fairlead.engine.find import find_apptainer
+from fairlead.engines.find import find_apptainer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 # The conditions of the shell that runs the tests are not those that a test is about.
@@ -528,7 +528,7 @@ import sys
 from dataclasses import replace
 from fairlead.doctor.fix import examine
 from fairlead.doctor.registry import CHECKS
-from fairlead.doctor.world import Machine
+from fairlead.base.system import Machine
 names = ("quotas", "hugepages")
 checks = [replace(c, limit_s=2) for c in CHECKS if c.name in names]
 for found in examine(Machine({**__import__("os").environ, "TMPDIR": sys.argv[1]}), checks):

@@ -16,7 +16,7 @@ from tests.system import hosts
 
 import fairlead
 from fairlead import native
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
 
 OLD = hosts.PROGRAMS / "old_scripts"
 DROPIN = ("python3", "-m", "fairlead.comm.dropin")

@@ -23,9 +23,9 @@ from tests.system.test_remedies import REPORT as GLIBC_REPORT
 from tests.system.test_remedies import on_sid
 from tests.system.test_swap import REPORT
 
-from fairlead import sharedmemory, unpacked
-from fairlead.findings import FairleadError
-from fairlead.progress import Silent
+from fairlead.base.errors import FairleadError
+from fairlead.base.progress import Silent
+from fairlead.launch import shm_cleanup, unpack
 
 ENGINES = ("podman", "charliecloud")
 PR_SET_CHILD_SUBREAPER = 36
@@ -267,13 +267,13 @@ def job(request, tmp_path: Path, clean) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_rank_killed_in_the_middle_ends_the_job(job, tmp_path: Path) -> None:
-    memory = sharedmemory.listing()
+    memory = shm_cleanup.listing()
     os.kill(int((tmp_path / "pid.1").read_text()), signal.SIGKILL)
     out, err = job.communicate(timeout=60)
     said = json.loads(out)
     assert job.returncode == said["exit_code"] == 137, err
     assert said["error"]["what"] == "rank 1 failed first: killed by SIGKILL"
-    assert not sharedmemory.listing() - memory
+    assert not shm_cleanup.listing() - memory
 
 
 def test_interrupted_run_leaves_nothing(job) -> None:
@@ -381,9 +381,9 @@ def test_folder_of_the_users_own_is_not_written_to(tmp_path: Path, clean) -> Non
 
 def test_squashfs_of_a_sif_is_taken_out_once(tmp_path: Path) -> None:
     bare = tmp_path / "unpacked" / "digest.squashfs"
-    unpacked._take_out(hosts.image(), bare, tmp_path, Silent())
+    unpack._take_out(hosts.image(), bare, tmp_path, Silent())
     made = bare.stat().st_ino
-    unpacked._take_out(hosts.image(), bare, tmp_path, Silent())
+    unpack._take_out(hosts.image(), bare, tmp_path, Silent())
     assert bare.stat().st_ino == made
     told = answer(fairlead("inspect", "--json", hosts.image()))["image"]
     assert hashlib.sha256(bare.read_bytes()).hexdigest() == told["digest"]
@@ -391,17 +391,17 @@ def test_squashfs_of_a_sif_is_taken_out_once(tmp_path: Path) -> None:
 
 def test_layout_damaged_is_made_anew(tmp_path: Path) -> None:
     root = tmp_path / "unpacked" / "digest"
-    unpacked._lay_out(hosts.image(), root, tmp_path, Silent())
-    assert unpacked.is_whole(root) and (root / "usr/bin/python3.11").is_file()
+    unpack._lay_out(hosts.image(), root, tmp_path, Silent())
+    assert unpack.is_whole(root) and (root / "usr/bin/python3.11").is_file()
     assert sorted(p.name for p in root.parent.iterdir()) == ["digest", "digest.json"]
     (root / "usr").rename(root / "gone")
-    assert not unpacked.is_whole(root)
-    unpacked._lay_out(hosts.image(), root, tmp_path, Silent())
-    assert unpacked.is_whole(root)
+    assert not unpack.is_whole(root)
+    unpack._lay_out(hosts.image(), root, tmp_path, Silent())
+    assert unpack.is_whole(root)
     (aside,) = root.parent.glob(".digest.*.old")  # a job may have it mounted still
     assert (aside / "gone").is_dir()
     with pytest.raises(FairleadError, match="no image"):
-        unpacked._lay_out(tmp_path / "no-such", root.with_name("other"), tmp_path, Silent())
+        unpack._lay_out(tmp_path / "no-such", root.with_name("other"), tmp_path, Silent())
 
 
 def test_layout_without_room_is_told_and_leaves_nothing(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ import pytest
 from tests.system import hosts
 from tests.system.podman import podman
 
-from fairlead.engine.find import find_apptainer
-from fairlead.paths import atomic_folder, cache_dir, locked
-from fairlead_build.store import scratch_parent
+from fairlead.base.paths import atomic_folder, cache_dir, locked
+from fairlead.engines.find import find_apptainer
+from fairlead_build.cache.store import scratch_parent
 
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
 BIN = Path(sys.executable).parent

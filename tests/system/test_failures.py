@@ -20,14 +20,15 @@ import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
-from fairlead import checks, sharedmemory
-from fairlead.findings import ExitCode, FairleadError
-from fairlead.image import open_image
-from fairlead.layout import MOUNT
-from fairlead.paths import cache_dir
-from fairlead.plan import Bind, Request
-from fairlead.session import Choices, prepare, prove_it
-from fairlead.sif import read_sif
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.paths import cache_dir
+from fairlead.image.open import open_image
+from fairlead.image.sif import read_sif
+from fairlead.launch import shm_cleanup
+from fairlead.session.session import Choices, prepare, prove_it
+from fairlead.swap import checks
+from fairlead.swap.layout import MOUNT
+from fairlead.swap.plan import Bind, Request
 
 # Open MPI's launcher refuses root without them; so it would for anybody testing as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -327,7 +328,7 @@ while True:
 @pytest.fixture
 def memory() -> frozenset[Path]:
     """What lies in shared memory before a job begins."""
-    return sharedmemory.listing()
+    return shm_cleanup.listing()
 
 
 @pytest.fixture
@@ -380,7 +381,7 @@ def test_rank_killed_in_the_middle_ends_the_job(memory, job, tmp_path: Path) -> 
     assert said["error"]["what"] == "rank 1 failed first: killed by SIGKILL"
     assert "memory" in said["error"]["remedy"]
     assert {"rank": "1", "exit_code": 137} in said["ranks"]
-    assert not sharedmemory.listing() - memory, "the ranks' shared memory was left behind"
+    assert not shm_cleanup.listing() - memory, "the ranks' shared memory was left behind"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -18,15 +18,15 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from tests.system import hosts
 
-from fairlead.findings import FairleadError
-from fairlead.sif import read_sif
-from fairlead_build import oci
+from fairlead.base.errors import FairleadError
+from fairlead.image.sif import read_sif
 from fairlead_build.build import BuildResult, build
-from fairlead_build.formats import FORMATS
-from fairlead_build.recipe import load_recipe
-from fairlead_build.sif import write_sif
-from fairlead_build.treestream import tree_digest
-from fairlead_build.wrapping import wrapping_of
+from fairlead_build.formats import oci
+from fairlead_build.formats.formats import FORMATS
+from fairlead_build.formats.sif import write_sif
+from fairlead_build.formats.wrapping import wrapping_of
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.squashfs.tree_stream import tree_digest
 
 FAIRLEAD = (sys.executable, "-m", "fairlead")
 ENV = "/opt/python/bin:/opt/mpich/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -134,7 +134,7 @@ def test_oci_layout_is_the_same_on_one_core(built: BuildResult, tmp_path: Path) 
     assert built.entry is not None
     script = (
         "import sys; from pathlib import Path; from fairlead_build import oci; "
-        "from fairlead_build.wrapping import wrapping_of; image = Path(sys.argv[1]); "
+        "from fairlead_build.formats.wrapping import wrapping_of; image = Path(sys.argv[1]); "
         "told = wrapping_of(image, sys.argv[2]); "
         "print(oci.write_layout(Path(sys.argv[3]), image, told).manifest_digest)"
     )

@@ -20,19 +20,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fairlead.findings import FairleadError
-from fairlead.progress import Silent
-from fairlead_build import aptsolve
-from fairlead_build.aptsolve import Pins, add_folder, apt_root, locked, solve
-from fairlead_build.aptsources import AptIndex, AptSource
-from fairlead_build.download import Place, download
-from fairlead_build.fetchwheels import fetch_wheels
-from fairlead_build.lock import Deb, Wheel, inputs_of
-from fairlead_build.pipsolve import PipSolver
-from fairlead_build.piptool import settings
-from fairlead_build.recipe import load_recipe
-from fairlead_build.simpleindex import source_archive
-from fairlead_build.store import Cache
+from fairlead.base.errors import FairleadError
+from fairlead.base.progress import Silent
+from fairlead_build.cache.store import Cache
+from fairlead_build.recipe.load import load_recipe
+from fairlead_build.recipe.lock import Deb, Wheel, inputs_of
+from fairlead_build.resolve import apt_solve
+from fairlead_build.resolve.apt_solve import Pins, add_folder, apt_root, locked, solve
+from fairlead_build.resolve.apt_sources import AptIndex, AptSource
+from fairlead_build.resolve.download import Place, download
+from fairlead_build.resolve.fetch_wheels import fetch_wheels
+from fairlead_build.resolve.pip import settings
+from fairlead_build.resolve.pip_solve import PipSolver
+from fairlead_build.resolve.simple_index import source_archive
 
 FAIRLEAD = Path(sys.executable).with_name("fairlead")
 
@@ -99,7 +99,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return (AptSource(uri, (index.suite,), ("main",), trusted=True, origin="the test"),)
 
     # A repository of one's own has no signature that Debian's keyring knows.
-    monkeypatch.setattr(aptsolve, "apt_sources", sources)
+    monkeypatch.setattr(apt_solve, "apt_sources", sources)
     return tmp_path
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.system import hosts
 
 PROGRAMS = hosts.PROGRAMS
-# Trainable parameters, and the shape before the head; fairlead.models has the sources.
+# Trainable parameters, and the shape before the head; fairlead.ml.models has the sources.
 PUBLISHED = {
     "hepcnn 64": (4_494_594, [8, 8, 128]),
     "hepcnn 224": (594_178, [14, 14, 128]),

@@ -26,11 +26,11 @@ from tests.system.registries import (
     token_server,
 )
 
-from fairlead.treedigest import scan_folder, tree_sha256
-from fairlead_build.images import read_entry
+from fairlead.image.tree_digest import scan_folder, tree_sha256
+from fairlead_build.cache.store import Cache
+from fairlead_build.formats.images import read_entry
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.reference import parse_reference
-from fairlead_build.store import Cache
 
 
 @pytest.fixture(scope="module")

@@ -28,13 +28,13 @@ from tests.system.registries import (
     token_server,
 )
 
-from fairlead.findings import FairleadError
-from fairlead.progress import Silent
+from fairlead.base.errors import FairleadError
+from fairlead.base.progress import Silent
+from fairlead_build.cache.store import Cache
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download, partial_of
 from fairlead_build.registry.manifest import Descriptor, Manifest
 from fairlead_build.registry.reference import parse_reference
-from fairlead_build.store import Cache
 
 NOWHERE = {"HOME": "/nonexistent", "XDG_RUNTIME_DIR": "/nonexistent", "PATH": os.environ["PATH"]}
 QUICK = (0.01, 0.02, 0.03)

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from tests.system.registries import PASSWORD, login
 
-from fairlead.findings import FairleadError
+from fairlead.base.errors import FairleadError
+from fairlead_build.cache.store import Cache
+from fairlead_build.distribution.pull import pull
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.manifest import SIF_LAYER
-from fairlead_build.registry.pull import pull
 from fairlead_build.registry.reference import parse_reference
-from fairlead_build.store import Cache
 
 Answer = Callable[["Request"], None]
 KIND = "application/vnd.oci.image.manifest.v1+json"

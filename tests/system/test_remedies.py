@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead, ranks_of
 
-from fairlead.paths import cache_dir
-from fairlead.plan import Request, plan
-from fairlead.session import Choices, launch_proved, prepare
+from fairlead.base.paths import cache_dir
+from fairlead.session.session import Choices, launch_proved, prepare
+from fairlead.swap.plan import Request, plan
 
 REPORT = """
 import os, subprocess

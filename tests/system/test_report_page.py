@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.validated import demo, kept
 from tests.system import browser
-from tests.unit.test_compare import BEFORE, SLOWER
-from tests.unit.test_report import split
-from tests.unit.validated import demo, kept
+from tests.unit.runtime.perf.test_compare import BEFORE, SLOWER
+from tests.unit.runtime.perf.test_report import split
 
-from fairlead.report import write_report
-from fairlead.report.comparison import write_comparison
-from fairlead.report.validation import write_validation
+from fairlead.perf.report import write_report
+from fairlead.perf.report.comparison import write_comparison
+from fairlead.perf.report.validation import write_validation
 
 pytestmark = pytest.mark.skipif(
     browser.found() is None, reason=f"none of {', '.join(browser.NAMES)} is on PATH"

@@ -29,8 +29,8 @@ from tests.system.test_user import PYTHON, processes_of
 
 import fairlead
 import fairlead_build
-from fairlead.engine.apptainer import describe
-from fairlead.engine.find import find_apptainer
+from fairlead.engines.apptainer import describe
+from fairlead.engines.find import find_apptainer
 
 PROGRAM = find_apptainer()
 pytestmark = [

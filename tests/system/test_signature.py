@@ -16,11 +16,11 @@ import pytest
 from tests.system import hosts
 from tests.system.registries import registry
 
-from fairlead import keys, signature
-from fairlead.findings import ExitCode, FairleadError
-from fairlead.sif import DESCRIPTOR, HEADER, PAGE, read_sif
-from fairlead_build.images import read_entry
-from fairlead_build.store import Cache
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.image import keys, signature
+from fairlead.image.sif import DESCRIPTOR, HEADER, PAGE, read_sif
+from fairlead_build.cache.store import Cache
+from fairlead_build.formats.images import read_entry
 
 PASSPHRASE = "correct horse"
 SEED = 20261121

@@ -16,8 +16,8 @@ from tests.system.hosts import answer
 from tests.system.slurm import NODES, Cluster, waited
 from tests.system.test_user import User, user  # noqa: F401 (a fixture)
 
-from fairlead.launcher.allocation import expand
-from fairlead.launcher.srun import pmi_listed
+from fairlead.launchers.srun import pmi_listed
+from fairlead.schedulers.allocation import expand
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="slurmd runs jobs of others: only root can start it"

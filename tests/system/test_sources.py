@@ -12,10 +12,10 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from tests.system import hosts
 
-from fairlead.findings import FairleadError
-from fairlead.progress import Silent
+from fairlead.base.errors import FairleadError
+from fairlead.base.progress import Silent
 from fairlead_build.build import BuildResult, build
-from fairlead_build.store import Cache
+from fairlead_build.cache.store import Cache
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "from-source"
 TEST_CACHE = Cache(hosts.KEPT / "fairlead")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairlead.treedigest import Entry, Tree, scan_folder
-from fairlead_build.squash import Compression, squashing
-from fairlead_build.squashlay import NotLaid, lay
-from fairlead_build.treestream import read_tree, squashfs_entries
+from fairlead.image.tree_digest import Entry, Tree, scan_folder
+from fairlead_build.squashfs.overlay import NotLaid, lay
+from fairlead_build.squashfs.squash import Compression, squashing
+from fairlead_build.squashfs.tree_stream import read_tree, squashfs_entries
 
 EPOCH = 1_700_000_000
 ZSTD, GZIP = Compression("zstd", 3, EPOCH), Compression("gzip", 1, EPOCH)

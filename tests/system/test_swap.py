@@ -12,7 +12,7 @@ import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead, ranks_of
 
-from fairlead_build.store import scratch_parent
+from fairlead_build.cache.store import scratch_parent
 
 REPORT = """
 from mpi4py import MPI

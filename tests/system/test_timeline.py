@@ -19,12 +19,12 @@ from tests.traces import of, read
 
 import fairlead
 from fairlead import native
-from fairlead.data.generate import DataSet, generate
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
-from fairlead.paths import cache_dir
-from fairlead.serial import from_json, to_json
-from fairlead.train.events import EventLog
-from fairlead.train.model import WorkerConfig, WorkerResult
+from fairlead.base.paths import cache_dir
+from fairlead.base.serde import from_json, to_json
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
+from fairlead.ml.data.generate import DataSet, generate
+from fairlead.ml.train.events import EventLog
+from fairlead.ml.train.model import WorkerConfig, WorkerResult
 
 RUNTIME = Path(fairlead.__file__).parents[1]
 HOST = socket.gethostname()
@@ -217,7 +217,7 @@ def test_run_that_dies_leaves_what_each_rank_has_done_by_then(ranks: Ranks, tmp_
     file = tmp_path / "run.json"
     done = ranks(2, f"import os{program}", TIMELINE=str(file))
     assert done.returncode != 0 and not file.exists()
-    merge = [sys.executable, "-m", "fairlead.trace", str(file)]
+    merge = [sys.executable, "-m", "fairlead.trace.document", str(file)]
     merged = subprocess.run(merge, capture_output=True, text=True, check=False)
     assert merged.returncode == 0 and merged.stdout.startswith("run.json: "), merged.stderr
     for rank in range(2):
@@ -227,7 +227,7 @@ def test_run_that_dies_leaves_what_each_rank_has_done_by_then(ranks: Ranks, tmp_
     assert again.returncode == 2 and "there is nothing in" in again.stderr
 
 
-@pytest.mark.full  # parts of killed ranks are merged above; the host's are in tests/unit/test_trace.py
+@pytest.mark.full  # parts of killed ranks are merged above; the host's are in tests/unit/runtime/trace/test_trace.py
 def test_trace_of_a_run_whose_rank_was_killed_is_put_together_by_its_host(tmp_path: Path) -> None:
     program = SLOW.replace(
         "    ranks.aggregate",
@@ -309,7 +309,7 @@ def test_trace_of_a_bundled_model_has_the_border_of_its_passes_by_either_backend
     done = hosts.fairlead(
         "run", "-n", "2", *options, "-B", tmp_path, "--timeline", tmp_path / "run.json",
         hosts.image("pytorch" if backend == "torch" else "tensorflow"), "--",
-        "python3", "-m", "fairlead.train.worker", "--config", tmp_path / "config.json", limit_s=300,
+        "python3", "-m", "fairlead.ml.train.worker", "--config", tmp_path / "config.json", limit_s=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = from_json(WorkerResult, json.loads((tmp_path / "result.json").read_text()))
@@ -359,7 +359,7 @@ ranks.barrier()
 ODD = """
 import numpy as np
 from fairlead import comm
-from fairlead.findings import FairleadError
+from fairlead.base.errors import FairleadError
 ranks = comm.init()
 count, dtype, in_place, value, culprit, at, anything = {arguments}
 team = ranks.team(2)

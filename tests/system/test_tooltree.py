@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from tests.system import hosts
 
-from fairlead_build import tooltree
 from fairlead_build.build import build
-from fairlead_build.squash import Compression, squashing, unsquash_argv
-from fairlead_build.store import Cache
+from fairlead_build.cache.store import Cache
+from fairlead_build.squashfs.squash import Compression, squashing, unsquash_argv
+from fairlead_build.tools import tool_tree
 
 HOW = Compression("zstd", 3, 1_700_000_000)
 
@@ -23,10 +23,10 @@ HOW = Compression("zstd", 3, 1_700_000_000)
 def cache(tmp_path: Path) -> Cache:
     """A cache of its own that has the tools' packages, unpacked or not."""
     build("mpi-base", dry_run=True)
-    tooltree.unpacked(Cache.default())
+    tool_tree.unpacked(Cache.default())
     own = Cache(tmp_path / "cache")
     own.make()
-    for deb in tooltree.debs():
+    for deb in tool_tree.debs():
         hosts.same_file(Cache.default().blob(deb.sha256), own.blob(deb.sha256))
     return own
 
@@ -49,7 +49,7 @@ def squashed(data: bytes, target: Path, cache: Cache) -> bytes:
 
 
 def test_tool_tree_runs_without_this_machines_libraries(cache: Cache) -> None:
-    tree = tooltree.unpacked(cache)
+    tree = tool_tree.unpacked(cache)
     loader = next((tree / "lib").glob("ld-linux-*"))
     for program in ("tar2sqfs", "sqfs2tar", "pigz", "zstd", "apt-get"):
         argv = [loader, "--library-path", tree / "lib", "--list", tree / "real" / program]
@@ -80,12 +80,12 @@ def test_squashfs_bytes_ignore_other_tools_on_the_path(
 
 
 def test_tool_tree_damaged_is_made_anew(cache: Cache) -> None:
-    tree = tooltree.unpacked(cache)
+    tree = tool_tree.unpacked(cache)
     victim = tree / "real" / "tar2sqfs"
     whole = victim.read_bytes()
     victim.write_bytes(whole[:-1] + b"?")
-    tooltree._SEEN.clear()  # as in a new process
-    assert tooltree.unpacked(cache) == tree
+    tool_tree._SEEN.clear()  # as in a new process
+    assert tool_tree.unpacked(cache) == tree
     assert victim.read_bytes() == whole
     assert not list((cache.root / "work").iterdir())
 
@@ -93,8 +93,8 @@ def test_tool_tree_damaged_is_made_anew(cache: Cache) -> None:
 def test_tool_tree_works_from_a_folder_with_a_strange_name(cache: Cache, tmp_path: Path) -> None:
     strange = Cache(tmp_path / "it's a $(cache) \"\n")
     strange.make()
-    for deb in tooltree.debs():
+    for deb in tool_tree.debs():
         hosts.same_file(cache.blob(deb.sha256), strange.blob(deb.sha256))
-    argv = [*tooltree.command("apt-get", strange), "--version"]
+    argv = [*tool_tree.command("apt-get", strange), "--version"]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert said.startswith(f"apt {tooltree.versions()['apt']} ")
+    assert said.startswith(f"apt {tool_tree.versions()['apt']} ")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from tests import traces
 
-from fairlead.serial import from_json
-from fairlead.train.model import WorkerResult
+from fairlead.base.serde import from_json
+from fairlead.ml.train.model import WorkerResult
 from fairlead_build.build import build
 
 FAIRLEAD = str(Path(sys.executable).with_name("fairlead"))
@@ -138,7 +138,7 @@ def test_demo_passes_its_gate_and_again_from_its_cache(tmp_path: Path) -> None:
     environ = {**os.environ, "NO_COLOR": "1"}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-m", "fairlead.demo"],
+            [sys.executable, "-m", "tools.demo"],
             cwd=tmp_path,
             env=environ,
             capture_output=True,

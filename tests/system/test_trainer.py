@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 from tests.system import hosts
 
-from fairlead.data.generate import DataSet, generate
-from fairlead.data.samples import Samples
-from fairlead.data.shards import Rows, read
-from fairlead.data.write import write_shard
-from fairlead.serial import from_json, to_json
-from fairlead.train import checkpoint
-from fairlead.train.events import EventLog, Tail
-from fairlead.train.model import WorkerConfig, WorkerResult
+from fairlead.base.serde import from_json, to_json
+from fairlead.ml.data.generate import DataSet, generate
+from fairlead.ml.data.samples import Samples
+from fairlead.ml.data.shards import Rows, read
+from fairlead.ml.data.write import write_shard
+from fairlead.ml.train import checkpoint
+from fairlead.ml.train.events import EventLog, Tail
+from fairlead.ml.train.model import WorkerConfig, WorkerResult
 
 SETS = {"hepcnn": "hep", "cosmoflow": "cosmo", "resnet50": "gratings"}
 LIMIT_S = 300.0
@@ -61,7 +61,7 @@ def started(config: WorkerConfig, ranks: int = 2, torch: bool = False) -> subpro
     options = hosts.keras_on_torch() if torch else ()
     command = [
         sys.executable, "-m", "fairlead", "run", "-q", "-n", ranks, *options, "-B", config.data, "-B", path.parent,
-        image, "--", "python3", "-m", "fairlead.train.worker", "--config", path,
+        image, "--", "python3", "-m", "fairlead.ml.train.worker", "--config", path,
     ]  # fmt: skip
     return subprocess.Popen(
         list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -100,7 +100,10 @@ def processes_of(config: WorkerConfig) -> list[int]:
             words = entry.read_bytes().decode(errors="replace").split("\0")
         except OSError:  # it has ended meanwhile
             continue
-        if words[1:3] == ["-m", "fairlead.train.worker"] and str(config.result.parent) in words[4]:
+        if (
+            words[1:3] == ["-m", "fairlead.ml.train.worker"]
+            and str(config.result.parent) in words[4]
+        ):
             found.append(int(entry.parent.name))
     return found
 

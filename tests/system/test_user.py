@@ -20,10 +20,10 @@ from tests.system.hosts import answer
 
 import fairlead
 import fairlead_build
-from fairlead.doctor.apptainer_install import install_apptainer
-from fairlead_build import tooltree
-from fairlead_build.store import Cache
-from fairlead_build.treestream import tree_digest
+from fairlead.doctor.install.apptainer import install_apptainer
+from fairlead_build.cache.store import Cache
+from fairlead_build.squashfs.tree_stream import tree_digest
+from fairlead_build.tools import tool_tree
 
 # Of the version that the packages are for.
 PYTHON = f"/usr/bin/python3.{sys.version_info.minor}"
@@ -87,7 +87,7 @@ def user() -> Iterator[User]:
             build = Path(fairlead_build.__file__).parent
             shutil.copytree(build, shared / "code/fairlead_build", ignore=ignore)
             tools = home / ".cache/fairlead/tools"
-            shutil.copytree(tooltree.unpacked(Cache.default()).parent, tools, symlinks=True)
+            shutil.copytree(tool_tree.unpacked(Cache.default()).parent, tools, symlinks=True)
             subprocess.run(["chown", "-R", name, home], check=True)
             shutil.copytree(package.parents[1] / "sitecfg", shared / "code/fairlead/_data/sitecfg")
             yield User(uid, home, shared)
@@ -246,8 +246,8 @@ def test_user_mpich_5_needs_the_planned_variables(user: User) -> None:
 @pytest.mark.full
 def test_user_unpacks_a_sandbox_of_their_own_and_runs_it(user: User) -> None:
     script = (
-        "import sys; from pathlib import Path; from fairlead.progress import Silent; "
-        "from fairlead_build.formats import unpack; "
+        "import sys; from pathlib import Path; from fairlead.base.progress import Silent; "
+        "from fairlead_build.formats.formats import unpack; "
         "unpack(Path(sys.argv[1]), Path('mine.sandbox'), Silent())"
     )
     made = user.run(PYTHON, "-c", script, user.image)

@@ -23,11 +23,11 @@ import pytest
 from tests.system import hosts
 from tests.system.test_culprits import cgroup
 
-from fairlead.data.generate import DataSet, generate
-from fairlead.data.shards import Rows, read
-from fairlead.data.write import write_shard
-from fairlead.train.events import EventLog
-from fairlead.validate import hardware
+from fairlead.ml.data.generate import DataSet, generate
+from fairlead.ml.data.shards import Rows, read
+from fairlead.ml.data.write import write_shard
+from fairlead.ml.train.events import EventLog
+from fairlead.perf.validate import hardware
 
 ROOT_ONLY = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can mount and make control groups"
@@ -238,14 +238,14 @@ def kill_in_training(out: Path, rank: int, after: int) -> Callable[[], None]:
 
     def steps() -> int:
         config, events = out / "run/measure.config.json", out / "run/measure.events.jsonl"
-        if not config.exists() or process_of("fairlead.train.worker", rank, out) is None:
+        if not config.exists() or process_of("fairlead.ml.train.worker", rank, out) is None:
             return 0
         text = events.read_text() if events.exists() else ""
         return text.count('"event": "step"') >= after
 
     def kill() -> None:
         waited(steps, LIMIT_S)
-        found = process_of("fairlead.train.worker", rank, out)
+        found = process_of("fairlead.ml.train.worker", rank, out)
         assert found
         os.kill(found, signal.SIGKILL)
 
@@ -279,7 +279,7 @@ def test_rank_that_is_killed_in_a_sweep_is_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def kill() -> None:
-        pid = waited(lambda: process_of("fairlead.validate.sweeps", 0, out))
+        pid = waited(lambda: process_of("fairlead.perf.validate.sweeps", 0, out))
         time.sleep(1)
         os.kill(pid, signal.SIGKILL)
 

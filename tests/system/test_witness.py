@@ -12,8 +12,8 @@ from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
 from fairlead import native
-from fairlead.elf import read
-from fairlead.paths import cache_dir
+from fairlead.base.paths import cache_dir
+from fairlead.elf.reader import read
 
 SIZE = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.size)"
 

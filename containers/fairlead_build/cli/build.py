@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fairlead.base.errors import ExitCode
 from fairlead.cli.screen import (
     human_bytes,
     json_option,
@@ -17,7 +18,6 @@ from fairlead.cli.screen import (
     progress,
     table,
 )
-from fairlead.findings import ExitCode
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,7 +65,7 @@ def build(
     fairlead build mpi-base --check
     """
     from fairlead_build.build import build as make
-    from fairlead_build.store import Cache
+    from fairlead_build.cache.store import Cache
 
     chosen = [part.strip() for part in formats.split(",")]
     result = make(

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import click
 
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.serde import to_json
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
-from fairlead.findings import ExitCode, FairleadError
-from fairlead.serial import to_json
 from fairlead_build.diff import Change, Difference, FileChange
 
 _SHOWN = 20
@@ -33,7 +33,7 @@ def diff(a: str, b: str, files: bool, as_json: bool) -> int:
     fairlead diff last-year.sif tensorflow
     fairlead diff images/mpi-base.sandbox mpi-base --files
     """
-    from fairlead.image import open_image
+    from fairlead.image.open import open_image
     from fairlead_build.diff import compare
 
     shown = progress(as_json)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.cli.screen import json_option, print_findings, print_json
-from fairlead.findings import ExitCode, FairleadError, Severity
 
 
 @click.command("import")

@@ -48,7 +48,7 @@ def pull(
     fairlead pull docker://docker.io/library/debian:12 -o debian.sif
     fairlead pull oras://registry.example.org/ml/mpi-base:1-sif --dry-run
     """
-    from fairlead_build.registry.pull import pull as bring
+    from fairlead_build.distribution.pull import pull as bring
 
     result = bring(
         reference,

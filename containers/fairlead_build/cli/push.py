@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import click
 
+from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
-from fairlead.findings import ExitCode, FairleadError, fail
 
 
 @click.command(short_help="An image to a registry, as layers and as its SIF.")
@@ -36,15 +36,15 @@ def push(
     fairlead push mpi-base docker-daemon:localhost/mpi-base:1
     fairlead push mpi-base docker://registry.example.org/ml/mpi-base:1 --dry-run
     """
-    from fairlead_build.enginestore import SCHEME
+    from fairlead_build.engines.store import SCHEME
 
     if engine or reference.startswith(SCHEME):
         _by_engine(image, reference, engine, insecure, dry_run, as_json)
         return
-    from fairlead_build.registry.push import push as give
+    from fairlead_build.cache.store import Cache
+    from fairlead_build.distribution.push import push as give
+    from fairlead_build.distribution.source import source_of
     from fairlead_build.registry.reference import parse_reference
-    from fairlead_build.registry.source import source_of
-    from fairlead_build.store import Cache
 
     cache, shown = Cache.default(), progress(as_json)
     cache.make()
@@ -94,12 +94,12 @@ def push(
 def _by_engine(
     image: str, text: str, send: bool, insecure: bool, dry_run: bool, as_json: bool
 ) -> None:
-    from fairlead_build.engine_socket import connected
-    from fairlead_build.enginestore import SCHEME, Stored, load, name_of, parse_name
-    from fairlead_build.enginestore import push as send_on
+    from fairlead_build.cache.store import Cache
+    from fairlead_build.distribution.source import source_of
+    from fairlead_build.engines.socket import connected
+    from fairlead_build.engines.store import SCHEME, Stored, load, name_of, parse_name
+    from fairlead_build.engines.store import push as send_on
     from fairlead_build.registry.reference import parse_reference
-    from fairlead_build.registry.source import source_of
-    from fairlead_build.store import Cache
 
     if (send and not text.startswith("docker://")) or insecure:
         raise _no_engine_use(image, text, insecure)

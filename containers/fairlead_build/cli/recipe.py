@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fairlead.base.errors import FairleadError
 from fairlead.cli.screen import (
     human_bytes,
     json_option,
@@ -17,12 +18,11 @@ from fairlead.cli.screen import (
     show_schema,
     table,
 )
-from fairlead.findings import FairleadError
-from fairlead_build import recipe as recipes
 from fairlead_build.cli.importing import import_
 from fairlead_build.cli.render import render
-from fairlead_build.lock import Lock, Package, load_lock, why_unlocked
-from fairlead_build.ownwheel import runtime_requirements
+from fairlead_build.recipe import load as recipes
+from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
+from fairlead_build.tree.wheel import runtime_requirements
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -181,7 +181,7 @@ def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
     fairlead recipe new my-image
     fairlead recipe new recipes/hep --from tensorflow
     """
-    from fairlead_build import newrecipe
+    from fairlead_build.recipe import new as newrecipe
 
     made = newrecipe.plan(name, parent)
     path = made.folder / "recipe.toml"
@@ -211,7 +211,7 @@ def schema(output: Path | None, as_json: bool) -> None:
     \b
     fairlead recipe schema -o recipe.schema.json
     """
-    from fairlead_build import recipeschema
+    from fairlead_build.recipe import schema as recipeschema
 
     show_schema("recipe-schema", recipeschema.text(), output, as_json)
 
@@ -255,9 +255,9 @@ def lock_command(
         return _lock_tools(name, dry_run, as_json)
     if name is None:
         raise click.UsageError("Missing argument 'RECIPE'.")
-    from fairlead_build.lock import inputs_of
-    from fairlead_build.resolve import check_upgrade, lock_recipe
-    from fairlead_build.store import Cache
+    from fairlead_build.cache.store import Cache
+    from fairlead_build.recipe.lock import inputs_of
+    from fairlead_build.resolving import check_upgrade, lock_recipe
 
     loaded = recipes.load_recipe(name)
     if dry_run:
@@ -299,20 +299,20 @@ def lock_command(
 
 
 def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
-    from fairlead_build import tooltree
-    from fairlead_build.lock import write_lock
-    from fairlead_build.store import Cache
+    from fairlead_build.cache.store import Cache
+    from fairlead_build.recipe.lock import write_lock
+    from fairlead_build.tools import tool_tree
 
     if name is None:
-        path, told = tooltree.LOCK, tooltree.tool_lock().packages
-        before = after = tooltree.versions()
+        path, told = tool_tree.LOCK, tool_tree.tool_lock().packages
+        before = after = tool_tree.versions()
         if not dry_run:
-            tooltree.relock(progress(as_json), Cache.default())
-            after = tooltree.versions()
+            tool_tree.relock(progress(as_json), Cache.default())
+            after = tool_tree.versions()
     else:
         loaded = recipes.load_recipe(name)
         path, lock = loaded.lock_path, _lock_of(loaded)
-        before, after = dict(lock.tools), tooltree.versions(lock.architecture)
+        before, after = dict(lock.tools), tool_tree.versions(lock.architecture)
         told = tuple(after)
         if not dry_run:
             write_lock(lock.model_copy(update={"tools": after}), path)
@@ -349,7 +349,7 @@ def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
 
 def _packages(loaded: recipes.LoadedRecipe) -> list[Package]:
     """The packages of the lock as it is, stale or not; none when it cannot be read."""
-    from fairlead.tomlfile import load
+    from fairlead.base.toml import load
 
     try:
         old = load(loaded.lock_path, Lock, "fairlead recipe lock")

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from fairlead_build.importing.ledger import Ledger
 from fairlead_build.importing.located import Located, of_lines, split_lines
 from fairlead_build.importing.shell import Command, Word, assignments, commands
-from fairlead_build.inherit import project
+from fairlead_build.recipe.inherit import project
 
 _NOT_TAKEN_APART = "take it apart by hand, or make its result a [[source]] with `run`"
 _SOURCE = "make it a [[source]] with `run`, or put its result in [files]"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
-from fairlead.paths import atomic_folder
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.paths import atomic_folder
+from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.importing import containerfile, definition, images
 from fairlead_build.importing.ledger import Ledger, Loss, plain_name
 from fairlead_build.importing.located import of_lines, split_lines
-from fairlead_build.recipe import load_recipe
-from fairlead_build.store import scratch_parent, workspace
+from fairlead_build.recipe.load import load_recipe
 
 LOSSES = "not-carried.md"
 _GENERIC = ("containerfile", "dockerfile", "singularity", "singularity.def", "apptainer.def")

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairlead_build.importing.ledger import Ledger
 from fairlead_build.importing.located import Located
-from fairlead_build.recipechecks import SUITE_PYTHON
-from fairlead_build.recipemodel import ImageReference
+from fairlead_build.recipe.checks import SUITE_PYTHON
+from fairlead_build.recipe.model import ImageReference
 
 _REFERENCE: TypeAdapter[str] = TypeAdapter(ImageReference)
 _SUITES = {

@@ -10,11 +10,11 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import TypeAdapter, ValidationError
 
-from fairlead.findings import Finding, Severity
+from fairlead.base.errors import Finding, Severity
 from fairlead_build.importing.located import Located
-from fairlead_build.inherit import project
-from fairlead_build.recipechecks import OWN_VARIABLES, bad_target
-from fairlead_build.recipemodel import AptName, OneLine, Variable
+from fairlead_build.recipe.checks import OWN_VARIABLES, bad_target
+from fairlead_build.recipe.inherit import project
+from fairlead_build.recipe.model import AptName, OneLine, Variable
 
 _APT: TypeAdapter[str] = TypeAdapter(AptName)
 _VARIABLE: TypeAdapter[str] = TypeAdapter(Variable)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.findings import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.reference import HUB, Reference
 
 _TOKEN_USER = "<token>"  # what helpers say instead of a name when the secret is a token

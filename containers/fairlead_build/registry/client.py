@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
 
-from fairlead.findings import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.manifest import (
     INDEXES,
     MANIFESTS,

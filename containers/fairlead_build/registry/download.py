@@ -16,11 +16,11 @@ from typing import IO
 
 import requests
 
-from fairlead.findings import FairleadError, fail
-from fairlead.progress import Progress
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.progress import Progress
+from fairlead_build.cache.store import Cache
 from fairlead_build.registry.client import Advance, Client, wrong_digest
 from fairlead_build.registry.manifest import Descriptor
-from fairlead_build.store import Cache
 
 _CHUNK = 4 << 20
 

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.progress import Progress
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.progress import Progress
+from fairlead_build.cache.store import Cache, need_space
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download
 from fairlead_build.registry.manifest import (
@@ -23,8 +24,7 @@ from fairlead_build.registry.manifest import (
     read_document,
 )
 from fairlead_build.registry.problems import plain
-from fairlead_build.store import Cache, need_space
-from fairlead_build.tools import architecture
+from fairlead_build.tools.versions import architecture
 
 _DEEPEST = 3  # indexes within indexes; one is usual
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead_build.registry.reference import is_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import requests
 
-from fairlead.findings import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 _LONGEST = 300
 

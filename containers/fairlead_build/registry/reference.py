@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, fail
 
 SCHEMES = ("docker", "oras")
 HUB = "docker.io"

@@ -24,7 +24,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 import fairlead
-from fairlead.findings import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.auth import Credential, find_credential
 from fairlead_build.registry.challenge import Challenge, read_challenges
 from fairlead_build.registry.problems import (

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead import unpacked
+from fairlead.base.errors import ExitCode
+from fairlead.base.paths import cache_dir
+from fairlead.base.serde import to_json
 from fairlead.cli import options
-from fairlead.cli.benchpeers import peers
-from fairlead.cli.benchshared import (
+from fairlead.cli.bench_peers import peers
+from fairlead.cli.bench_shared import (
     between,
     dry_run_option,
     fresh,
@@ -28,14 +30,12 @@ from fairlead.cli.benchshared import (
 )
 from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead.cli.within import within
-from fairlead.findings import ExitCode
-from fairlead.launcher.request import Asked
-from fairlead.paths import cache_dir
-from fairlead.serial import to_json
-from fairlead.session import prepare, refuse
+from fairlead.launch import unpack
+from fairlead.launch.request import Asked
+from fairlead.session.session import prepare, refuse
 
 if TYPE_CHECKING:
-    from fairlead.bench.model import CollectivesBench
+    from fairlead.perf.bench.model import CollectivesBench
 
 COLLECTIVES_EPILOG = """\b
 Examples:
@@ -112,11 +112,11 @@ def collectives(
     The launch is planned, checked and proved as by `fairlead run`. Every answer is checked. Without IMAGE,
     `mpi-base` is taken.
     """
-    from fairlead.bench import collectives as messages
-    from fairlead.bench.model import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
-    from fairlead.report.pages import require_tools
-    from fairlead.train.session_runner import runner
-    from fairlead.validate import documents, sweeps
+    from fairlead.ml.train.session_runner import runner
+    from fairlead.perf.bench import collectives as messages
+    from fairlead.perf.bench.model import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
+    from fairlead.perf.report.pages import require_tools
+    from fairlead.perf.validate import documents, sweeps
 
     output, bars = output.absolute(), progress(as_json)
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
@@ -134,7 +134,7 @@ def collectives(
         return told_plan("bench-collectives", [prepared], steps, as_json)
     begun, clock, busy = now(), time.monotonic(), load()
     output.mkdir(parents=True, exist_ok=True)
-    unpacked.ensure(prepared.plan, cache_dir(), bars)
+    unpack.ensure(prepared.plan, cache_dir(), bars)
     launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, watchdog)
     settings = sweeps.Settings(
         "", sizes=sizes, through=("mpi", "comm"), repeats=repeats, limit_s=limit
@@ -165,7 +165,7 @@ def collectives(
 
 def collectives_text(result: CollectivesBench) -> str:
     """A line a size and operation: plain MPI, `fairlead.comm`, and how many times as long it takes."""
-    from fairlead.report.words import amount, size
+    from fairlead.perf.report.words import amount, size
 
     by_point = {(r.operation, r.ranks, r.bytes, r.through): r for r in result.rows}
     lines = []

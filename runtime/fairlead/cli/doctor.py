@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 
 import click
 
+from fairlead.base.errors import ExitCode, Finding, Severity
+from fairlead.base.suggest import suggest
+from fairlead.base.system import Machine
 from fairlead.cli.screen import finding_lines, json_option, plain, print_json, progress
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import examine, mend
-from fairlead.doctor.hostmpi_install import install_wheel_mpi
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.doctor.registry import CHECKS
-from fairlead.doctor.world import Machine
-from fairlead.findings import ExitCode, Finding, Severity
-from fairlead.suggest import suggest
 
 _WIDEST = max(len(check.name) for check in CHECKS)
 _LABELS = {

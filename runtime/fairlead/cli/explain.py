@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import click
 
-from fairlead import launch as launching
+from fairlead.base.errors import FairleadError
+from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.cli.staging import Staging, stage_options
 from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
-from fairlead.findings import FairleadError
-from fairlead.launcher.allocation import find as find_allocation
-from fairlead.launcher.request import Asked
-from fairlead.launcher.request import shape as make_shape
-from fairlead.serial import to_json
-from fairlead.session import prepare
+from fairlead.launch import launch as launching
+from fairlead.launch.request import Asked
+from fairlead.launch.request import shape as make_shape
+from fairlead.schedulers.allocation import find as find_allocation
+from fairlead.session.session import prepare
+from fairlead.swap.why_not import why_not as reasons
 from fairlead.transfer import job as staged
-from fairlead.whynot import why_not as reasons
 
 EPILOG = """\b
 Examples:

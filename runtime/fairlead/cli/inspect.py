@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import click
 
+from fairlead.base.serde import to_json
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
-from fairlead.contents import materials_of, packages_of, tree_of
-from fairlead.facts import Elf
-from fairlead.frameworks import frameworks
-from fairlead.image import Image, open_image
-from fairlead.mpistandard import standard_floor
-from fairlead.serial import to_json
+from fairlead.elf.facts import Elf
+from fairlead.elf.mpi_standard import standard_floor
+from fairlead.image.frameworks import frameworks
+from fairlead.image.open import Image, open_image
+from fairlead.image.sbom_reader import materials_of, packages_of, tree_of
 
 EPILOG = """\b
 Examples:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from fairlead import keys
 from fairlead.cli.passphrase import passphrase
 from fairlead.cli.screen import json_option, print_json, table
+from fairlead.image import keys
 
 EPILOG = """\b
 Examples:

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from fairlead import __version__
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, fail
 
 # name -> (module:command, section, one line). The line is repeated here, so that `--help` loads
 # nothing; a test keeps it equal to the command's own.
@@ -123,7 +123,7 @@ class Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            from fairlead.suggest import suggest
+            from fairlead.base.suggest import suggest
 
             raise click.UsageError(f"no verb `{args[0]}`. {suggest(args[0], VERBS)}", ctx) from None
 
@@ -248,7 +248,7 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
         check="system",
     )
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        from fairlead.paths import cache_dir
+        from fairlead.base.paths import cache_dir
 
         refused = fail(
             "no space left",

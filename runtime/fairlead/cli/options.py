@@ -12,11 +12,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from fairlead.gradients import NAMES, asked_for
-from fairlead.launcher.model import BINDINGS, Shape
-from fairlead.launcher.request import Asked
-from fairlead.plan import Bind, Request
-from fairlead.session import Choices
+from fairlead.launch.request import Asked
+from fairlead.launchers.model import BINDINGS, Shape
+from fairlead.session.gradients import NAMES, asked_for
+from fairlead.session.session import Choices
+from fairlead.swap.plan import Bind, Request
 
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.findings import ExitCode, fail
+from fairlead.base.errors import ExitCode, fail
 
 
 def passphrase(key: Path, new: bool = False) -> bytes:

@@ -6,10 +6,10 @@ import time
 
 import click
 
+from fairlead.base.errors import ExitCode
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
-from fairlead.findings import ExitCode
-from fairlead.session import prepare
+from fairlead.session.session import prepare
 
 EPILOG = """\b
 Examples:

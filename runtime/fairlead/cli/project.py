@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.base.errors import fail
+from fairlead.base.serde import to_json
 from fairlead.cli.screen import columns, json_option, print_json, table, wrap
-from fairlead.findings import fail
-from fairlead.serial import to_json
 
 if TYPE_CHECKING:
-    from fairlead.projection import Band, Network, Point
+    from fairlead.perf.projection import Band, Network, Point
 
 EPILOG = """\b
 Examples:
@@ -26,7 +26,7 @@ Examples:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ABOVE_0 = click.FloatRange(0, min_open=True)
 _COUNT = click.IntRange(1)
-# As fairlead.costmodel.Algorithm; `--help` must not load NumPy.
+# As fairlead.perf.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
 
 
@@ -117,8 +117,8 @@ def project(
     validation's rates. Every number comes with the range in which it lies with 95 %.
     """  # fmt: skip
     _need_numpy()
-    from fairlead import projection as model_of
-    from fairlead.costmodel import Algorithm
+    from fairlead.perf import projection as model_of
+    from fairlead.perf.cost_model import Algorithm
 
     if fabric and site:
         raise click.UsageError("--fabric and --site both name the network")
@@ -189,7 +189,7 @@ def _need_numpy() -> None:
 
 
 def _network(fabric: str | None, site: str | None, cards: int) -> Network | None:
-    from fairlead.projection import network, of_site
+    from fairlead.perf.projection import network, of_site
     from fairlead.site import load_site
 
     if site:

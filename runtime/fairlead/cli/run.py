@@ -9,24 +9,24 @@ from typing import Any
 
 import click
 
-from fairlead import launch as launching
-from fairlead import native, unpacked
-from fairlead import stage as staging
+from fairlead import native
+from fairlead.base.errors import ExitCode, Finding, Severity
+from fairlead.base.paths import cache_dir
+from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
 from fairlead.cli.within import within
-from fairlead.findings import ExitCode, Finding, Severity
-from fairlead.launcher import allocate
-from fairlead.launcher.request import Asked
-from fairlead.paths import cache_dir
-from fairlead.plan import Bind
-from fairlead.proof import Proof
-from fairlead.serial import to_json
-from fairlead.session import Launched, Prepared, launch_proved, prepare, refuse
+from fairlead.launch import allocate, unpack
+from fairlead.launch import launch as launching
+from fairlead.launch.request import Asked
+from fairlead.proof.preload import asked, unproved
+from fairlead.proof.verdict import Proof
+from fairlead.session.session import Launched, Prepared, launch_proved, prepare, refuse
+from fairlead.swap import staging
+from fairlead.swap.plan import Bind
 from fairlead.transfer.job import Wish, shell
-from fairlead.witness import asked, unproved
 
 EPILOG = """\b
 Examples:
@@ -196,7 +196,7 @@ def _dry_run(
 ) -> int:
     # The line must work when it is pasted, so what it binds is made now.
     plan, cache = prepared.plan, cache_dir()
-    unpacked.ensure(plan, cache, progress(as_json), binds)
+    unpack.ensure(plan, cache, progress(as_json), binds)
     if plan.witness:
         native.ensure_witness(cache)
     staging.ensure(plan, cache)

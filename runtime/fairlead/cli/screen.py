@@ -18,9 +18,9 @@ from typing import Any
 
 import click
 
-from fairlead.findings import FairleadError, Finding, Severity, fail
-from fairlead.paths import atomic_write
-from fairlead.progress import Progress, Stage
+from fairlead.base.errors import FairleadError, Finding, Severity, fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.progress import Progress, Stage
 
 SCHEMA_VERSION = 1
 

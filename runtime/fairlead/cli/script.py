@@ -10,23 +10,24 @@ from pathlib import Path
 
 import click
 
-from fairlead import launch as launching
 from fairlead import native
 from fairlead import site as sites
-from fairlead import stage as staging
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.cli import options
 from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.cli.staging import Staging, space_lines, stage_options
-from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.jobscript import model, render
-from fairlead.launcher.model import Shape
-from fairlead.launcher.request import Asked
-from fairlead.launcher.request import shape as make_shape
-from fairlead.paths import atomic_write, cache_dir
-from fairlead.session import prepare, refuse
+from fairlead.launch import launch as launching
+from fairlead.launch.request import Asked
+from fairlead.launch.request import shape as make_shape
+from fairlead.launchers.model import Shape
+from fairlead.proof.preload import asked as asked_of_witness
+from fairlead.schedulers import model
+from fairlead.schedulers import script as render
+from fairlead.session.session import prepare, refuse
 from fairlead.site.model import Site
+from fairlead.swap import staging
 from fairlead.transfer import datawarp
-from fairlead.witness import asked as asked_of_witness
 
 EPILOG = """\b
 Examples:

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
+from fairlead.base.errors import Finding, Severity
+from fairlead.base.serde import to_json
 from fairlead.cli.screen import finding_lines, table
-from fairlead.findings import Finding, Severity
-from fairlead.gradients import CommChoice
-from fairlead.layout import Line
-from fairlead.plan import Plan
-from fairlead.proof import Proof, RankProof
-from fairlead.serial import to_json
-from fairlead.session import Prepared
-from fairlead.signature import Verified
+from fairlead.image.signature import Verified
+from fairlead.proof.verdict import Proof, RankProof
+from fairlead.session.gradients import CommChoice
+from fairlead.session.session import Prepared
+from fairlead.swap.layout import Line
+from fairlead.swap.plan import Plan
 
 _MANY = 32  # ranks that a screen has room for
 _TITLES = {

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from fairlead import keys, signature
+from fairlead.base.serde import to_json
 from fairlead.cli.passphrase import passphrase
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress
-from fairlead.serial import to_json
+from fairlead.image import keys, signature
 
 EPILOG = """\b
 Examples:

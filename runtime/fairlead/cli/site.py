@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from fairlead import capture as captures
 from fairlead import site as sites
-from fairlead.cli import sitedetect
+from fairlead.base.serde import to_json
+from fairlead.cli import site_detect
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import (
     columns,
@@ -21,8 +21,8 @@ from fairlead.cli.screen import (
     show_schema,
     table,
 )
-from fairlead.cli.siteshow import profile_lines
-from fairlead.serial import to_json
+from fairlead.cli.site_show import profile_lines
+from fairlead.detect import capture as captures
 from fairlead.site import Status
 
 
@@ -130,11 +130,11 @@ def new_profile(
     fairlead site new mycluster --extends infiniband
     fairlead site new perlmutter                      amend one that there is
     """
-    from fairlead.site import newsite
+    from fairlead.site import new
 
-    made = newsite.plan(name, parent, output)
+    made = new.plan(name, parent, output)
     if not dry_run:
-        newsite.write(made)
+        new.write(made)
     if as_json:
         print_json("site-new", {"path": str(made.path), "text": made.text, "written": not dry_run})
     elif dry_run:
@@ -212,5 +212,5 @@ def capture_site(
         click.echo(f"  {line}", err=True)
 
 
-for command in (sitedetect.detect_site, sitedetect.why_not_site, sitedetect.check_site):
+for command in (site_detect.detect_site, site_detect.why_not_site, site_detect.check_site):
     site.add_command(command)

@@ -13,16 +13,16 @@ from typing import Any
 
 import click
 
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Silent
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings, progress
-from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.launch import new_run_folder
-from fairlead.launcher import registry as launchers
-from fairlead.launcher.allocation import find as find_allocation
-from fairlead.paths import cache_dir
-from fairlead.plan import Plan
-from fairlead.progress import Silent
+from fairlead.launch.launch import new_run_folder
+from fairlead.launchers import registry as launchers
+from fairlead.schedulers.allocation import find as find_allocation
 from fairlead.site.model import Site
+from fairlead.swap.plan import Plan
 from fairlead.transfer import datawarp
 from fairlead.transfer.job import Stage, Wish, staged
 from fairlead.transfer.model import MOUNT, InItem, Links, OutItem

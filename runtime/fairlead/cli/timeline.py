@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from fairlead.base.errors import Severity
 from fairlead.cli.screen import print_findings
-from fairlead.findings import Severity
-from fairlead.recorder import Recorder
+from fairlead.session.recorder import Recorder
 
 timeline_option = click.option(
     "--timeline",

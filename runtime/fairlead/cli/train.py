@@ -10,19 +10,19 @@ from typing import Any
 
 import click
 
-from fairlead import unpacked
+from fairlead.base.errors import ExitCode, Severity, fail
+from fairlead.base.paths import cache_dir
+from fairlead.base.serde import to_json
 from fairlead.cli import options
 from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress
-from fairlead.cli.trainauto import run_script
-from fairlead.cli.trainshow import show_plan, summary
+from fairlead.cli.train_auto import run_script
+from fairlead.cli.train_show import show_plan, summary
 from fairlead.cli.within import within
-from fairlead.findings import ExitCode, Severity, fail
-from fairlead.launcher.request import Asked
-from fairlead.paths import cache_dir
-from fairlead.proof import Proof
-from fairlead.serial import to_json
-from fairlead.session import Prepared, prepare, refuse
+from fairlead.launch import unpack
+from fairlead.launch.request import Asked
+from fairlead.proof.verdict import Proof
+from fairlead.session.session import Prepared, prepare, refuse
 
 EPILOG = """\b
 Examples:
@@ -189,16 +189,16 @@ def train(
         ranks = DEFAULT_RANKS
     if auto is not None:
         return run_script(auto, ((model,) if model else ()) + arguments, ranks, image)
-    from fairlead.models import registry
+    from fairlead.ml.models import registry
 
     if backend == "torch" and not options.is_given(click.get_current_context(), "image"):
         image = _IMAGES[backend]
     task = registry.find(" ".join(filter(None, [model, *arguments])))
-    from fairlead.report import require_tools, write_report
-    from fairlead.report.compose import compose
-    from fairlead.train.host import train as train_model
-    from fairlead.train.options import TrainOptions
-    from fairlead.train.session_runner import runner
+    from fairlead.ml.train.host import train as train_model
+    from fairlead.ml.train.options import TrainOptions
+    from fairlead.ml.train.session_runner import runner
+    from fairlead.perf.report import require_tools, write_report
+    from fairlead.perf.report.compose import compose
 
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
     ranks = shape.ranks
@@ -236,7 +236,7 @@ def train(
     if dry_run:
         return show_plan(prepared, settings, as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
-    unpacked.ensure(prepared.plan, cache_dir(), bars)
+    unpack.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
     launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog, recorder)
     result = train_model(launch_by_plan, settings, bars)

@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead import unpacked
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.serde import to_json
+from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
 from fairlead.cli import timeline as timelines
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
 from fairlead.cli.within import within
-from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
-from fairlead.launcher.request import Asked
-from fairlead.models import registry
-from fairlead.paths import atomic_write, cache_dir
-from fairlead.proof import Proof
-from fairlead.serial import to_json
-from fairlead.session import Prepared, prepare, refuse
-from fairlead.suggest import suggest
+from fairlead.launch import unpack
+from fairlead.launch.request import Asked
+from fairlead.ml.models import registry
+from fairlead.proof.verdict import Proof
+from fairlead.session.session import Prepared, prepare, refuse
 
 # A report is mostly far below 1 MB; what ranks write of their progress comes to it.
 _REPORT_BYTES = 2 << 20
 
 if TYPE_CHECKING:
-    from fairlead.projection.runs import SmallRun
-    from fairlead.train.host import Runner
-    from fairlead.validate.model import Validation, Way
-    from fairlead.validate.steps import Seen, Wish
+    from fairlead.ml.train.host import Runner
+    from fairlead.perf.projection.runs import SmallRun
+    from fairlead.perf.validate.model import Validation, Way
+    from fairlead.perf.validate.steps import Seen, Wish
 
 EPILOG = """\b
 Examples:
@@ -160,12 +160,12 @@ def validate(
     training of the bundled models at each count of ranks. Each line is held against this site's
     references, or what the hardware allows, or the same without a container.
     """
-    from fairlead.report.pages import require_tools
-    from fairlead.train.session_runner import runner
-    from fairlead.validate import chain, here
-    from fairlead.validate import native as natively
-    from fairlead.validate.model import Way
-    from fairlead.validate.steps import Seen, Wish
+    from fairlead.ml.train.session_runner import runner
+    from fairlead.perf.report.pages import require_tools
+    from fairlead.perf.validate import environment, pipeline
+    from fairlead.perf.validate import native as natively
+    from fairlead.perf.validate.model import Way
+    from fairlead.perf.validate.steps import Seen, Wish
 
     output = output.absolute()
     wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
@@ -204,11 +204,11 @@ def validate(
     if dry_run:
         return _dry_run(prepared, wish, native, as_json)
     _room(output)
-    unpacked.ensure(prepared.plan, cache_dir(), bars)
+    unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock, load = (
         datetime.datetime.now(datetime.UTC).astimezone(),
         time.monotonic(),
-        here.load(),
+        environment.load(),
     )
     with bars.stage("doctor") as stage:
         ill = _doctor()
@@ -221,7 +221,7 @@ def validate(
     seen = Seen()
     if native is not None and host is not None:
         ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
-    chain.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
+    pipeline.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
     result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
     code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)
     if seen.stopped:
@@ -275,7 +275,7 @@ def _room(output: Path) -> None:
 
 def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
     """A file a model, from which `fairlead project` tells of more nodes."""
-    from fairlead.projection.runs import small_runs_json
+    from fairlead.perf.projection.runs import small_runs_json
 
     for model, found in runs.items():
         with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
@@ -284,9 +284,9 @@ def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
 
 def _doctor() -> list[Finding]:
     """What doctor finds to be mended."""
+    from fairlead.base.system import Machine
     from fairlead.doctor.fix import examine
     from fairlead.doctor.registry import CHECKS
-    from fairlead.doctor.world import Machine
 
     bad = (Severity.WARNING, Severity.ERROR)
     return [d.finding for d in examine(Machine(), CHECKS) if d.finding.severity in bad]
@@ -297,10 +297,10 @@ def _judged(
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
-    from fairlead.report.compose import facts
-    from fairlead.validate import bounds, faults, history, links, proved, reference, verdict
-    from fairlead.validate.evidence import Evidence
-    from fairlead.validate.model import Machine, Validation
+    from fairlead.perf.report.compose import facts
+    from fairlead.perf.validate import bounds, faults, history, links, proved, reference, verdict
+    from fairlead.perf.validate.evidence import Evidence
+    from fairlead.perf.validate.model import Machine, Validation
 
     plan, site = prepared.plan, prepared.plan.site
     known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
@@ -351,8 +351,8 @@ def _told(
     crowded: bool, slow: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Keeps, writes and shows what came out; the exit code. What can be written nowhere is shown all the same."""
-    from fairlead.report.validation import write_validation
-    from fairlead.validate import history, reference, verdict
+    from fairlead.perf.report.validation import write_validation
+    from fairlead.perf.validate import history, reference, verdict
 
     refused: list[Finding] = []
     kept: Path | None = None
@@ -418,9 +418,9 @@ def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
 
 def _table(result: Validation) -> str:
     """A line for each kind of measurement and way, then those that are slow or wrong, each with its reason."""
-    from fairlead.report.words import amount, label, name_of
-    from fairlead.validate.model import State
-    from fairlead.validate.stats import summarize
+    from fairlead.perf.report.words import amount, label, name_of
+    from fairlead.perf.validate.model import State
+    from fairlead.perf.validate.stats import summarize
 
     states = tuple(State)
     groups: dict[tuple[str, str], Counter[State]] = {}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from fairlead import keys, signature
 from fairlead.cli import show
 from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.image import keys, signature
 
 EPILOG = """\b
 Examples:

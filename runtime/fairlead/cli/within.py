@@ -8,15 +8,15 @@ import sys
 from dataclasses import replace
 
 from fairlead import site as sites
-from fairlead.capture import is_capture
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import say
-from fairlead.launcher import allocate
-from fairlead.launcher.allocation import Allocation
-from fairlead.launcher.allocation import find as find_allocation
-from fairlead.launcher.model import Shape
-from fairlead.launcher.request import Asked, on_this_machine
-from fairlead.launcher.request import shape as make_shape
+from fairlead.detect.capture import is_capture
+from fairlead.launch import allocate
+from fairlead.launch.request import Asked, on_this_machine
+from fairlead.launch.request import shape as make_shape
+from fairlead.launchers.model import Shape
+from fairlead.schedulers.allocation import Allocation
+from fairlead.schedulers.allocation import find as find_allocation
 
 
 def within(

@@ -11,8 +11,8 @@
     comm.finalize()
 
 The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds
-what they do, :mod:`fairlead.comm.native` the core that carries the bytes,
-:mod:`fairlead.comm.backend` the reference by mpi4py, and :mod:`fairlead.comm.choose` which of
+what they do, :mod:`fairlead.comm.backends.native` the core that carries the bytes,
+:mod:`fairlead.comm.backends.model` the reference by mpi4py, and :mod:`fairlead.comm.choose` which of
 these or of others' libraries is taken. Only the standard library, NumPy and mpi4py are imported,
 mpi4py not before :func:`init`; what another backend needs, where it is chosen.
 
@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fairlead.base.errors import fail
 from fairlead.comm.choose import connected
 from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings
-from fairlead.findings import fail
 
 if TYPE_CHECKING:
-    from fairlead.spans import span
+    from fairlead.trace.spans import span
 
 __all__ = [
     "BufferMatch",
@@ -59,7 +59,7 @@ _finalized = False
 def __getattr__(name: str) -> Any:
     if name != "span":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fairlead.spans import span  # a file that most runs at 10,000 ranks need not open
+    from fairlead.trace.spans import span  # a file that most runs at 10,000 ranks need not open
 
     return span
 

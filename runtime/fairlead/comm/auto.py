@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from fairlead import comm
-from fairlead.findings import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 # Callbacks of Keras that write files.
 _WRITERS = (

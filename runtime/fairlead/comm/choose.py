@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.comm import alike
-from fairlead.comm.backend import Backend, connect
+from fairlead.base.comm_names import BACKENDS, PLUGIN, UNORDERED, VARIABLE, is_ordered, unknown
+from fairlead.base.errors import fail
+from fairlead.comm import consistency
+from fairlead.comm.backends.model import Backend, connect
 from fairlead.comm.core import Comm
-from fairlead.commnames import BACKENDS, PLUGIN, UNORDERED, VARIABLE, is_ordered, unknown
-from fairlead.findings import fail
 
 
 def connected(environ: Mapping[str, str] = os.environ) -> Comm:
@@ -35,7 +35,7 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
         raise unknown(wanted, f"{VARIABLE}={wanted}", f"unset {VARIABLE}, or set it to one of them")
     begun = time.monotonic_ns()
     backend = connect(environ)
-    alike.check(backend, environ)
+    consistency.check(backend, environ)
     if wanted == "nccl":
         _require_torch(backend)
     if not environ.get("FAIRLEAD_COMM_TIMELINE"):
@@ -60,11 +60,11 @@ def _over(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
     if wanted == "mpi4py" or (alone and wanted != "native"):
         return Comm(backend)
     if wanted == "horovod":
-        from fairlead.comm.horovod import Horovod
+        from fairlead.comm.backends.horovod import Horovod
 
         return _by_carrier(wanted, backend, lambda: Horovod(backend), environ)
     if wanted == "dl_comm":
-        from fairlead.comm.dlcomm import DlComm
+        from fairlead.comm.backends.dl_comm import DlComm
 
         folder = environ.get(PLUGIN, "")
         return _by_carrier(wanted, backend, lambda: DlComm(backend, folder), environ)
@@ -77,7 +77,7 @@ def _by_carrier(
     wanted: str, backend: Backend, start: Callable[[], Any], environ: Mapping[str, str]
 ) -> Comm:
     """Others may wait in the library's start for a rank that has none; its exception ends them all."""
-    from fairlead.comm.carried import Carried, CarriedComm
+    from fairlead.comm.external_backend import Carried, CarriedComm
 
     try:
         if is_ordered(environ):
@@ -115,7 +115,7 @@ def _require_torch(backend: Backend) -> None:
 
 
 def _native(wanted: str, backend: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.native import NativeComm, library_path
+    from fairlead.comm.backends.native import NativeComm, library_path
 
     path, why = library_path(environ)
     # One rank without the core, and the others would wait for it in the core's own start.

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm, Pending
-from fairlead.findings import fail
 
 MOST_MOMENTUM = 0.95
 _DIVERGED = 3.0  # times the least loss so far

@@ -27,9 +27,10 @@ import keras
 import numpy as np
 
 from fairlead import comm
-from fairlead.comm import fronts, rank, size
+from fairlead.base.errors import fail
+from fairlead.comm import rank, size
 from fairlead.comm.core import Array, Comm, Pending
-from fairlead.findings import fail
+from fairlead.comm.frameworks import common
 
 __all__ = [
     "AverageMetrics",
@@ -72,7 +73,7 @@ def DistributedOptimizer(optimizer: Any, team: Comm | None = None) -> Any:
             disagree on number, shape or dtype of the gradients, or on their number of steps.
     """
     _backend()
-    fronts.end_together()
+    common.end_together()
     if not hasattr(optimizer, _MARK):
         _Averaging(optimizer, team).attach()
     return optimizer
@@ -153,9 +154,9 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     variables = [*model.weights, *optimizer.variables]
-    values = fronts.broadcast(ranks, _arrays(variables), _names(variables), root)
+    values = common.broadcast(ranks, _arrays(variables), _names(variables), root)
     _assign(variables, values)
-    fronts.require_equal(ranks, _arrays(variables), _names(variables), "after the broadcast")
+    common.require_equal(ranks, _arrays(variables), _names(variables), "after the broadcast")
     averaging.ready = True
 
 
@@ -166,7 +167,7 @@ def average_state(model: Any) -> None:
     of these over ranks. What is no float becomes rank 0's.
     """
     variables = model.non_trainable_weights
-    _assign(variables, fronts.mean_state(comm.init(), _arrays(variables), _names(variables)))
+    _assign(variables, common.mean_state(comm.init(), _arrays(variables), _names(variables)))
 
 
 class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
@@ -222,7 +223,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
                 self.model.train_function = partial(self._first_step, step)
         if (timeline := comm.init().timeline) is not None:
             if _backend() == "torch":
-                from fairlead.comm.torchspans import watch
+                from fairlead.comm.frameworks.torch_spans import watch
 
                 watch(comm.init())
             timeline.open_step(comm.init().timings)
@@ -240,7 +241,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
         if self.check:
             variables = [*self.model.weights, *self.model.optimizer.variables]
             when = f"at the end of epoch {epoch + 1}"
-            fronts.require_equal(comm.init(), _arrays(variables), _names(variables), when)
+            common.require_equal(comm.init(), _arrays(variables), _names(variables), when)
 
     def on_train_end(self, logs: Any = None) -> None:
         self._begun = False
@@ -248,7 +249,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
     def _average(self) -> None:
         if not self._averaged:
             self._averaged = True
-            fronts.meet(comm.init())
+            common.meet(comm.init())
             average_state(self.model)
 
     def _first_step(self, step: Callable[[Any], Any], iterator: Any) -> Any:
@@ -269,7 +270,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             ("epochs done before", self._epoch),
         )
         for name, mine in promised:
-            table = fronts.of_each_rank(ranks, mine)
+            table = common.of_each_rank(ranks, mine)
             known = [value for value in table if value or name == "epochs done before"]
             if len(set(known)) > 1:
                 raise fail(
@@ -278,7 +279,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
                     why="; ".join(
                         f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)
                     ),
-                    remedy=fronts.EVEN,
+                    remedy=common.EVEN,
                     check="comm-steps",
                 )
 
@@ -483,9 +484,9 @@ def _average(
                 check="comm-jit",
             )
         like = [v.value for v in variables]
-        fronts.step_averages(ranks)
+        common.step_averages(ranks)
         means = average_tensors(gradients, like, names, ranks, any_values=scaled)
-        fronts.step_made(ranks)
+        common.step_made(ranks)
         return means
     from fairlead.comm.tensorflow import averaged, refuse_xla
 
@@ -522,15 +523,15 @@ def _started(
     def begin(*values: Any) -> Array:
         # TensorFlow takes the inputs back when this returns.
         kept = [np.array(value) for value in values]
-        with fronts.in_words():
+        with common.in_words():
             number = next(numbers)
-            under_way[number] = fronts.started(ranks, kept, there)
+            under_way[number] = common.started(ranks, kept, there)
         return np.array(number, np.int64)
 
     def finish(number: Any) -> list[Array]:
-        with fronts.in_words():
-            means = fronts.waited(under_way.pop(int(number)), there)
-        fronts.step_made(ranks)
+        with common.in_words():
+            means = common.waited(under_way.pop(int(number)), there)
+        common.step_made(ranks)
         return means
 
     number = tf.numpy_function(begin, dense, tf.int64)

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm, narrowed, widened
-from fairlead.findings import fail
 
 
 @dataclass

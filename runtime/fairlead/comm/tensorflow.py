@@ -30,11 +30,12 @@ import numpy as np
 import tensorflow as tf
 
 from fairlead import comm
+from fairlead.base.errors import FairleadError, fail
 from fairlead.comm import delayed as late
-from fairlead.comm import fronts, rank, size
+from fairlead.comm import rank, size
 from fairlead.comm.core import Array, Comm
-from fairlead.comm.tensorflow_op import Carrier, chosen
-from fairlead.findings import FairleadError, fail
+from fairlead.comm.frameworks import common
+from fairlead.comm.frameworks.tensorflow_op import Carrier, chosen
 
 __all__ = [
     "Delayed",
@@ -148,11 +149,11 @@ def broadcast(variables: Any, root: int = 0) -> None:
             afterwards; it is called inside of ``tf.function``.
     """
     ranks, held, names = comm.init(), *_held(variables, "comm.tensorflow.broadcast")
-    values = fronts.broadcast(ranks, [v.numpy() for v in held], names, root)
+    values = common.broadcast(ranks, [v.numpy() for v in held], names, root)
     for variable, value in zip(held, values, strict=True):
         variable.assign(value)
         setattr(variable, _MARK, True)
-    fronts.require_equal(ranks, [v.numpy() for v in held], names, "after the broadcast")
+    common.require_equal(ranks, [v.numpy() for v in held], names, "after the broadcast")
 
 
 @_untouched
@@ -169,7 +170,7 @@ def check_state(variables: Any, when: str = "now") -> None:
     remedy = (
         "call `broadcast` once, before the first step, and change variables alike on every rank"
     )
-    fronts.require_equal(comm.init(), [v.numpy() for v in held], names, when, remedy)
+    common.require_equal(comm.init(), [v.numpy() for v in held], names, when, remedy)
 
 
 @_untouched
@@ -235,7 +236,7 @@ class Delayed:
         self._names = _names(names)
         self._like: Any = None
         self._given: list[Any] = []
-        fronts.end_together()
+        common.end_together()
 
     @property
     def scale(self) -> float:
@@ -270,7 +271,7 @@ class Delayed:
             # The tensors' own memory, which stays as it is while an array holds it.
             ready = self._inner.step([np.asarray(t) for t in wide], float(loss))
         except FairleadError as exc:
-            raise fronts.named(exc, self._names) from None
+            raise common.named(exc, self._names) from None
         return [self._tensors(means) for means in ready]
 
     def flush(self) -> list[Any]:
@@ -316,7 +317,7 @@ def averaged(
         step: these are all gradients of a step; for a timeline.
     """
     refuse_xla(where)
-    fronts.end_together()
+    common.end_together()
     places = [i for i, tensor in enumerate(tensors) if tensor is not None]
     if not places:
         return list(tensors)
@@ -346,21 +347,21 @@ def _means(
             means = op.means(ranks, dense, names, compression, any_values)
             if step and ranks.timeline is not None and not eager:
                 with tf.control_dependencies(means):
-                    tf.numpy_function(lambda: fronts.step_made(ranks), [], [])
+                    tf.numpy_function(lambda: common.step_made(ranks), [], [])
             return means
 
         with tf.device("CPU:0"):
             means = make() if eager else _in_turn(make)
         if step and eager:
-            fronts.step_made(ranks)
+            common.step_made(ranks)
         return means
 
     def run(arrays: list[Array]) -> list[Array]:
-        given = fronts.aggregate(
+        given = common.aggregate(
             ranks, arrays, names, compression=compression, any_values=any_values
         )
         if step:
-            fronts.step_made(ranks)
+            common.step_made(ranks)
         return given
 
     return _by_numpy(run, dense)
@@ -374,7 +375,7 @@ def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any])
 
     def called(*values: Any) -> list[Array]:
         # TensorFlow owns the inputs, and takes over the outputs: both new each time.
-        with fronts.in_words():
+        with common.in_words():
             return run([np.asarray(value) for value in values])
 
     def traced() -> list[Any]:

@@ -1,7 +1,7 @@
 """What Python adds to a timeline: start, steps and their parts, spans, the clocks; and, without the core, the calls.
 
 ``FAIRLEAD_COMM_TIMELINE=FILE`` turns it on. Each rank appends a line an event to its own file beside
-``FILE``, so that what was recorded is there however the rank ends; :mod:`fairlead.trace` reads those files.
+``FILE``, so that what was recorded is there however the rank ends; :mod:`fairlead.trace.document` reads those files.
 Imported only where there is a timeline.
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from fairlead import spans
-from fairlead.comm.backend import Backend
-from fairlead.commnames import TIMELINE, TIMELINE_HOST
-from fairlead.findings import fail
-from fairlead.spans import clock_name
+from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
+from fairlead.base.errors import fail
+from fairlead.comm.backends.model import Backend
+from fairlead.trace import spans
+from fairlead.trace.spans import clock_name
 
 if TYPE_CHECKING:
     from fairlead.comm.core import Timings
@@ -88,7 +88,7 @@ class Timeline:
         args: Mapping[str, Any] = {},
         **more: Any,
     ) -> None:
-        """Records what ``thread`` did; see :class:`fairlead.traceparts.Span`."""
+        """Records what ``thread`` did; see :class:`fairlead.trace.parts.Span`."""
         self._add({
             "thread": thread, "name": name, "kind": kind, "begin": begin, "end": end, "args": dict(args), **more,
         })  # fmt: skip
@@ -184,8 +184,8 @@ class Timeline:
         self._backend.barrier()
 
     def _merge(self) -> None:
-        from fairlead.findings import FairleadError
-        from fairlead.trace import merge
+        from fairlead.base.errors import FairleadError
+        from fairlead.trace.document import merge
 
         try:
             merged = merge(self.file)

@@ -12,7 +12,7 @@ DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.
 while the backward pass still runs.
 
 Tensors of the host go by :meth:`fairlead.comm.Comm.aggregate`, those on GPUs by NCCL
-(:mod:`fairlead.comm.devices`). docs/training.md tells what is averaged when.
+(:mod:`fairlead.comm.backends.nccl`). docs/training.md tells what is averaged when.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import numpy as np
 import torch
 
 from fairlead import comm
-from fairlead.comm import devices, fronts, rank, size
+from fairlead.base.errors import fail
+from fairlead.comm import rank, size
+from fairlead.comm.backends import nccl
 from fairlead.comm.core import BFLOAT16, Array, Comm
-from fairlead.findings import fail
+from fairlead.comm.frameworks import common
 
 __all__ = [
     "DistributedOptimizer",
@@ -72,7 +74,7 @@ def DistributedOptimizer(
     """
     if hasattr(optimizer, _MARK):
         return optimizer
-    fronts.end_together()
+    common.end_together()
     names = {id(parameter): name for name, parameter in named_parameters or ()}
     averaging = _Averaging(optimizer, names)
     setattr(optimizer, _MARK, averaging)
@@ -89,7 +91,7 @@ def DistributedOptimizer(
 def _watch(ranks: Comm) -> None:
     """Steps are shown in their parts where there is a timeline."""
     if ranks.timeline is not None:
-        from fairlead.comm.torchspans import watch
+        from fairlead.comm.frameworks.torch_spans import watch
 
         watch(ranks)
 
@@ -116,11 +118,11 @@ def broadcast_parameters(parameters: Any, root: int = 0) -> None:
     ranks = comm.init()
     host, gpu = _by_place(named)
     arrays = [_array(tensor, name) for name, tensor in host.items()]
-    for array, value in zip(arrays, fronts.broadcast(ranks, arrays, list(host), root), strict=True):
+    for array, value in zip(arrays, common.broadcast(ranks, arrays, list(host), root), strict=True):
         np.copyto(array, value)
     if gpu:
         _group(*_listed(gpu)).broadcast(*_listed(gpu), root)
-    fronts.require_equal(
+    common.require_equal(
         ranks, [_held(t, n) for n, t in named.items()], list(named), "after the broadcast"
     )
 
@@ -133,7 +135,7 @@ def broadcast_optimizer_state(optimizer: Any, root: int = 0) -> None:
     ranks, data = comm.init(), io.BytesIO()
     if ranks.rank == root:
         torch.save(optimizer.state_dict(), data)
-    state = fronts.broadcast_object(ranks, data.getvalue(), root)
+    state = common.broadcast_object(ranks, data.getvalue(), root)
     if ranks.rank != root:
         optimizer.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
 
@@ -147,7 +149,7 @@ def average_buffers(module: Any) -> None:
     host, gpu = _by_place(dict(module.named_buffers()))
     arrays = [_array(tensor, name) for name, tensor in host.items()]
     for array, value in zip(
-        arrays, fronts.mean_state(comm.init(), arrays, list(host)), strict=True
+        arrays, common.mean_state(comm.init(), arrays, list(host)), strict=True
     ):
         np.copyto(array, value)
     if gpu:
@@ -176,7 +178,7 @@ def check_state(module: Any, optimizer: Any = None) -> None:
         named |= {f"optimizer state {index} {k}": v for k, v in state.items() if torch.is_tensor(v)}
     for index, group in enumerate(optimizer.param_groups if optimizer else ()):
         named[f"learning rate of group {index}"] = torch.as_tensor(group["lr"])
-    fronts.require_equal(comm.init(), [_held(t, n) for n, t in named.items()], list(named), "now")
+    common.require_equal(comm.init(), [_held(t, n) for n, t in named.items()], list(named), "now")
 
 
 def ddp_hook(state: Any, bucket: Any) -> Any:
@@ -195,7 +197,7 @@ def ddp_hook(state: Any, bucket: Any) -> Any:
     """
     buffer = bucket.buffer()
     name = f"bucket {bucket.index()}"
-    if devices.on_gpu(buffer):
+    if nccl.on_gpu(buffer):
         return _group([buffer], [name]).start([buffer], [name])
     (mean,) = average_tensors([buffer], [buffer], [name])
     future: Any = torch.futures.Future()
@@ -213,7 +215,7 @@ def init_process_group() -> None:
     Over Gloo, and over NCCL for tensors on GPUs where torch sees some. ``MASTER_ADDR``, ``MASTER_PORT``,
     ``RANK`` and ``WORLD_SIZE`` are set; nothing has to be given to the launcher.
     """
-    devices.init_process_group(comm.init(), devices.usual_library())
+    nccl.init_process_group(comm.init(), nccl.usual_library())
 
 
 def average_tensors(
@@ -240,7 +242,7 @@ def average_tensors(
     """
     fused = _fused(gradients, like, names)
     arrays = [*fused.arrays, fused.present]
-    fronts.aggregate(ranks or comm.init(), arrays, fused.names, arrays, any_values=any_values)
+    common.aggregate(ranks or comm.init(), arrays, fused.names, arrays, any_values=any_values)
     return _unfused(fused, names)
 
 
@@ -249,10 +251,10 @@ def start_tensors(
 ) -> Callable[[], list[Any]]:
     """:func:`average_tensors` in the background: what is returned waits, and gives the tensors."""
     fused = _fused(gradients, like, names)
-    pending = fronts.started(ranks, [*fused.arrays, fused.present], fused.names)
+    pending = common.started(ranks, [*fused.arrays, fused.present], fused.names)
 
     def wait() -> list[Any]:
-        fronts.waited(pending, fused.names)
+        common.waited(pending, fused.names)
         return _unfused(fused, names)
 
     return wait
@@ -283,7 +285,7 @@ def _fused(gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]) 
     ]
     for tensor, name in zip(whole, names, strict=True):
         _require_dense(tensor, name)
-    host = [i for i, tensor in enumerate(whole) if not devices.on_gpu(tensor)]
+    host = [i for i, tensor in enumerate(whole) if not nccl.on_gpu(tensor)]
     arrays = [_gradient(whole[i], names[i]) for i in host]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
     return _Fused(whole, host, arrays, [names[i] for i in host], present)
@@ -294,7 +296,7 @@ def _unfused(fused: _Fused, names: Sequence[str]) -> list[Any]:
     for i, array in zip(fused.host, fused.arrays, strict=True):
         if whole[i].data_ptr() != array.ctypes.data:
             whole[i].copy_(_tensor(array))
-    gpu = [i for i, tensor in enumerate(whole) if devices.on_gpu(tensor)]
+    gpu = [i for i, tensor in enumerate(whole) if nccl.on_gpu(tensor)]
     if gpu:
         there, called = [whole[i] for i in gpu], [names[i] for i in gpu]
         _group(there, called).aggregate(there, called)
@@ -339,7 +341,7 @@ class _Averaging:
         names = [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
         self._compare(parameters, names)
         _watch(comm.init())
-        fronts.step_averages(comm.init())
+        common.step_averages(comm.init())
         gradients = average_tensors(
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
@@ -349,7 +351,7 @@ class _Averaging:
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
         self.averaged = True
-        fronts.step_made(comm.init())
+        common.step_made(comm.init())
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -365,7 +367,7 @@ class _Averaging:
     def _compare(self, parameters: Sequence[Any], names: Sequence[str]) -> None:
         if not self.compared:
             self.compared = True
-            fronts.require_equal(
+            common.require_equal(
                 comm.init(),
                 [_held(p, name) for p, name in zip(parameters, names, strict=True)],
                 names,
@@ -415,7 +417,7 @@ def _tensors(parameters: Any) -> dict[str, Any]:
 
 def _by_place(named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors of the host, and those on a GPU."""
-    gpu = {name: tensor for name, tensor in named.items() if devices.on_gpu(tensor)}
+    gpu = {name: tensor for name, tensor in named.items() if nccl.on_gpu(tensor)}
     return {name: tensor for name, tensor in named.items() if name not in gpu}, gpu
 
 
@@ -423,8 +425,8 @@ def _listed(named: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     return list(named.values()), list(named)
 
 
-def _group(tensors: Sequence[Any], names: Sequence[str]) -> devices.Group:
-    return devices.group_of(comm.init(), tensors, names)
+def _group(tensors: Sequence[Any], names: Sequence[str]) -> nccl.Group:
+    return nccl.group_of(comm.init(), tensors, names)
 
 
 def _tensor(array: Array) -> Any:

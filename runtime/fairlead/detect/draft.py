@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, get_args
 
-from fairlead.detect.match import Detected
 from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+from fairlead.site.match import Detected
 from fairlead.site.model import Site
 from fairlead.site.profile import GUESS, EngineKind, LauncherKind, Pmi, SchedulerKind
 

@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.detect.match import expanded, unset
+from fairlead.base.errors import Severity
+from fairlead.base.system import View
 from fairlead.detect.model import SiteFacts
-from fairlead.doctor.world import View
-from fairlead.findings import Severity
+from fairlead.site.match import expanded, unset
 from fairlead.site.model import Origin, Site, Status
 
 

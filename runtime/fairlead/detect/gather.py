@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from fairlead.detect.ask import PATIENCE_S, at_once
+from fairlead.base.errors import FairleadError
+from fairlead.base.system import Machine, View
+from fairlead.base.timeboxed import PATIENCE_S, at_once
 from fairlead.detect.model import SiteFacts, Unknown
 from fairlead.detect.probes import (
     engines,
@@ -22,8 +24,6 @@ from fairlead.detect.probes import (
     system,
     transports,
 )
-from fairlead.doctor.world import Machine, View
-from fairlead.findings import FairleadError
 
 LIMIT_S = 4.0
 # Reading all that is behind several MPIs for the first time is work, which takes long on a busy machine.

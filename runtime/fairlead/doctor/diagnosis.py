@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.doctor.world import World
-from fairlead.findings import Finding, Severity
-from fairlead.progress import Progress
+from fairlead.base.errors import Finding, Severity
+from fairlead.base.progress import Progress
+from fairlead.base.system import World
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.doctor.process import Ran, run
-from fairlead.engine import registry as engines
-from fairlead.engine.model import Call, Takes
+from fairlead.base.process import Ran, run
+from fairlead.engines import registry as engines
+from fairlead.engines.model import Call, Takes
 
 WORDS = b"fairlead\n" * 4096
 _FOLDERS = ("usr", "etc", "dev", "proc", "sys", "tmp", "root", "home", "var", "var/tmp")

@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from fairlead.doctor import process
+from fairlead.base import process
+from fairlead.base.errors import FairleadError, Finding, Severity, fail
+from fairlead.base.progress import Progress
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, RootFix, ill, note
-from fairlead.doctor.world import World
-from fairlead.findings import FairleadError, Finding, Severity, fail
-from fairlead.progress import Progress
 
 SEVERITIES_TO_MEND = frozenset({Severity.ERROR, Severity.WARNING})
 

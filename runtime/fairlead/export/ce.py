@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from fairlead import __version__
-from fairlead.engine.ce import edf
+from fairlead.engines.ce import edf
 from fairlead.export.model import ExportFile, Facts, unfit
 from fairlead.export.staged import library, script, staged
 

@@ -10,22 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fairlead import capture, hostmpi
-from fairlead import plan as planning
 from fairlead import site as sites
-from fairlead.capture import Capture
-from fairlead.detect.match import why_not
-from fairlead.engine import registry as engines
-from fairlead.engine.model import Engine
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.detect import capture
+from fairlead.detect.capture import Capture
+from fairlead.elf.facts import AbiFamily
+from fairlead.elf.patchelf import find_patchelf
+from fairlead.engines import registry as engines
+from fairlead.engines.model import Engine
 from fairlead.export.model import Facts
-from fairlead.facts import AbiFamily
-from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.hostmpi import HostMpi
-from fairlead.image import Image, open_image
-from fairlead.patchelf import find_patchelf
-from fairlead.plan import Request
-from fairlead.site.here import look
+from fairlead.image.open import Image, open_image
+from fairlead.mpi import host as hostmpi
+from fairlead.mpi.host import HostMpi
+from fairlead.site.match import why_not
 from fairlead.site.model import Site
+from fairlead.site.resolved_paths import look
+from fairlead.swap import plan as planning
+from fairlead.swap.plan import Request
 
 _TOOLS = ("modprobe", "insmod", "cp", "mv", "chmod", "dd", "true", "ldconfig", "ldd", "readelf")
 

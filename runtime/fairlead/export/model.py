@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fairlead.engine.model import Engine
-from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.hostmpi import HostMpi
-from fairlead.image import Image
-from fairlead.launcher.model import Launcher
-from fairlead.site.here import NOTHING, Here
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.engines.model import Engine
+from fairlead.image.open import Image
+from fairlead.launchers.model import Launcher
+from fairlead.mpi.host import HostMpi
 from fairlead.site.model import Site
+from fairlead.site.resolved_paths import NOTHING, Here
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from pathlib import PurePosixPath
 
 from fairlead.export.model import ExportFile, Facts, unfit
 from fairlead.export.staged import Staged, script, staged
-from fairlead.hostmpi import is_binding
-from fairlead.layout import MOUNT
+from fairlead.mpi.host import is_binding
+from fairlead.swap.layout import MOUNT
 
 _PREFIX = "/opt/sarus/default"
 

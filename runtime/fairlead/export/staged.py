@@ -13,18 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from fairlead import __version__, checks
-from fairlead import plan as planning
-from fairlead.elf import newest
-from fairlead.engine.model import Engine
+from fairlead import __version__
+from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
+from fairlead.elf.facts import Elf, ImageFacts
+from fairlead.elf.reader import newest
+from fairlead.engines.model import Engine
 from fairlead.export.model import Facts
-from fairlead.facts import Elf, ImageFacts
-from fairlead.findings import ExitCode, FairleadError, Severity, fail
-from fairlead.hostmpi import HostMpi, needs
-from fairlead.launcher.model import Launcher
-from fairlead.layout import MOUNT, Staging, search_folders
-from fairlead.plan import Plan, Request
-from fairlead.remedy import GlibcWay
+from fairlead.launchers.model import Launcher
+from fairlead.mpi.host import HostMpi, needs
+from fairlead.swap import checks
+from fairlead.swap import plan as planning
+from fairlead.swap.layout import MOUNT, Staging, search_folders
+from fairlead.swap.plan import Plan, Request
+from fairlead.swap.remedies.glibc import GlibcWay
 
 _CACHE = Path("/fairlead-export")  # stands for the cache in the plan; no export shows it
 _ANY = "any image"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_write
 from fairlead.export.model import ExportFile
-from fairlead.findings import ExitCode, fail
-from fairlead.paths import atomic_write
 
 
 def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:

@@ -16,8 +16,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, fail
-from fairlead.paths import checkout
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
 # It must bind to whatever C library an image has: no library is linked, so no version is needed.

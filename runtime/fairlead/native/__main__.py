@@ -10,9 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from fairlead.findings import FairleadError
+from fairlead.base.errors import FairleadError
+from fairlead.base.paths import cache_dir
 from fairlead.native import core_folder, ensure_core
-from fairlead.paths import cache_dir
 
 
 def main(words: list[str]) -> int:

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead import __version__
-from fairlead.findings import ExitCode, FairleadError, Finding, fail
-from fairlead.paths import atomic_write, cache_dir
-from fairlead.serial import from_json, to_json
+from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
+from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.serde import from_json, to_json
+from fairlead.base.suggest import suggest
 from fairlead.site import places
 from fairlead.site.model import Site
-from fairlead.suggest import suggest
 
 CHOSEN = "FAIRLEAD_SITE"
 _SCHEMA = 2
@@ -115,7 +115,7 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
         FairleadError: exit code 2; none was named and none fits, or a profile that might have is
             wrong. Guessing would be silent.
     """
-    from fairlead.detect.match import detect  # it asks for all profiles, which are here
+    from fairlead.site.match import detect  # it asks for all profiles, which are here
 
     if name:
         return load_site(name, environ), "named by --site"

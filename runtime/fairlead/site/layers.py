@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.findings import ExitCode, FairleadError, Finding, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
+from fairlead.base.suggest import suggest
+from fairlead.base.toml import Document, Mistake, read
 from fairlead.site import model
 from fairlead.site.model import Origin, Site, Status
 from fairlead.site.places import files
 from fairlead.site.profile import GUESS, SECTIONS, SiteProfile, section_model
-from fairlead.suggest import suggest
-from fairlead.tomlfile import Document, Mistake, read
 
 _PROVENANCE = ("source", "sources")
 

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.findings import ExitCode, fail
-from fairlead.paths import bundled, config_dir
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import bundled, config_dir
 
 REPLACE, EXTEND = "FAIRLEAD_SITES", "FAIRLEAD_SITES_EXTRA"
 SYSTEM = Path("/etc/fairlead/sites.d")

@@ -1,4 +1,4 @@
-"""The JSON Schema of ``sitecfg/NAME.toml``, for editors; see :mod:`fairlead.draft7`.
+"""The JSON Schema of ``sitecfg/NAME.toml``, for editors; see :mod:`fairlead.base.json_schema`.
 
 It knows the shape of a profile. That every value says where it comes from, and that a base is there,
 is checked when the profile is read (:mod:`fairlead.site.layers`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.draft7 import schema_of, schema_text
+from fairlead.base.json_schema import schema_of, schema_text
 from fairlead.site.profile import SiteProfile
 
 

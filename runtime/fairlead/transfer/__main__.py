@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from fairlead.findings import ExitCode, FairleadError
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.transfer import node
 from fairlead.transfer.model import InItem, Links, NodeReport, OutItem, node_name
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.findings import ExitCode, FairleadError, error
+from fairlead.base.errors import ExitCode, FairleadError, error
 from fairlead.transfer import digest
 from fairlead.transfer.digest import LEAF
 from fairlead.transfer.model import Entry, Kind, Links, Tree

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, fail
 
 JOB = "$DW_JOB_STRIPED"
 ACCESS = ("striped", "private")

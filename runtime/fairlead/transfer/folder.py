@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fairlead.findings import ExitCode, FairleadError, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, error, fail
 from fairlead.transfer import copying
 from fairlead.transfer.model import PREFIX, Entry, Kind, Tree, node_name
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, Finding, error, fail
-from fairlead.layout import Line
-from fairlead.plan import Bind
-from fairlead.progress import Progress, Silent
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.progress import Progress, Silent
+from fairlead.swap.layout import Line
+from fairlead.swap.plan import Bind
 from fairlead.transfer import node
 from fairlead.transfer.folder import Lock
 from fairlead.transfer.model import (

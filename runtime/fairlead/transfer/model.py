@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.findings import Finding, Severity
+from fairlead.base.errors import Finding, Severity
 
 MOUNT = "/opt/fairlead/stage"  # where staged data appears in every container
 VARIABLE = "FAIRLEAD_STAGE"  # which says so

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.findings import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.transfer import copying, folder, room, tree
 from fairlead.transfer.copying import Told
 from fairlead.transfer.folder import Lock, Owner, Staged

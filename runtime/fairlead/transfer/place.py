@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.findings import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.site.model import Storage
 
 WORDS = ("memory", "node-local", "burst-buffer")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fairlead.findings import ExitCode, FairleadError, error
+from fairlead.base.errors import ExitCode, FairleadError, error
 from fairlead.transfer.model import Kind, Tree
 
 _BLOCK = 4096  # what an entry or the rest of a file takes, at most, bytes

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from fairlead import processes
-from fairlead.launch import CommandLine
+from fairlead.launch import processes
+from fairlead.launch.launch import CommandLine
 from fairlead.transfer.job import EachNode
 from fairlead.transfer.place import job_here
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fairlead.findings import ExitCode, FairleadError, Finding, error
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.transfer.model import Entry, Kind, Links, Tree
 
 _MODE = 0o1777  # a copy is the copier's own: set-user-id would mean somebody else

@@ -16,15 +16,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.doctor.fix import look
 from fairlead.doctor.process import Ran
-from fairlead.doctor.registry import CHECKS
 from fairlead.doctor.tries import ClockState
 from fairlead.doctor.world import FileSystem, Machine, Profile
 from fairlead.engine.model import Engine
 from fairlead.facts import Elf
 from fairlead.hostmpi import HostMpi
 from fairlead.serial import to_json
+
+from fairlead.doctor.fix import look
+from fairlead.doctor.registry import CHECKS
 
 KEPT = ("HOME", "PATH", "USER", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "FAIRLEAD_MPI")
 HOME = "/home/alice"  # of everybody, in a recording

@@ -15,8 +15,8 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import numpy as np
 
 from fairlead import comm
+from fairlead.base.errors import FairleadError
 from fairlead.comm.delayed import Delayed, Schedule
-from fairlead.findings import FairleadError
 
 RANKS = comm.init()
 ME, SIZE = RANKS.rank, RANKS.size

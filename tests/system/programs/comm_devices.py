@@ -13,9 +13,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from fairlead import comm
-from fairlead.comm import devices
+from fairlead.base.errors import FairleadError
 from fairlead.comm import torch as front
-from fairlead.findings import FairleadError
+from fairlead.comm.backends import nccl
 
 RANKS = comm.init()
 ME, SIZE = RANKS.rank, RANKS.size
@@ -51,7 +51,7 @@ NAMES = [f"weight {i}" for i in range(7)]
 
 def aggregate():
     """The mean of each, of the halves rounded once; the order of strides does not matter."""
-    group = devices.Group(RANKS, "gloo")
+    group = nccl.Group(RANKS, "gloo")
     given, every = mine(), [mine(rank) for rank in range(SIZE)]
     group.aggregate(given, NAMES)
     wide = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -64,7 +64,7 @@ def aggregate():
 
 
 def broadcast():
-    group = devices.Group(RANKS, "gloo")
+    group = nccl.Group(RANKS, "gloo")
     given = [*mine(), torch.tensor([ME == 0, True]), torch.arange(4) + ME]
     group.broadcast(given, [*NAMES, "mask", "steps"], 1)
     return [bits(given) == bits([*mine(1), torch.tensor([False, True]), torch.arange(4) + 1])]
@@ -72,7 +72,7 @@ def broadcast():
 
 def differ():
     """Before anything has moved, so that the ranks can go on."""
-    group = devices.Group(RANKS, "gloo")
+    group = nccl.Group(RANKS, "gloo")
     found = [
         refusal(lambda: group.aggregate([torch.ones(2), torch.ones(4 + ME)], NAMES)),
         refusal(
@@ -114,11 +114,11 @@ def as_if_on_gpus():
         return bits(model.state_dict().values())
 
     by_host = end()
-    calls, aggregated = [], devices.Group.aggregate
-    group = devices.Group(RANKS, "gloo")
-    devices.on_gpu, kept = (lambda tensor: True), devices.on_gpu
-    devices.group_of, made = (lambda ranks, tensors, names: group), devices.group_of
-    devices.Group.aggregate = lambda self, *words: (
+    calls, aggregated = [], nccl.Group.aggregate
+    group = nccl.Group(RANKS, "gloo")
+    nccl.on_gpu, kept = (lambda tensor: True), nccl.on_gpu
+    nccl.group_of, made = (lambda ranks, tensors, names: group), nccl.group_of
+    nccl.Group.aggregate = lambda self, *words: (
         calls.append(len(words[0])),
         aggregated(self, *words),
     )
@@ -127,7 +127,7 @@ def as_if_on_gpus():
     parallel = DistributedDataParallel(network(ME))
     parallel.register_comm_hook(None, front.ddp_hook)
     trained(parallel, torch.optim.SGD(parallel.parameters(), 0.1))
-    devices.on_gpu, devices.group_of, devices.Group.aggregate = kept, made, aggregated
+    nccl.on_gpu, nccl.group_of, nccl.Group.aggregate = kept, made, aggregated
     front.check_state(dict(parallel.module.named_parameters()))
     return [by_group == by_host, calls]
 
@@ -143,8 +143,8 @@ def no_gpus():
 
     there = Tensor()
     there.device = device
-    why = refusal(lambda: devices._check(there, "weight", device, ""))
-    forced = refusal(lambda: devices._check(there, "weight", device, "mpi4py"))
+    why = refusal(lambda: nccl._check(there, "weight", device, ""))
+    forced = refusal(lambda: nccl._check(there, "weight", device, "mpi4py"))
     return [lost, why, forced]
 
 

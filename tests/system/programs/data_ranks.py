@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from fairlead import comm
-from fairlead.data.prefetch import prefetch
-from fairlead.data.shards import Rows
-from fairlead.data.stock import take_stock
+from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.prefetch import prefetch
+from fairlead.ml.data.shards import Rows
 
 ranks = comm.init()
 stock = take_stock(Path(sys.argv[1]), "train", skip_damaged=True, verify=True, together=ranks)

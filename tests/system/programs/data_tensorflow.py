@@ -1,6 +1,6 @@
-"""TensorFlow reads what fairlead.data wrote, and the other way round: ``data_tensorflow.py FOLDER``.
+"""TensorFlow reads what fairlead.ml.data wrote, and the other way round: ``data_tensorflow.py FOLDER``.
 
-Prints ``FOUND`` and a JSON object of what was compared. The folder has cosmo and hep files of fairlead.data.generate.
+Prints ``FOUND`` and a JSON object of what was compared. The folder has cosmo and hep files of fairlead.ml.data.generate.
 """
 
 import json
@@ -13,10 +13,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from fairlead.data import crc32c, images, tfrecord
-from fairlead.data.example import decode, encode
-from fairlead.data.generate import KINDS
-from fairlead.data.shards import Rows
+from fairlead.ml.data import crc32c, images, tfrecord
+from fairlead.ml.data.example import decode, encode
+from fairlead.ml.data.generate import KINDS
+from fairlead.ml.data.shards import Rows
 
 FOLDER = Path(sys.argv[1])
 COMPRESSIONS = ("", "GZIP", "ZLIB")

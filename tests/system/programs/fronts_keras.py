@@ -18,6 +18,7 @@ import numpy as np
 from keras import layers
 
 from fairlead import comm
+from fairlead.base.errors import FairleadError
 from fairlead.comm.keras import (
     AverageMetrics,
     Broadcast,
@@ -27,7 +28,6 @@ from fairlead.comm.keras import (
     on_rank_0,
     start,
 )
-from fairlead.findings import FairleadError
 
 ME, RANKS = comm.rank(), comm.size()
 TENSORFLOW = keras.backend.backend() == "tensorflow"

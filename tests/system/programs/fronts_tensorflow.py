@@ -14,10 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from fairlead import comm
+from fairlead.base.errors import FairleadError
 from fairlead.comm import tensorflow as front
 from fairlead.comm.delayed import Schedule
-from fairlead.comm.tensorflow_op import find
-from fairlead.findings import FairleadError
+from fairlead.comm.frameworks.tensorflow_op import find
 
 ME, RANKS = comm.rank(), comm.size()
 CASES = {}

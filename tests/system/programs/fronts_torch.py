@@ -11,6 +11,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from fairlead import comm
+from fairlead.base.errors import FairleadError
 from fairlead.comm.torch import (
     DistributedOptimizer,
     average_buffers,
@@ -21,7 +22,6 @@ from fairlead.comm.torch import (
     ddp_hook,
     init_process_group,
 )
-from fairlead.findings import FairleadError
 
 ME, RANKS = comm.rank(), comm.size()
 CASES = {}

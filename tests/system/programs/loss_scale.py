@@ -15,9 +15,9 @@ import keras
 import numpy as np
 
 from fairlead import comm
-from fairlead.models import registry
-from fairlead.models.task import Course
-from fairlead.train import steps
+from fairlead.ml.models import registry
+from fairlead.ml.models.task import Course
+from fairlead.ml.train import steps
 
 RATE = 0.125
 

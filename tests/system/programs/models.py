@@ -11,10 +11,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 
-from fairlead.models import cosmoflow, hepcnn, resnet50
-from fairlead.models.network import parameters
-from fairlead.models.optimizers import AdamLarc, Lars
-from fairlead.train.steps import decays
+from fairlead.ml.models import cosmoflow, hepcnn, resnet50
+from fairlead.ml.models.network import parameters
+from fairlead.ml.models.optimizers import AdamLarc, Lars
+from fairlead.ml.train.steps import decays
 
 BUILT = {
     "hepcnn 64": lambda: hepcnn.build(0.5),

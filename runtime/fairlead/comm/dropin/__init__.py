@@ -28,7 +28,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from fairlead.findings import fail
+from fairlead.base.errors import fail
 
 __all__ = ["NAMES", "install"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fairlead.findings import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 _SUM = "op=Average or op=Sum; for anything else, `allgather_object` and NumPy"
 _SUBSET = "`fairlead.comm.init().team()` has all ranks; a subset of them is mpi4py's `Comm.Split`"

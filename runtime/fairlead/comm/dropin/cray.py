@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from fairlead import comm
+from fairlead.base.errors import fail
 from fairlead.comm.core import Array
 from fairlead.comm.dropin import tensors
 from fairlead.comm.dropin.absent import refuse
 from fairlead.comm.dropin.teams import Plugin, say_on_rank_0
-from fairlead.findings import fail
 
 __all__ = [
     "average",

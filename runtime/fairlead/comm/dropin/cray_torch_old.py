@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fairlead.comm import fronts
+from fairlead.base.errors import fail
 from fairlead.comm.dropin import cray
 from fairlead.comm.dropin.cray_torch import (
     average,
@@ -25,7 +25,7 @@ from fairlead.comm.dropin.cray_torch import (
     local_rank,
     same_start,
 )
-from fairlead.findings import fail
+from fairlead.comm.frameworks import common
 
 __all__ = [
     "DistributedOptimizer",
@@ -89,7 +89,7 @@ def DistributedOptimizer(
             parameter.grad.copy_(mean)
 
     opt.register_step_pre_hook(before)
-    fronts.end_together()
+    common.end_together()
     return opt
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from fairlead import comm
+from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm
 from fairlead.comm.dropin import tensors
 from fairlead.comm.dropin.absent import getter, not_offered
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.dropin.tensors import in_order
-from fairlead.findings import fail
 
 __all__ = [
     "Average",
@@ -252,7 +252,7 @@ def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, **more: Any
 ) -> Any:
     """Rank ``root_rank``'s object, which must be picklable. Collective."""
-    from fairlead.comm.fronts import broadcast_object
+    from fairlead.comm.frameworks.common import broadcast_object
 
     _no_sets(more)
     return broadcast_object(_ranks(), obj, root_rank)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow
 
-from fairlead.findings import fail
+from fairlead.base.errors import fail
 
 _MARK = "_fairlead_averages"
 

@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow
 
 from fairlead import comm
-from fairlead.comm import fronts
 from fairlead.comm.dropin import cray, tensors
 from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.frameworks import common
 
 __all__ = ["AverageEvalMetrics", "AverageTrainMetrics", "BcastTensors", "InitConfigBcastTensors"]
 
@@ -113,7 +113,7 @@ class BcastTensors(_Hook):  # type: ignore[misc]
         session.run(self._assign)
         ranks = comm.init()
         arrays = [tensors.plain(np.asarray(value)) for value in session.run(self._reads)]
-        fronts.require_equal(
+        common.require_equal(
             ranks,
             arrays,
             self._names,

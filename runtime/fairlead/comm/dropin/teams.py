@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fairlead import comm
+from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm
 from fairlead.comm.delayed import Delayed, Schedule, largest_stable
 from fairlead.comm.dropin.variables import MOST_THREADS, Variables, read
-from fairlead.findings import fail
 
 MOMENTUM = "FAIRLEAD_COMM_DELAY_MOMENTUM"
 _ASSUMED_MOMENTUM = 0.9

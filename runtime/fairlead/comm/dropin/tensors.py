@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import Array
 from fairlead.comm.dropin.threads import expect
-from fairlead.findings import FairleadError, fail
 
 # Each array becomes one of the same dtype and shape, but for the first dimension where that may change.
 Collective = Callable[[list[Array]], list[Array]]
@@ -43,7 +43,7 @@ def over(collective: Collective, values: Sequence[Any], *, same_shape: bool = Tr
             return collective([np.asarray(array) for array in arrays])
         except FairleadError as exc:
             # It keeps only an exception's text.
-            from fairlead.comm.fronts import words
+            from fairlead.comm.frameworks.common import words
 
             raise RuntimeError(words(exc)) from exc
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.detect.ask import answers, clear, failed, first, settings, version
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, clear, failed, first, settings, version
 from fairlead.detect.model import EngineFact, Unknown
-from fairlead.doctor.process import Ran
-from fairlead.doctor.world import View
-from fairlead.engine.find import private_apptainer
+from fairlead.engines.find import private_apptainer
 
 _APPTAINER_KEYS = (
     "allow setuid",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from fairlead.base.system import View
 from fairlead.detect.model import FabricFact
-from fairlead.doctor.world import View
 
 
 def probe(world: View) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from fairlead.base.system import View
 from fairlead.detect.model import GpuFact, Unknown
-from fairlead.doctor.world import View
 
 # PCI classes of display controllers that drive no screen of their own: how compute GPUs are marked.
 _COMPUTE_CLASSES = ("0x0380", "0x0302", "0x1200")

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.detect.ask import answers, failed
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, failed
 from fairlead.detect.model import AbilityFact
-from fairlead.doctor.world import View
 
 _SWITCHES = (
     ("/proc/sys/user/max_user_namespaces", "0"),

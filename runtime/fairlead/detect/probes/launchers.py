@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.detect.ask import answers, failed, version
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, failed, version
 from fairlead.detect.model import LauncherFact, Unknown
-from fairlead.doctor.world import View
-from fairlead.launcher.choose import launcher_of
+from fairlead.launch.choose_launcher import launcher_of
 
 _PROGRAMS = ("srun", "mpiexec", "mpirun", "aprun", "jsrun", "ibrun", "flux")
 # These start a job, or read its arguments in another way, when they are asked for a version.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fairlead.base.system import View
 from fairlead.detect.model import MpiFact, Unknown
-from fairlead.doctor.world import View
-from fairlead.hostmpi import HostMpi
+from fairlead.mpi.host import HostMpi
 
 # Variables by which modules name a prefix, and folders in which Cray keeps libraries for foreign programs.
 VARIABLES = (

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.detect.ask import answers, failed, settings
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, failed, settings
 from fairlead.detect.model import PmiFact, Unknown
 from fairlead.detect.probes.scheduler import slurm_conf
-from fairlead.doctor.world import View
 
 # Of a rank: what its launcher has set.
 _VARIABLES = (

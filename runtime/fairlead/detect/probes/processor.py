@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from fairlead.base.system import View
 from fairlead.detect.model import ProcessorFact, Unknown
-from fairlead.doctor.world import View
 
 
 def probe(world: View) -> dict[str, Any]:

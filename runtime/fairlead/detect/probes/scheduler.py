@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.detect.ask import answers, failed, first, settings, version, words
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, failed, first, settings, version, words
 from fairlead.detect.model import SchedulerFact, Unknown
-from fairlead.doctor.process import Ran
-from fairlead.doctor.world import View
 
 # Slurm's configuration, and where one without files keeps what it was sent.
 SLURM_CONF = (

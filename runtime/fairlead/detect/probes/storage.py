@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.detect.ask import at_once
+from fairlead.base.system import View
+from fairlead.base.timeboxed import at_once
 from fairlead.detect.model import StorageFact
-from fairlead.doctor.world import View
 
 SHARED = frozenset(
     {

@@ -6,9 +6,9 @@ import re
 import shlex
 from typing import Any
 
-from fairlead.detect.ask import answers, words
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, words
 from fairlead.detect.model import SystemFact
-from fairlead.doctor.world import View
 
 # What container engines leave for a process inside. A disk made of an image has these files too, so
 # that the engine has mounted something must be seen as well.

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead.detect.ask import answers, failed, version
+from fairlead.base.system import View
+from fairlead.base.timeboxed import answers, failed, version
 from fairlead.detect.model import MpiFact, TransportFact, Unknown
-from fairlead.doctor.world import View
 
 
 def probe(world: View) -> dict[str, Any]:

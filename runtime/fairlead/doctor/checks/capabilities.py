@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from fairlead.base.errors import Finding, Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, well
-from fairlead.doctor.world import World
-from fairlead.engine.apptainer import CAP_SYS_RESOURCE
-from fairlead.findings import Finding, Severity
+from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 
 NAME = "capabilities"
 

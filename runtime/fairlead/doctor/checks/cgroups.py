@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor import podman
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.findings import Severity
 
 NAME = "cgroups"
 ROOT = "/sys/fs/cgroup"

@@ -6,9 +6,9 @@ import errno
 import json
 from collections.abc import Iterator
 
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.findings import Severity
 
 NAME = "cma"
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"

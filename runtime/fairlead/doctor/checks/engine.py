@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.doctor.apptainer_install import RETRY, install_apptainer
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.checks.packages import apt_fix, apt_line
 from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, well
-from fairlead.doctor.world import World
-from fairlead.engine.find import private_apptainer
-from fairlead.findings import Severity
+from fairlead.doctor.install.apptainer import RETRY, install_apptainer
+from fairlead.engines.find import private_apptainer
 
 NAME = "engine"
 

@@ -7,14 +7,15 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from fairlead.doctor import podman, process
+from fairlead.base import process
+from fairlead.base.errors import Severity
+from fairlead.base.paths import data_dir
+from fairlead.base.system import World
+from fairlead.doctor import podman
 from fairlead.doctor.checks.setuid import configuration, starters
 from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.engine.apptainer import CAP_SYS_RESOURCE
-from fairlead.engine.apptainerconf import parse
-from fairlead.findings import Severity
-from fairlead.paths import data_dir
+from fairlead.engines.apptainer import CAP_SYS_RESOURCE
+from fairlead.engines.apptainer_conf import parse
 
 NAME = "engine-settings"
 # Key, values that harm, how much, what comes of it, the value to set. Source: Apptainer's and

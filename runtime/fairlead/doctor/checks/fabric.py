@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from fairlead.doctor.against import DEVICES, FABRICS, in_job, says
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.facts import AbiFamily
-from fairlead.findings import Severity
-from fairlead.hostmpi import HostMpi
+from fairlead.doctor.site_expectations import DEVICES, FABRICS, in_job, says
+from fairlead.elf.facts import AbiFamily
+from fairlead.mpi.host import HostMpi
 from fairlead.site import Site
 
 NAME = "fabric"

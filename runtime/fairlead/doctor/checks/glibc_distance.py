@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.elf import version_key
-from fairlead.engine.model import Engine
-from fairlead.facts import AbiFamily, ImageFacts
-from fairlead.findings import Severity
-from fairlead.hostmpi import HostMpi
-from fairlead.remedy import Glibc, GlibcWay, choose_glibc, host_glibc
+from fairlead.elf.facts import AbiFamily, ImageFacts
+from fairlead.elf.reader import version_key
+from fairlead.engines.model import Engine
+from fairlead.mpi.host import HostMpi
+from fairlead.swap.remedies.glibc import Glibc, GlibcWay, choose_glibc, host_glibc
 
 NAME = "glibc-distance"
 # What Debian's package libc6 brings; another distribution's images are looked at by `preflight`.

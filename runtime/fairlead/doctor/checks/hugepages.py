@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.doctor.against import DEVICES
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
-from fairlead.doctor.world import World
-from fairlead.findings import Severity
+from fairlead.doctor.site_expectations import DEVICES
 
 NAME = "hugepages"
 SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"

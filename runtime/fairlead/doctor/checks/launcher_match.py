@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor import slurm
-from fairlead.doctor.against import says, severity
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.facts import AbiFamily
-from fairlead.findings import Severity
-from fairlead.hostmpi import HostMpi
-from fairlead.launcher.choose import launcher_of
-from fairlead.launcher.model import Launcher
+from fairlead.doctor.site_expectations import says, severity
+from fairlead.elf.facts import AbiFamily
+from fairlead.launch.choose_launcher import launcher_of
+from fairlead.launchers.model import Launcher
+from fairlead.mpi.host import HostMpi
 
 NAME = "launcher-match"
 # Variables that a loaded module of an MPI sets, and its family.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.doctor.against import DEVICES, FABRICS, says
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.findings import Severity
+from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
 
 NAME = "locked-memory"
 UNLIMITED = -1

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.doctor.against import says
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
-from fairlead.doctor.world import World
-from fairlead.facts import AbiFamily
-from fairlead.findings import Severity
-from fairlead.hostmpi import HostMpi
+from fairlead.doctor.site_expectations import says
+from fairlead.elf.facts import AbiFamily
+from fairlead.mpi.host import HostMpi
 
 NAME = "mpi-variables"
 _PATTERNS = ("I_MPI_", "MPICH_", "MPIR_CVAR_", "MV2_", "OMPI_", "UCX_", "FI_", "PMIX_", "PRTE_")

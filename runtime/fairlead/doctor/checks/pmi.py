@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.doctor.against import says, severity
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
-from fairlead.doctor.world import World
-from fairlead.facts import AbiFamily
-from fairlead.findings import Severity
-from fairlead.hostmpi import HostMpi
-from fairlead.launcher.choose import slurm_pmi
-from fairlead.launcher.srun import pmi_listed
+from fairlead.doctor.site_expectations import says, severity
+from fairlead.elf.facts import AbiFamily
+from fairlead.launch.choose_launcher import slurm_pmi
+from fairlead.launchers.srun import pmi_listed
+from fairlead.mpi.host import HostMpi
 
 NAME = "pmi"
 # A profile's word, and the plugins of Slurm that speak it (`srun --mpi=list`).

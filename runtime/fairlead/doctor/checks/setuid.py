@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.engine.apptainerconf import last, parse, places
-from fairlead.findings import Severity
+from fairlead.engines.apptainer_conf import last, parse, places
 
 NAME = "setuid"
 SETUID = 0o4000

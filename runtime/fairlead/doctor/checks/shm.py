@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
-from fairlead.doctor.world import World
-from fairlead.findings import Severity
 
 NAME = "shared-memory"
 FOLDER = "/dev/shm"

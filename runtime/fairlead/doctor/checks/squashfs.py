@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.doctor.against import says
+from fairlead.base.errors import Severity
+from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.world import World
-from fairlead.findings import Severity
+from fairlead.doctor.site_expectations import says
 
 NAME = "squashfs"
 # fairlead's own images, and what Apptainer packs where it is not told otherwise.

@@ -1,0 +1,195 @@
+"""Runs the tools of a build: nothing outlives the build, and a full disk is called by its name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from fairlead.base.errors import FairleadError, fail
+
+# Debian's names for what provides each tool.
+PACKAGE = {
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+    "mmdebstrap": "mmdebstrap",
+    "setpriv": "util-linux",
+    "tar2sqfs": "squashfs-tools-ng",
+    "sqfs2tar": "squashfs-tools-ng",
+    "unshare": "util-linux",
+    "squashfuse_ll": "squashfuse",
+    "newuidmap": "uidmap",
+}
+
+_NO_SPACE = ("No space left on device", "Disk quota exceeded")
+
+
+def tool(name: str) -> str:
+    """The path of a program.
+
+    Raises:
+        FairleadError: it is not installed; the remedy installs it.
+    """
+    # Ordinary users seldom have /usr/sbin on their PATH.
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
+    if found:
+        return found
+    raise fail(
+        f"`{name}` is not installed",
+        where="this machine's PATH",
+        why="the image builder runs it",
+        remedy=f"sudo apt-get install {PACKAGE.get(name, name)}",
+        check="tool-missing",
+    )
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment in which tools give the same bytes everywhere."""
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/nonexistent",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        **(extra or {}),
+    }
+
+
+@contextmanager
+def child(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+    stdout: int | IO[bytes] | None = subprocess.PIPE,
+    stderr: int | IO[bytes] | None = subprocess.STDOUT,
+    patience_s: float = 20,
+    parting: str = "TERM",
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A child process that ends with the block, and with this process even if that is killed.
+
+    Args:
+        patience_s: how long it may clean up after SIGTERM before it is killed.
+        parting: the signal that it gets when this process is killed.
+    """
+    # The kernel sends the signal when this process dies, so a `kill -9` leaves nothing running.
+    command = [
+        tool("setpriv"),
+        "--pdeathsig",
+        parting,
+        tool(os.fspath(argv[0])),
+        *(os.fspath(part) for part in argv[1:]),
+    ]
+    # A group of its own: mmdebstrap sends SIGHUP to its whole group when something goes wrong.
+    process = subprocess.Popen(
+        command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022, process_group=0
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _end(process, patience_s)
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None and not pipe.closed:
+                # What was still to be written to a child that has gone is of no use to anybody.
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Ends a child and its group, within about ``patience_s``."""
+    deadline = time.monotonic() + patience_s
+    # The whole group, and again: mmdebstrap itself ignores the signal while a child of it works.
+    while time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(2)
+            return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def run(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    doing: str,
+    remedy: str,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> bytes:
+    """Runs a tool to its end.
+
+    Args:
+        doing: what for, as in "cannot DOING".
+        on_line: told each line of stdout and stderr as it comes; without it, stdout is returned.
+    Returns:
+        stdout, empty with ``on_line``.
+    Raises:
+        FairleadError: the tool failed; with its last lines.
+    """
+    if on_line is not None:
+        tail: deque[str] = deque(maxlen=12)
+        with child(argv, env=env) as process:
+            assert process.stdout is not None
+            for raw in process.stdout:
+                line = raw.decode("utf-8", "replace").rstrip()
+                tail.append(line)
+                on_line(line)
+            code = process.wait()
+        if code:
+            raise tool_failed(argv, code, "\n".join(tail), doing, remedy)
+        return b""
+    with child(
+        argv,
+        env=env,
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        out, err = process.communicate(stdin)
+    if process.returncode:
+        raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
+    return out
+
+
+def tool_failed(
+    argv: Sequence[str | os.PathLike[str]], code: int, text: str, doing: str, remedy: str
+) -> FairleadError:
+    """The error of a tool that ended with ``code``, having said ``text``."""
+    name = Path(os.fspath(argv[0])).name
+    if says_no_space(text):
+        return no_space(doing)
+    said = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
+    ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+    return fail(
+        f"cannot {doing}",
+        where=f"`{name}`",
+        why=f"it {ended}" + (f":\n{said}" if said else ""),
+        remedy=remedy,
+        check="tool-failed",
+    )
+
+
+def says_no_space(text: str) -> bool:
+    """Whether a tool's words tell of a full disk."""
+    return any(words in text for words in _NO_SPACE)
+
+
+def no_space(doing: str, folder: Path | None = None) -> FairleadError:
+    """A write failed for want of room, although the estimate before the build held."""
+    return fail(
+        f"no space left while trying to {doing}",
+        where=str(folder) if folder else "the cache or TMPDIR",
+        why="the file system or a quota is full; nothing half-made was kept, and what was finished is used next time",
+        remedy="free some space, or set XDG_CACHE_HOME (what is kept) and TMPDIR (what is not) to "
+        "folders with room, and run the same command again",
+        check="no-space",
+    )

@@ -1,0 +1,121 @@
+"""Progress of a program that tells by lines what it does.
+
+What runs inside a tree prints lines such as ``fairlead-stage`` TAB title TAB total TAB unit,
+``fairlead-advance`` TAB amount and ``fairlead-note`` TAB text to stderr; :class:`Phases` turns them
+into stages and keeps the last of all other lines, which tell why it failed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from fairlead.base.progress import Progress, Stage
+from fairlead_build.base.proc import says_no_space
+
+CHUNK = 1 << 20
+# What apt and dpkg say all the time.
+_CHATTER = re.compile(
+    r"Get:|Selecting |Preparing |Unpacking |Setting up |\(Reading|Fetched|I: |Processing "
+)
+
+
+@dataclass
+class _Phase:
+    stage: Stage
+    context: AbstractContextManager[Stage]
+
+
+class Phases:
+    """One stage after another, as the lines say."""
+
+    def __init__(self, progress: Progress):
+        self.progress = progress
+        self.tail: deque[str] = deque(maxlen=25)
+        self.no_space = False
+        self._phase: _Phase | None = None
+        self._title = ""
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Closes the last stage when the block ends; an exception marks it as failed."""
+        try:
+            yield
+        except BaseException as exc:
+            if self._phase is not None:
+                self._phase.context.__exit__(type(exc), exc, exc.__traceback__)
+            raise
+        self.leave()
+
+    def hear(self, line: str) -> None:
+        """Takes in one line."""
+        word, *rest = line.split("\t")
+        match word, rest:
+            case "fairlead-stage", [title, total, unit]:
+                self.enter(title, float(total) or None, unit)
+            case "fairlead-advance", [amount]:
+                self.advance(float(amount))
+            case "fairlead-note", [text]:
+                self.note(text)
+            case _:
+                if says_no_space(line):
+                    self.no_space = True  # many lines may follow
+                if line.strip() and not _CHATTER.match(line):
+                    self.tail.append(line)
+
+    def enter(self, title: str, total: float | None = None, unit: str = "") -> None:
+        """Begins a stage, unless it is the present one."""
+        if title == self._title:
+            return
+        self.leave()
+        self.tail.clear()
+        context = self.progress.stage(title, total, unit)
+        self._phase, self._title = _Phase(context.__enter__(), context), title
+
+    def advance(self, amount: float) -> None:
+        if self._phase is not None:
+            self._phase.stage.advance(amount)
+
+    def note(self, text: str) -> None:
+        if self._phase is not None:
+            self._phase.stage.note(text)
+
+    def leave(self) -> None:
+        if self._phase is not None:
+            self._phase.context.__exit__(None, None, None)
+            self._phase = None
+
+
+def stdout_of(process: subprocess.Popen[bytes], hear: Callable[[str], None]) -> Iterator[bytes]:
+    """stdout in chunks, while stderr's lines go to ``hear``."""
+    assert process.stdout is not None and process.stderr is not None
+    out, err = process.stdout.fileno(), process.stderr.fileno()
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(out, selectors.EVENT_READ)
+        selector.register(err, selectors.EVENT_READ)
+        while selector.get_map():
+            for ready, _ in selector.select():
+                data = os.read(ready.fd, CHUNK)
+                if not data:
+                    selector.unregister(ready.fd)
+                elif ready.fd == out:
+                    yield data
+                else:
+                    *lines, rest = (rest + data).split(b"\n")
+                    for line in lines:
+                        hear(line.decode("utf-8", "replace"))
+    if rest:
+        hear(rest.decode("utf-8", "replace"))
+
+
+def tell(stream: IO[str], word: str, *rest: object) -> None:
+    """The other side: one line for :meth:`Phases.hear`."""
+    print(f"fairlead-{word}", *rest, sep="\t", file=stream, flush=True)

@@ -1,0 +1,375 @@
+"""The cache on disk: downloads by hash, trees and images by key, and room to work in.
+
+::
+
+    blobs/sha256/HASH            every .deb and wheel, verified
+    tools/DIGEST/                the locked tools, unpacked
+    runtime/DIGEST.whl           our own wheel, by the digest of what it was made from
+    debian/KEY.squashfs          the Debian part of a tree
+    sources/KEY/                 what came of a source
+    trees/KEY.squashfs, .json    an image without our wheel, and what is known of it
+    images/KEY.sif               whole images
+    images/by-name/NAME.json     which of them is the newest of a recipe
+    locks/                       who is at work
+    work/                        half-made files; never read by anybody else
+
+A file gets its final name by a rename from ``work/``, synced, so a name means a whole file.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol, TypeVar
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import cache_dir
+from fairlead_build.base.proc import tool
+
+_FOLDERS = (
+    "blobs/sha256",
+    "debian",
+    "sources",
+    "trees",
+    "tools",
+    "images/by-name",
+    "runtime",
+    "locks",
+    "work",
+)
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Names below one cache folder.
+
+    Attributes:
+        archive: a folder of files by hash that is asked before any index; ``archive.py``.
+    """
+
+    root: Path
+    archive: Path | None = None
+
+    @classmethod
+    def default(cls, archive: Path | None = None) -> Cache:
+        """The user's cache.
+
+        Args:
+            archive: an archive to use; ``$FAIRLEAD_ARCHIVE`` otherwise.
+        """
+        named = os.environ.get("FAIRLEAD_ARCHIVE")
+        return cls(cache_dir(), archive or (Path(named).expanduser() if named else None))
+
+    def blob(self, sha256: str) -> Path:
+        return self.root / "blobs" / "sha256" / sha256
+
+    def partial(self, name: str) -> Path:
+        """A download that may have to be gone on with."""
+        return self.root / "work" / f"part-{name}"
+
+    def debian(self, key: str) -> Path:
+        return self.root / "debian" / f"{key}.squashfs"
+
+    def source(self, key: str) -> Path:
+        return self.root / "sources" / key
+
+    def tree(self, key: str) -> Path:
+        return self.root / "trees" / f"{key}.squashfs"
+
+    def tree_record(self, key: str) -> Path:
+        return self.root / "trees" / f"{key}.json"
+
+    def tools(self, digest: str) -> Path:
+        return self.root / "tools" / digest
+
+    def image(self, key: str) -> Path:
+        return self.root / "images" / f"{key}.sif"
+
+    def by_name(self, name: str) -> Path:
+        return self.root / "images" / "by-name" / f"{name}.json"
+
+    def wheel(self, digest: str) -> Path:
+        return self.root / "runtime" / f"{digest}.whl"
+
+    def make(self) -> None:
+        """Makes the folders.
+
+        Raises:
+            FairleadError: the cache cannot be written to.
+        """
+        try:
+            for name in _FOLDERS:
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise self.unwritable(exc) from None
+
+    def unwritable(self, exc: OSError) -> FairleadError:
+        """The error of a cache that the system does not let be written to."""
+        return fail(
+            "the cache cannot be written to",
+            where=str(exc.filename or self.root),
+            why=exc.strerror or str(exc),
+            remedy="set XDG_CACHE_HOME to a folder of yours",
+            check="cache-unwritable",
+        )
+
+    def removed(self, exc: OSError) -> FairleadError:
+        """The error of a cache of which something went while it was in use."""
+        return fail(
+            "part of the cache was removed while it was in use",
+            where=str(exc.filename or self.root),
+            why="another program, or somebody, has cleared the folder",
+            remedy="run the same command again; what is missing is made or fetched anew",
+            check="cache-removed",
+        )
+
+
+@contextmanager
+def holding(
+    cache: Cache, name: str, waiting: Callable[[str], AbstractContextManager[object]]
+) -> Iterator[None]:
+    """Holds the lock called ``name``; a second holder waits, inside ``waiting(for whom)``."""
+    path = cache.root / "locks" / f"{name}.lock"
+    with path.open("a+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as exc:
+            if exc.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            stream.seek(0)
+            with waiting(stream.read().strip() or "another build"):
+                fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        stream.truncate()
+        stream.write(f"process {os.getpid()}\n")
+        stream.flush()
+        yield
+
+
+@contextmanager
+def workspace(parent: Path, prefix: str) -> Iterator[Path]:
+    """A folder of our own below ``parent``, gone when the block ends; dead builds' are removed first.
+
+    Readable by all, since mmdebstrap's processes have other user ids.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    stem = f"{prefix}{os.getuid()}-"
+    _sweep(parent, stem)
+    folder, fd = _claim(parent, stem)
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+        os.close(fd)
+
+
+def _claim(parent: Path, stem: str) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=stem, dir=parent))
+        folder.chmod(0o755)
+        # Held until this process ends, however it ends; that is how _sweep tells the dead.
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, fd
+        os.close(fd)  # another build swept it before we held it
+
+
+def _sweep(parent: Path, stem: str) -> None:
+    for folder in parent.glob(f"{stem}*"):
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            if os.fstat(fd).st_uid == os.getuid():
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_tree(folder)
+        except OSError:
+            pass  # its owner is alive
+        finally:
+            os.close(fd)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes ``folder``, also what mmdebstrap left in it under subordinate user ids."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and os.getuid() != 0:
+        helper = [
+            tool("mmdebstrap"),
+            "--unshare-helper",
+            "rm",
+            "-rf",
+            "--one-file-system",
+            str(folder),
+        ]
+        subprocess.run(helper, check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(made: Path, final: Path) -> None:
+    """Gives ``made`` its final name: synced, then renamed. Both must be on one file system."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with made.open("rb") as stream:
+        os.fsync(stream.fileno())
+    made.replace(final)
+
+
+class Blob(Protocol):
+    """Anything that has a hash."""
+
+    @property
+    def sha256(self) -> str: ...
+
+
+B = TypeVar("B", bound=Blob)
+
+
+def missing(files: Iterable[B], cache: Cache) -> list[B]:
+    """What is not in the store yet."""
+    return [file for file in files if not cache.blob(file.sha256).is_file()]
+
+
+def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, remedy: str) -> Path:
+    """Takes a downloaded file into the store, after checking it.
+
+    Raises:
+        FairleadError: it is not the file that the lock names.
+    """
+    real_size = made.stat().st_size
+    if size is not None and real_size != size:
+        why = f"it has {real_size} bytes, the lock says {size}"
+    else:
+        with made.open("rb") as stream:
+            real = hashlib.file_digest(stream, "sha256").hexdigest()
+        if real == sha256:
+            made.chmod(0o644)
+            publish(made, cache.blob(sha256))
+            return cache.blob(sha256)
+        why = f"its sha256 is {real}, the lock says {sha256}"
+    made.unlink()  # a download is not to be gone on with when what came is wrong
+    raise fail(
+        f"{what} is not the file that the lock names",
+        where=made.name,
+        why=why,
+        remedy=remedy,
+        check="hash-mismatch",
+    )
+
+
+def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
+    """Copies a blob to ``target``, hashing it on the way: a rotten disk is noticed before use.
+
+    Raises:
+        FairleadError: the blob has changed since it was stored; it is removed.
+    """
+    digest = hashlib.sha256()
+    with cache.blob(sha256).open("rb") as source, target.open("wb") as out:
+        _copy(source, out, digest.update)
+    target.chmod(0o644)
+    if digest.hexdigest() != sha256:
+        raise _rotten(cache.blob(sha256), digest.hexdigest())
+
+
+def check_blob(cache: Cache, sha256: str) -> Path:
+    """The path of a blob, hashed now.
+
+    Raises:
+        FairleadError: the blob has changed since it was stored; it is removed.
+    """
+    path = cache.blob(sha256)
+    with path.open("rb") as stream:
+        real = hashlib.file_digest(stream, "sha256").hexdigest()
+    if real != sha256:
+        raise _rotten(path, real)
+    return path
+
+
+def _rotten(path: Path, real: str) -> FairleadError:
+    path.unlink()
+    return fail(
+        "a file in the cache has changed",
+        where=str(path),
+        why=f"its sha256 is now {real}",
+        remedy="run the same command again: it was removed, and will be downloaded anew",
+        check="blob-rotten",
+    )
+
+
+def _copy(source: IO[bytes], out: IO[bytes], see: Callable[[bytes], None]) -> None:
+    while chunk := source.read(1 << 20):
+        see(chunk)
+        out.write(chunk)
+
+
+def need_space(folder: Path, need: int, what: str, variable: str) -> None:
+    """Checks that ``need`` bytes fit into the file system of ``folder``.
+
+    Raises:
+        FairleadError: they do not.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise fail(
+            f"not enough space for {what}",
+            where=str(folder),
+            why=f"{_mb(need)} are needed, {_mb(free)} are free",
+            remedy=f"free some space there, or set {variable} to a folder with room, "
+            "and run the same command again",
+            check="no-space",
+        )
+
+
+def scratch_parent(need: int) -> Path:
+    """Where a tree of ``need`` bytes is unpacked: in memory when there is plenty, else on disk.
+
+    Raises:
+        FairleadError: there is no room, or mmdebstrap's user ids cannot reach the folder.
+    """
+    if "TMPDIR" not in os.environ:
+        memory = Path("/dev/shm")
+        if (
+            memory.is_dir()
+            and os.access(memory, os.W_OK)
+            and min(_available(), _free(memory)) > 2 * need
+        ):
+            return memory
+    folder = Path(tempfile.gettempdir()).resolve()
+    need_space(folder, need, "unpacking the image", "TMPDIR")
+    if os.getuid() != 0:
+        for part in (folder, *folder.parents):
+            if not part.stat().st_mode & stat.S_IXOTH:
+                raise fail(
+                    "the folder for temporary files is closed to mmdebstrap",
+                    where=str(part),
+                    why="it works under your subordinate user ids, which count as `others` there",
+                    remedy="export TMPDIR=/var/tmp (or another folder that others may enter)",
+                    check="tmpdir-closed",
+                )
+    return folder
+
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _available() -> int:
+    """Memory that can be had without swapping, in bytes."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _mb(amount: int) -> str:
+    return f"{amount / 1e6:.0f} MB"

@@ -1,0 +1,261 @@
+"""``fairlead pull``: an image from a registry to a SIF on this machine.
+
+An image that fairlead pushed comes as the very SIF that was built; any other is made into one from
+its layers. What a cut or killed pull has brought is used by the next one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.progress import Progress, Silent
+from fairlead.image.sif import read_sif
+from fairlead_build.base.proc import no_space
+from fairlead_build.cache.store import Cache, holding, need_space, publish, workspace
+from fairlead_build.distribution.pull_store import (
+    PulledImage,
+    folder_of,
+    read_pulled,
+    write_pulled,
+)
+from fairlead_build.formats.images import hand_out
+from fairlead_build.registry.client import Client
+from fairlead_build.registry.download import download, partial_of
+from fairlead_build.registry.layout import fetch_layout, manifest_for, no_platform, read_layout
+from fairlead_build.registry.manifest import SIF_LAYER, Descriptor, Manifest
+from fairlead_build.registry.problems import plain
+from fairlead_build.registry.reference import Reference, is_digest, parse_reference
+from fairlead_build.registry.signature_artifact import fetch_signature
+from fairlead_build.tools.versions import architecture
+
+SIF_NOTE = "org.fairlead.sif.sha256"
+
+
+@dataclass(frozen=True)
+class PullResult:
+    """What a pull brought, or would bring.
+
+    Attributes:
+        image: None after a dry run of what is not here.
+        cached: nothing had to be transferred.
+        source: ``sif`` or ``layers``.
+        to_transfer: bytes that are not here yet (dry run), or that were not before.
+        output: the user's own copy.
+        signed: a signature came with it, which nobody has looked at yet.
+    """
+
+    reference: str
+    digest: str
+    image: PulledImage | None
+    cached: bool
+    source: str
+    to_transfer: int
+    output: Path | None
+    signed: bool = False
+
+
+def pull(
+    text: str,
+    *,
+    output: Path | None = None,
+    arch: str = "",
+    layers: bool = False,
+    insecure: bool = False,
+    dry_run: bool = False,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+) -> PullResult:
+    """Brings the image that the reference ``text`` means.
+
+    Args:
+        output: a file or folder that gets a copy.
+        arch: of the variant wanted; this machine's by default.
+        layers: make the SIF of the layers, also where one lies beside them.
+        client: to ask instead of a new one.
+    Raises:
+        FairleadError: it cannot be had, or is for other machines; what has come is kept.
+    """
+    reference = parse_reference(text)
+    cache, progress = cache or Cache.default(), progress or Silent()
+    client = client or Client(reference, insecure=insecure)
+    with progress.stage(f"ask {reference.host}"):
+        manifest, asked = manifest_for(client, arch)
+        item = None if layers else _sif(client, manifest)
+        if not manifest.sif:
+            _check_platform(client, manifest, arch or architecture())
+    source = "sif" if item else "layers"
+    target = _target(cache, manifest, item)
+    known = read_pulled(cache, reference.at(manifest.digest))
+    known = known if known and known.path == str(target) else None
+    expected = item.hex if item else known.sif_sha256 if known else ""
+    cached = target.is_file() and _sha256(target, progress) == expected
+    missing = 0 if cached else _missing(cache, manifest, item)
+    if dry_run:
+        found = known if cached else None
+        return PullResult(str(reference), manifest.digest, found, cached, source, missing, None)
+    cache.make()
+    if not cached:
+        target.unlink(missing_ok=True)  # it has changed on disk, or nobody knows what it should be
+        try:
+            if item:
+                _fetch_sif(client, item, target, cache, progress)
+            else:
+                _fetch_layers(client, manifest, target, cache, progress)
+        except OSError as exc:
+            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise no_space("pull the image", cache.root) from None
+            raise
+    image = PulledImage(
+        reference=str(reference),
+        digest=manifest.digest,
+        path=str(target),
+        sif_sha256=item.hex if item else _sha256(target, progress),
+        bytes=target.stat().st_size,
+        source=source,
+    )
+    signed = item is not None and fetch_signature(client, item.hex, target)
+    # The tag last: when it means this image, everything else does.
+    for digest in dict.fromkeys((manifest.digest, asked)):
+        write_pulled(cache, reference.at(digest), replace(image, reference=str(reference)))
+    if not reference.digest:
+        write_pulled(cache, reference, image)
+    given = hand_out(target, output, ".sif", _file_name(reference)) if output else None
+    return PullResult(
+        str(reference), manifest.digest, image, cached, source, missing, given, signed
+    )
+
+
+def converted(folder: Path, cache: Cache, progress: Progress) -> Path:
+    """The SIF of an OCI layout on this machine; made once.
+
+    Raises:
+        FairleadError: it is damaged, hostile, or for other machines.
+    """
+    manifest = read_layout(folder)
+    target = _target(cache, manifest, None)
+    if not target.is_file():
+        _convert(folder, manifest, target, cache, progress)
+    return target
+
+
+def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
+    """The SIF of the image: its own layer, or what its builder laid beside it."""
+    if manifest.sif:
+        return manifest.sif
+    noted = manifest.annotations.get(SIF_NOTE, "")
+    if not noted:
+        return None
+    digest = f"sha256:{noted}"
+    size = client.blob_size(digest) if is_digest(digest) else None
+    if size is None:
+        raise fail(
+            "the SIF of the image is not in the registry",
+            where=str(client.reference),
+            why=f"its note {SIF_NOTE} names {plain(noted)[:80]}, and the repository lacks it: only "
+            "the layers were copied there",
+            remedy=f"fairlead push IMAGE {client.reference}; or, to have it made of the layers, with "
+            f"other bits: fairlead pull --layers {client.reference}",
+            check="sif-missing",
+        )
+    return Descriptor(SIF_LAYER, digest, size)
+
+
+def _check_platform(client: Client, manifest: Manifest, arch: str) -> None:
+    try:
+        config = json.loads(client.small_blob(manifest.config))
+        found = (str(config.get("os", "linux")), str(config.get("architecture", arch)))
+    except (ValueError, AttributeError, RecursionError):
+        raise fail(
+            "the image has no configuration",
+            where=f"{client.reference}, {manifest.config.digest}",
+            why=f"its {plain(manifest.config.media_type)} is no JSON object",
+            remedy="give the reference of an image, or have it pushed again",
+            check="manifest",
+            code=ExitCode.USAGE,
+        ) from None
+    if found != ("linux", arch):
+        raise no_platform(str(client.reference), arch, [plain("/".join(found))])
+
+
+def _target(cache: Cache, manifest: Manifest, item: Descriptor | None) -> Path:
+    name = item.hex if item else f"layers-{manifest.digest.partition(':')[2]}"
+    return folder_of(cache) / f"{name}.sif"
+
+
+def _missing(cache: Cache, manifest: Manifest, item: Descriptor | None) -> int:
+    wanted = [item] if item else [manifest.config, *manifest.layers]
+    here = 0
+    for blob in wanted:
+        if cache.blob(blob.hex).is_file():
+            here += blob.size
+        elif partial_of(cache, blob).is_file():
+            here += min(partial_of(cache, blob).stat().st_size, blob.size)
+    return sum(blob.size for blob in wanted) - here
+
+
+def _fetch_sif(
+    client: Client, item: Descriptor, target: Path, cache: Cache, progress: Progress
+) -> None:
+    partial = partial_of(cache, item)
+    have = partial.stat().st_size if partial.is_file() else 0
+    need_space(
+        cache.root, max(item.size - have, 0), f"pulling {client.reference}", "XDG_CACHE_HOME"
+    )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with progress.stage("pull the SIF", item.size, "B") as stage:
+        download(client, item, target, cache, stage.advance, progress)
+        again = f", {have / 1e6:.1f} MB of it from an earlier try" if have else ""
+        stage.result(f"{item.size / 1e6:.1f} MB{again}")
+    try:
+        read_sif(target)
+    except FairleadError:
+        target.unlink()
+        raise
+
+
+def _fetch_layers(
+    client: Client, manifest: Manifest, target: Path, cache: Cache, progress: Progress
+) -> None:
+    with workspace(cache.root / "work", "layout-") as work:
+        fetch_layout(client, manifest, work / "layout", cache, progress)
+        _convert(work / "layout", manifest, target, cache, progress)
+
+
+def _convert(
+    layout: Path, manifest: Manifest, target: Path, cache: Cache, progress: Progress
+) -> None:
+    # Here, since it imports `layout.py` of this package; and it is seldom needed.
+    from fairlead_build.formats.convert import from_layout
+
+    cache.make()
+    name = f"convert-{manifest.digest.partition(':')[2][:16]}"
+    with (
+        holding(cache, name, lambda who: progress.stage(f"wait for {who}, which converts it too")),
+        workspace(cache.root / "work", "convert-") as work,
+    ):
+        if not target.is_file():
+            from_layout(layout, work / "image.sif", progress)
+            publish(work / "image.sif", target)
+
+
+def _sha256(path: Path, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    with (
+        progress.stage("check what is here", path.stat().st_size, "B") as stage,
+        path.open("rb") as stream,
+    ):
+        while data := stream.read(4 << 20):
+            digest.update(data)
+            stage.advance(len(data))
+    return digest.hexdigest()
+
+
+def _file_name(reference: Reference) -> str:
+    last = reference.repository.rpartition("/")[2]
+    return f"{last}-{reference.tag}" if reference.tag not in ("", "latest") else last

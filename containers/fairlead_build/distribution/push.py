@@ -1,0 +1,285 @@
+"""``fairlead push``: an image to a registry, as OCI layers and as the SIF beside them.
+
+The SIF's signature goes first, where it has one, then the SIF, under ``TAG-sif`` in the manner of
+ORAS, then the layers: an image whose note names a SIF has it. What the registry has is not sent again; what another repository of it has is
+mounted.
+
+Source: OCI distribution specification 1.1, "Pushing"; the SIF's media types are those of
+``apptainer push oras://``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.progress import Progress, Silent
+from fairlead_build.cache.store import Cache
+from fairlead_build.registry.client import Advance, Client
+from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
+from fairlead_build.registry.manifest import (
+    EMPTY,
+    SIF_CONFIG,
+    SIF_LAYER,
+    TITLE,
+    Descriptor,
+    Manifest,
+    artifact,
+)
+from fairlead_build.registry.reference import Reference, parse_reference
+from fairlead_build.registry.signature_artifact import (
+    SIGNATURE_LAYER,
+    manifest_of,
+    signature_of,
+    tag_of,
+)
+
+SIF_TAG = "-sif"
+_LONGEST_TAG = 128
+
+
+@dataclass(frozen=True)
+class Part:
+    """One blob of what is pushed.
+
+    Attributes:
+        what: in a word: a layer, the configuration, the SIF.
+        state: ``there``, ``mounted`` or ``sent``; of a dry run ``there`` or ``to send``.
+    """
+
+    what: str
+    digest: str
+    bytes: int
+    state: str
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What was pushed.
+
+    Attributes:
+        reference: with the tag.
+        digest: of the image's manifest; ``sha256:…``.
+        sif_reference: where the SIF is; empty when none was pushed.
+        signature_reference: where its signature is; empty when it has none.
+        before: the digest that the tag meant until now; empty when it is new.
+    """
+
+    reference: str
+    digest: str
+    sif_reference: str
+    sif_digest: str
+    signature_reference: str
+    parts: tuple[Part, ...]
+    before: str
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(part.bytes for part in self.parts if part.state == "sent")
+
+
+@dataclass(frozen=True)
+class _Blob:
+    """A blob on this machine: a file, or a few bytes."""
+
+    what: str
+    item: Descriptor
+    content: Path | bytes
+
+
+@dataclass(frozen=True)
+class _Upload:
+    """A manifest with its blobs, for one tag."""
+
+    manifest: Manifest
+    blobs: tuple[_Blob, ...]
+    tag: str
+
+
+def push(
+    text: str,
+    *,
+    layout: Path | None,
+    sif: Path | None,
+    insecure: bool = False,
+    dry_run: bool = False,
+    cache: Cache | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+) -> PushResult:
+    """Pushes an image to the reference ``text``.
+
+    Args:
+        layout: its OCI layout; left out for ``oras://`` references, which take the SIF only.
+        sif: its SIF; None when it has none.
+        dry_run: only asks what is there.
+    Raises:
+        FairleadError: refused or cut; what was sent is there when the command is run again.
+    """
+    reference = parse_reference(text)
+    _check(reference, layout, sif)
+    cache, progress = cache or Cache.default(), progress or Silent()
+    client = client or Client(reference, insecure=insecure)
+    uploads: list[_Upload] = []
+    if sif:
+        tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
+        uploaded = _of_sif(sif, tag, reference, progress)
+        # First, so that whoever sees the image finds it signed.
+        uploads += [*_of_signature(sif, uploaded), uploaded]
+    if layout and reference.scheme == "docker":
+        uploads.append(_of_layout(layout, reference.tag))
+    parts: list[Part] = []
+    before = ""
+    total = sum(blob.item.size for upload in uploads for blob in upload.blobs)
+    title = f"push to {reference.host}" if not dry_run else f"ask {reference.host}"
+    with progress.stage(title, total, "B") as stage:
+        for upload in uploads:
+            before = client.has_manifest(upload.tag)
+            there = before == upload.manifest.digest
+            for blob in upload.blobs:
+                stage.note(blob.what)
+                if there:
+                    stage.advance(blob.item.size)
+                    state = "there"
+                elif dry_run:
+                    size = client.blob_size(blob.item.digest, pushing=True)
+                    state = "to send" if size is None else "there"
+                else:
+                    state = _send(client, blob, cache, stage.advance)
+                parts.append(Part(blob.what, blob.item.digest, blob.item.size, state))
+            if not there and not dry_run:
+                data, kind = upload.manifest.data, upload.manifest.media_type
+                client.push_manifest(data, kind, upload.tag)
+        sent = sum(part.bytes for part in parts if part.state in ("sent", "to send"))
+        verb = "to send" if dry_run else "sent"
+        stage.result(f"{sent / 1e6:.1f} MB {verb}, {(total - sent) / 1e6:.1f} MB are there already")
+    beside = next((u for u in uploads if u.manifest.sif), None)
+    place = replace(reference, scheme="oras", tag=beside.tag) if beside else None
+    signed = next((u for u in uploads if u.manifest.layers[0].media_type == SIGNATURE_LAYER), None)
+    return PushResult(
+        str(reference),
+        uploads[-1].manifest.digest,
+        str(place) if place else "",
+        beside.manifest.digest if beside else "",
+        str(replace(reference, scheme="oras", tag=signed.tag)) if signed else "",
+        tuple(parts),
+        before,
+    )
+
+
+def _check(reference: Reference, layout: Path | None, sif: Path | None) -> None:
+    why = ""
+    if reference.digest:
+        why = "a digest is made by what is pushed, and cannot be chosen"
+    elif reference.scheme == "oras" and sif is None:
+        why = "oras:// takes a SIF, and this image has none"
+    elif sif and layout and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
+        why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
+    if why:
+        raise fail(
+            f"nothing can be pushed to {reference}",
+            where="the reference",
+            why=why,
+            remedy=f"fairlead push IMAGE docker://{reference.host}/{reference.repository}:TAG",
+            check="reference",
+            code=ExitCode.USAGE,
+        )
+
+
+def _of_layout(folder: Path, tag: str) -> _Upload:
+    manifest = read_layout(folder)
+    blobs = []
+    for number, item in enumerate((*manifest.layers, manifest.config)):
+        path = blob_of(folder, item)
+        size = path.stat().st_size if path.is_file() else -1
+        if size != item.size:
+            has = "it is missing" if size < 0 else f"it has {size} bytes"
+            raise layout_damaged(path, f"{has}, the manifest says {item.size}")
+        last = number == len(manifest.layers)
+        blobs.append(_Blob("configuration" if last else f"layer {number + 1}", item, path))
+    return _Upload(manifest, tuple({b.item.digest: b for b in blobs}.values()), tag)
+
+
+def _of_sif(path: Path, tag: str, reference: Reference, progress: Progress) -> _Upload:
+    size = path.stat().st_size
+    with progress.stage("hash the SIF", size, "B") as stage:
+        digest = hashlib.sha256()
+        with path.open("rb") as stream:
+            while data := stream.read(4 << 20):
+                digest.update(data)
+                stage.advance(len(data))
+    # The name that `oras pull` would give the file; not that of the file here, which is a hash.
+    notes = {TITLE: f"{reference.repository.rpartition('/')[2]}.sif"}
+    item = Descriptor(SIF_LAYER, f"sha256:{digest.hexdigest()}", size, notes)
+    manifest = artifact(item, SIF_CONFIG, str(path))
+    label = _Blob("SIF's label", manifest.config, EMPTY)
+    return _Upload(manifest, (_Blob("SIF", item, path), label), tag)
+
+
+def _of_signature(sif: Path, uploaded: _Upload) -> list[_Upload]:
+    """What lies beside a SIF that is signed."""
+    (item,) = uploaded.manifest.layers
+    text = signature_of(sif, item.hex)
+    if not text:
+        return []
+    manifest = manifest_of(text, item.annotations[TITLE])
+    (layer,) = manifest.layers
+    blobs = (
+        _Blob("signature", layer, text),
+        _Blob("signature's label", manifest.config, EMPTY),
+    )
+    return [_Upload(manifest, blobs, tag_of(item.hex))]
+
+
+def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
+    host, repository = client.reference.host, client.reference.repository
+    content = blob.content
+    if isinstance(content, bytes):
+        advance(blob.item.size)
+        return client.push_bytes(content, blob.item.digest)
+    known = _Seen(cache, host, blob.item.hex)
+    before = known.repository()
+    mount_from = before if before != repository else ""
+    state = _without_grant(
+        lambda name: client.push_blob(content, blob.item.digest, advance, name), mount_from
+    )
+    known.note(repository)
+    return state
+
+
+def _without_grant(send: Callable[[str], str], mount_from: str) -> str:
+    """``send(mount_from)``; where the right to read that repository is lacking, ``send("")``."""
+    try:
+        return send(mount_from)
+    except FairleadError as exc:
+        if not mount_from or exc.findings[0].check not in ("registry-denied", "registry-login"):
+            raise
+        return send("")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Which repository of a host was last given a blob; a note that may be wrong, and only saves time."""
+
+    cache: Cache
+    host: str
+    hex: str
+
+    @property
+    def _path(self) -> Path:
+        return self.cache.root / "registries" / self.host / self.hex
+
+    def repository(self) -> str:
+        try:
+            return self._path.read_text("utf-8").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def note(self, repository: str) -> None:
+        if self.repository() != repository:
+            with atomic_write(self._path, "w") as out:
+                out.write(f"{repository}\n")

@@ -1,0 +1,84 @@
+"""What IMAGE stands for when it is pushed: its OCI layout, its SIF, or both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.progress import Progress
+from fairlead.image.open import find
+from fairlead.image.sif import is_sif, read_sif
+from fairlead_build.cache.store import Cache, holding, need_space, workspace
+from fairlead_build.formats import formats
+from fairlead_build.formats.images import read_entry
+from fairlead_build.formats.oci import write_layout
+from fairlead_build.formats.wrapping import wrapping_of
+from fairlead_build.registry.layout import is_layout
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image on this machine; ``layout`` and ``sif`` hold the same tree."""
+
+    layout: Path | None
+    sif: Path | None
+
+
+@contextmanager
+def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Iterator[Source]:
+    """What there is to push of IMAGE.
+
+    Args:
+        layers: whether the OCI layout is wanted too.
+    Raises:
+        FairleadError: there is no such image, or it cannot be pushed.
+    """
+    if is_layout(Path(image)):
+        yield Source(Path(image), None)
+        return
+    entry = read_entry(cache, image)
+    path = Path(entry.path) if entry else find(image)
+    if path.is_dir() or not is_sif(path):
+        raise fail(
+            f"`{image}` cannot be pushed",
+            where=str(path),
+            why="a registry takes a SIF or an OCI layout; this is neither",
+            remedy="give a built recipe's name, a SIF, or the folder of an OCI layout",
+            check="push-format",
+            code=ExitCode.USAGE,
+        )
+    if not layers:
+        yield Source(None, path)
+        return
+    if read_sif(path).document("image.json") is None:
+        raise fail(
+            f"`{image}` has no layers to push",
+            where=str(path),
+            why="layers are made of images that fairlead built; others are pushed as the SIF they are",
+            remedy="the same command with oras:// instead of docker://",
+            check="push-format",
+            code=ExitCode.USAGE,
+        )
+    if entry:
+        with holding(
+            cache,
+            f"recipe-{entry.recipe}",
+            lambda who: progress.stage(f"wait for {who}, which is building `{image}` too"),
+        ):
+            layout = formats.make("oci", entry, cache, progress)
+        yield Source(layout, path)
+        return
+    size = path.stat().st_size
+    need_space(cache.root, 2 * size, "the layers", "XDG_CACHE_HOME")
+    with workspace(cache.root / "work", "layers-") as work:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        layout = work / "image.oci"
+        layout.mkdir()
+        with progress.stage("write the OCI layers", unit="B") as stage:
+            write_layout(layout, path, wrapping_of(path, digest), stage.advance)
+        yield Source(layout, path)

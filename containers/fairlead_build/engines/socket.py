@@ -1,0 +1,176 @@
+"""Docker's or Podman's socket: which one there is, and its failures as findings.
+
+``enginestore.py`` gives images to the engine behind it; nothing here starts an engine.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead_build.registry.problems import plain
+
+_PING_S = 10
+# Between two words of the engine: it is silent while it unpacks a layer of gigabytes.
+_SILENCE_S = 1800
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine that answers.
+
+    Attributes:
+        address: of its socket, as ``$DOCKER_HOST`` has it.
+        name: e.g. ``Podman Engine 4.3.1``.
+        client: the SDK's ``docker.APIClient``.
+    """
+
+    address: str
+    name: str
+    client: Any
+
+
+def addresses(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Where an engine may listen, the first that is there counts. ``$DOCKER_HOST`` stands alone."""
+    if named := environ.get("DOCKER_HOST"):
+        return (named,)
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    own = [f"{runtime}/podman/podman.sock"] if runtime else []
+    return tuple(
+        f"unix://{path}" for path in (*own, "/run/podman/podman.sock", "/var/run/docker.sock")
+    )
+
+
+@contextmanager
+def connected(again: str, environ: Mapping[str, str] = os.environ) -> Iterator[Engine]:
+    """The engine of this machine, while the block lasts.
+
+    Args:
+        again: the command to run once the engine is there.
+    Raises:
+        FairleadError: there is none, or it does not answer.
+    """
+    import docker
+    import requests
+
+    tried = addresses(environ)
+    address = tried[0] if environ.get("DOCKER_HOST") else _first(tried, again)
+    try:
+        client = docker.APIClient(base_url=address, version="auto", timeout=_PING_S)
+    except (docker.errors.DockerException, requests.RequestException, OSError, ValueError) as exc:
+        raise _silent(address, _reason(exc), again, environ) from None
+    try:
+        try:
+            about = client.version()
+            parts = about.get("Components") or [{}]
+            name = f"{parts[0].get('Name') or 'Engine'} {about.get('Version', '')}".strip()
+        except (requests.RequestException, OSError, ValueError, AttributeError, LookupError) as exc:
+            raise _silent(address, _reason(exc), again, environ) from None
+        client.timeout = _SILENCE_S
+        yield Engine(address, plain(name), client)
+    finally:
+        client.close()
+
+
+@contextmanager
+def asking(engine: Engine, doing: str, again: str, secrets: tuple[str, ...] = ()) -> Iterator[None]:
+    """What the engine refuses, or a connection that breaks, becomes a finding.
+
+    Args:
+        doing: what is asked, after "cannot": ``load the image``.
+        secrets: what must not be repeated.
+    Raises:
+        FairleadError: in place of the SDK's own errors.
+    """
+    import docker
+    import requests
+    import urllib3
+
+    try:
+        yield
+    except docker.errors.APIError as exc:
+        raise refused(engine, doing, str(exc.explanation or exc), again, secrets) from None
+    except (
+        docker.errors.DockerException,
+        requests.RequestException,
+        urllib3.exceptions.HTTPError,
+        ConnectionError,
+        ValueError,  # an answer that is cut in the middle of its JSON
+    ) as exc:
+        raise fail(
+            f"{engine.name} broke off: cannot {doing}",
+            where=engine.address,
+            why=plain(_reason(exc), secrets),
+            remedy=f"see whether it still runs, start it again, then `{again}`",
+            check="engine-broke-off",
+        ) from None
+
+
+def refused(
+    engine: Engine, doing: str, why: str, again: str, secrets: tuple[str, ...] = ()
+) -> FairleadError:
+    """The engine said no, in its own words ``why``."""
+    said = plain(why, secrets)
+    remedy = f"mend what it says, then `{again}`"
+    if "HTTP response to HTTPS client" in said:
+        remedy = f"name the registry with `insecure = true` in registries.conf(5), then `{again}`"
+    elif "no space left" in said:
+        remedy = f"podman system prune (or docker system prune), then `{again}`"
+    return fail(
+        f"{engine.name} refused to {doing}",
+        where=engine.address,
+        why=said or "it gave no reason",
+        remedy=remedy,
+        check="engine-refused",
+    )
+
+
+def _first(tried: tuple[str, ...], again: str) -> str:
+    for address in tried:
+        if _is_socket(Path(address.removeprefix("unix://"))):
+            return address
+    raise fail(
+        "no Docker and no Podman listens on this machine",
+        where=", ".join(address.removeprefix("unix://") for address in tried),
+        why="none of these is a socket, and DOCKER_HOST is not set",
+        remedy=f"systemctl --user start podman.socket (or: podman system service --time=0 &), then `{again}`",
+        check="engine-missing",
+    )
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> FairleadError:
+    named = "DOCKER_HOST" in environ
+    remedy = "systemctl --user restart podman.socket (or: podman system service --time=0 &)"
+    if "ermission" in why:
+        remedy = "use an engine of your own: systemctl --user start podman.socket"
+    return fail(
+        "the engine's socket does not answer",
+        where=f"{address}{', by DOCKER_HOST' if named else ''}",
+        why=why,
+        remedy=f"{remedy}{', mend or unset DOCKER_HOST' if named else ''}, then `{again}`",
+        check="engine-silent",
+    )
+
+
+def _reason(exc: BaseException) -> str:
+    """The innermost cause: the SDK wraps it three times."""
+    text = str(exc)
+    here: BaseException | None = exc
+    while here is not None:
+        if isinstance(here, OSError) and here.strerror:
+            text = here.strerror
+        here = here.__cause__ or here.__context__
+    return plain(text) or type(exc).__name__

@@ -1,0 +1,226 @@
+"""Images into Docker's or Podman's own store, and from there to a registry, by the docker SDK.
+
+The image goes as a ``docker save`` archive, which every version of both engines reads. It streams
+from the OCI layout; nothing is written to disk on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.progress import Progress, Stage
+from fairlead_build.engines.socket import Engine, asking, refused
+from fairlead_build.registry.auth import Credential, find_credential
+from fairlead_build.registry.client import Client
+from fairlead_build.registry.layout import blob_of, read_layout
+from fairlead_build.registry.manifest import Manifest
+from fairlead_build.registry.reference import Reference, parse_reference
+from fairlead_build.squashfs.squash import CHUNK
+
+SCHEME = "docker-daemon:"
+_RECORD = 512
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An image in an engine's store.
+
+    Attributes:
+        name: the engine's name for it, ``HOST/REPOSITORY:TAG``.
+        image_id: the engine's own identifier.
+        bytes_sent: 0 when the engine had it.
+        digest: of the manifest in the registry, after a push; the engine may pack layers anew.
+    """
+
+    engine: str
+    address: str
+    name: str
+    image_id: str
+    bytes_sent: int
+    digest: str = ""
+
+
+def parse_name(text: str) -> Reference:
+    """What ``docker-daemon:NAME:TAG`` names.
+
+    Raises:
+        FairleadError: exit code 2; it is no name that an engine takes.
+    """
+    reference = parse_reference("docker://" + text.removeprefix(SCHEME).removeprefix("//"))
+    if reference.digest:
+        raise fail(
+            "an engine's store takes a tag, not a digest",
+            where=text,
+            why="the digest comes of what is put there",
+            remedy=f"{SCHEME}NAME:TAG",
+            check="reference",
+            code=ExitCode.USAGE,
+        )
+    return reference
+
+
+def load(
+    engine: Engine, layout: Path, reference: Reference, again: str, progress: Progress
+) -> Stored:
+    """Puts the image of an OCI layout into the engine's store and tags it; again does nothing.
+
+    Raises:
+        FairleadError: the layout is damaged, or the engine refuses or breaks off.
+    """
+    manifest = read_layout(layout)
+    name = name_of(reference)
+    wanted = json.loads(blob_of(layout, manifest.config).read_bytes())["rootfs"]["diff_ids"]
+    with asking(engine, "look into its store", again):
+        found = _inspect(engine, name)
+    sent = 0
+    if not _is_same(found, manifest):
+        archive = _Archive(layout, manifest, name)
+        with (
+            progress.stage(f"load into {engine.name}", archive.size, "B") as stage,
+            asking(engine, "load the image", again),
+        ):
+            for line in engine.client.load_image(archive.chunks(stage.advance)):
+                if "error" in line:
+                    raise refused(engine, "load the image", str(line["error"]), again)
+            sent = archive.size
+            stage.result(f"{sent / 1e6:.0f} MB as {name}")
+        with asking(engine, "look into its store", again):
+            found = _inspect(engine, name)
+    layers = (found or {}).get("RootFS", {}).get("Layers")
+    if found is None or layers != wanted:
+        raise refused(engine, "load the image", f"it holds {layers} under {name}", again)
+    return Stored(engine.name, engine.address, name, str(found["Id"]), sent)
+
+
+def push(
+    engine: Engine, stored: Stored, reference: Reference, again: str, progress: Progress
+) -> Stored:
+    """Lets the engine push what it has under the reference's name.
+
+    Returns:
+        ``stored`` with the digest that the registry knows the image by, if it tells.
+    Raises:
+        FairleadError: engine or registry refuse.
+    """
+    found = find_credential(reference)
+    secrets = found.secrets if found else ()
+    digest = ""
+    with (
+        progress.stage(f"push by {engine.name}") as stage,
+        asking(engine, "push the image", again, secrets),
+    ):
+        lines = engine.client.push(
+            stored.name.rpartition(":")[0],
+            tag=reference.tag,
+            stream=True,
+            decode=True,
+            auth_config=_login(found),
+        )
+        for line in lines:
+            if "error" in line:
+                raise refused(engine, "push the image", str(line["error"]), again, secrets)
+            digest = str((line.get("aux") or {}).get("Digest") or digest)
+            _tell(line, stage)
+        # Podman 4 does not tell it.
+        digest = digest or _digest_at(reference)
+        stage.result(digest or stored.name)
+    return replace(stored, digest=digest)
+
+
+def _digest_at(reference: Reference) -> str:
+    """What the registry calls the image; empty when only the engine is let in to it."""
+    try:
+        return Client(reference).has_manifest(reference.tag)
+    except FairleadError:
+        return ""
+
+
+def name_of(reference: Reference) -> str:
+    """A reference as engines write it: without the scheme."""
+    return str(reference).partition("://")[2]
+
+
+def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
+    from docker.errors import ImageNotFound, NotFound
+
+    try:
+        found: dict[str, Any] = engine.client.inspect_image(name)
+    except (ImageNotFound, NotFound):
+        return None
+    return found
+
+
+def _is_same(found: dict[str, Any] | None, manifest: Manifest) -> bool:
+    """Docker and Podman call an image by the digest of its configuration, or of its manifest."""
+    ident = str((found or {}).get("Id", "")).removeprefix("sha256:")
+    return ident in (manifest.config.hex, manifest.digest.partition(":")[2])
+
+
+def _login(found: Credential | None) -> dict[str, str]:
+    if found is None:
+        return {}
+    if found.identity_token:
+        return {"identitytoken": found.identity_token}
+    return {"username": found.user, "password": found.password}
+
+
+def _tell(line: dict[str, Any], stage: Stage) -> None:
+    words = " ".join(str(line.get(key) or "") for key in ("status", "id", "stream")).strip()
+    if words and words.isprintable():
+        stage.note(words[:60])
+
+
+class _Archive:
+    """A layout as the tar stream that ``docker load`` reads.
+
+    Source: moby/moby, image/spec/v1.2.md, "Combined Image JSON + Filesystem Changeset Format".
+    """
+
+    def __init__(self, layout: Path, manifest: Manifest, name: str):
+        self._blobs = [
+            (f"blobs/sha256/{item.hex}", blob_of(layout, item), item.size)
+            for item in manifest.blobs
+        ]
+        table = {
+            "Config": f"blobs/sha256/{manifest.config.hex}",
+            "RepoTags": [name],
+            "Layers": [f"blobs/sha256/{item.hex}" for item in manifest.layers],
+        }
+        self._table = json.dumps([table]).encode()
+        sizes = [len(self._table), *(size for _, _, size in self._blobs)]
+        self.size = sum(_RECORD + size + -size % _RECORD for size in sizes) + 2 * _RECORD
+
+    def chunks(self, advance: Callable[[int], None]) -> Iterator[bytes]:
+        for chunk in self._all():
+            yield chunk
+            advance(len(chunk))
+
+    def _all(self) -> Iterator[bytes]:
+        yield _header("manifest.json", len(self._table)) + _padded(self._table)
+        for name, path, size in self._blobs:
+            yield _header(name, size)
+            with path.open("rb") as stream:
+                left = size
+                while left and (chunk := stream.read(min(CHUNK, left))):
+                    left -= len(chunk)
+                    yield chunk
+            if left:
+                raise ValueError(f"{path.name} is shorter than its manifest says")
+            yield bytes(-size % _RECORD)
+        yield bytes(2 * _RECORD)
+
+
+def _header(name: str, size: int) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = size
+    return info.tobuf(tarfile.GNU_FORMAT)
+
+
+def _padded(body: bytes) -> bytes:
+    return body + bytes(-len(body) % _RECORD)

@@ -1,0 +1,238 @@
+"""An OCI image layout, whoever made it, as a SIF: its layers merged, squashed and wrapped.
+
+What the image's configuration says (variables, working directory, entry point, labels) goes to the
+scripts of ``/.singularity.d``, where Apptainer looks for it. The same layout gives the same SIF.
+Source: OCI image format specification 1.1, config.md; apptainer/apptainer, the scripts in an image.
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import io
+import json
+import re
+import shlex
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.progress import Progress, Silent
+from fairlead_build.cache.store import need_space, scratch_parent, workspace
+from fairlead_build.formats.sif import write_sif
+from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
+from fairlead_build.registry.manifest import Manifest
+from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
+from fairlead_build.squashfs.squash import Compression, squashing
+from fairlead_build.tools.versions import architecture
+
+_MOST_CONFIG_BYTES = 8 << 20
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_HOOKS = "# Apptainer adds the caller's variables after this file.\n"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What an image says of itself. ``epoch`` is when it was made, in seconds since 1970."""
+
+    architecture: str
+    epoch: int
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+    entrypoint: tuple[str, ...]
+    command: tuple[str, ...]
+    folder: str
+    diff_ids: tuple[str, ...]
+
+
+def from_layout(layout: Path, target: Path, progress: Progress | None = None) -> None:
+    """Writes ``target``, a SIF of the image in ``layout``.
+
+    Raises:
+        FairleadError: exit code 2; the layout is damaged or hostile.
+        OSError: as writing does; nothing is left under ``target`` then.
+    """
+    progress = progress or Silent()
+    manifest = read_layout(layout)
+    config = read_configuration(layout, manifest)
+    layers = layer_files(layout, manifest, config)
+    packed = sum(layer.path.stat().st_size for layer in layers)
+    with progress.stage("read the layers", packed, "B") as stage:
+        merged = read_layers(layers, advance=stage.advance)
+        stage.result(f"{merged.tree.entries} members in {len(layers)} layers")
+    # zstd packs a tree about as well as the layers are packed.
+    room = 2 * packed + (64 << 20)
+    need_space(target.parent, room, f"converting {layout.name}", "XDG_CACHE_HOME")
+    with workspace(scratch_parent(room), "fairlead-convert-") as scratch:
+        squashfs = scratch / "image.squashfs"
+        how = Compression("zstd", 3, config.epoch)
+        with (
+            progress.stage("squash", merged.bytes, "B") as stage,
+            squashing(squashfs, how, "run the same command again") as sink,
+        ):
+            # What an image made of a SIF has there would tell Apptainer something else.
+            for path in _scripts(config):
+                merged.tree.remove(path)
+            sink.write(_tar(_scripts(config), config.epoch))
+            write_tar(merged, sink, advance=stage.advance)
+        with squashfs.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
+            write_sif(
+                target,
+                squashfs,
+                _note(manifest),
+                arch=config.architecture,
+                epoch=config.epoch,
+                squashfs_sha256=digest,
+                advance=stage.advance,
+                name="oci.json",
+            )
+
+
+def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list[LayerFile]:
+    """The layers of an image on disk, each with the digests that it must have.
+
+    Raises:
+        FairleadError: one is missing, or the configuration counts others.
+    """
+    if len(config.diff_ids) != len(manifest.layers):
+        raise layout_damaged(
+            layout,
+            f"it has {len(manifest.layers)} layers, its configuration lists {len(config.diff_ids)}",
+        )
+    found = []
+    for item, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
+        path = blob_of(layout, item)
+        if not path.is_file():
+            raise layout_damaged(layout, f"layer {item.digest} is missing")
+        found.append(LayerFile(path, item.digest, diff_id))
+    return found
+
+
+def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
+    """The configuration of the image in ``layout``, checked against its digest.
+
+    Raises:
+        FairleadError: exit code 2; it is missing, damaged, or not that of an image.
+    """
+    path = blob_of(layout, manifest.config)
+    try:
+        with path.open("rb") as stream:
+            body = stream.read(_MOST_CONFIG_BYTES + 1)
+    except OSError as exc:
+        raise layout_damaged(layout, f"its configuration cannot be read: {exc.strerror}") from None
+    if len(body) > _MOST_CONFIG_BYTES:
+        raise layout_damaged(layout, f"its configuration is longer than {_MOST_CONFIG_BYTES} bytes")
+    if f"sha256:{hashlib.sha256(body).hexdigest()}" != manifest.config.digest:
+        raise layout_damaged(layout, "its configuration is not the one that its manifest names")
+    try:
+        return parse_configuration(json.loads(body))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise layout_damaged(layout, f"its configuration is unsound: {exc}") from None
+
+
+def parse_configuration(data: Mapping[str, Any]) -> Configuration:
+    """Reads an OCI or Docker image configuration.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none.
+    """
+    inner = data.get("config") or {}
+    env = {}
+    for item in _texts(inner.get("Env")):
+        name, _, value = item.partition("=")
+        if "\0" in value:
+            raise ValueError(f"variable {name[:80]!r} holds a NUL")
+        if _VARIABLE.match(name):  # others cannot be set by a shell, nor by Apptainer
+            env[name] = value
+    labels = inner.get("Labels") or {}
+    if not all(isinstance(part, str) for pair in labels.items() for part in pair):
+        raise ValueError("its labels are no texts")
+    entry = _texts(inner.get("Entrypoint"))
+    command = _texts(inner.get("Cmd"))
+    if any("\0" in word for word in (*entry, *command)):
+        raise ValueError("its command holds a NUL")
+    folder = inner.get("WorkingDir") or ""
+    if not isinstance(folder, str) or "\0" in folder:
+        raise ValueError("its working folder is no path")
+    rootfs = data["rootfs"]
+    return Configuration(
+        architecture=_architecture(str(data.get("architecture", ""))),
+        epoch=_epoch(data.get("created")),
+        env=env,
+        labels=dict(sorted(labels.items())),
+        entrypoint=entry,
+        command=command,
+        folder=folder,
+        diff_ids=_texts(rootfs["diff_ids"]),
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("a list of texts is something else")
+    return tuple(value)
+
+
+def _architecture(name: str) -> str:
+    if name in ("amd64", "arm64"):
+        return name
+    if name:
+        raise ValueError(f"it is for {name[:40]}; fairlead reads images for amd64 and arm64")
+    return architecture()
+
+
+def _epoch(created: Any) -> int:
+    if isinstance(created, str) and re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", created):
+        try:
+            seconds = calendar.timegm(time.strptime(created[:19], "%Y-%m-%dT%H:%M:%S"))
+        except ValueError:
+            return 0
+        return min(max(seconds, 0), (1 << 32) - 1)
+    return 0
+
+
+def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:
+    """The files that tell Apptainer what the configuration says, by path, with their modes."""
+    variables = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in config.env.items()
+    )
+    go = f"cd {shlex.quote(config.folder)} || exit\n" if config.folder not in ("", "/") else ""
+    run = f"#!/bin/sh\n{go}{_invocation(config.entrypoint, config.command)}"
+    labels = json.dumps(config.labels, indent=1, sort_keys=True) + "\n"
+    return {
+        ".singularity.d/env/90-environment.sh": (variables.encode(), 0o644),
+        ".singularity.d/env/99-base.sh": (_HOOKS.encode(), 0o644),
+        ".singularity.d/labels.json": (labels.encode(), 0o644),
+        ".singularity.d/runscript": (run.encode(), 0o755),
+    }
+
+
+def _invocation(entrypoint: Sequence[str], command: Sequence[str]) -> str:
+    # What the caller gives replaces the command and follows the entry point, as with Docker.
+    default = shlex.join(command or (() if entrypoint else ("/bin/sh",)))
+    lines = f"[ $# -gt 0 ] || set -- {default}\n" if default else ""
+    words = f"{shlex.join(entrypoint)} " if entrypoint else ""
+    return f'{lines}exec {words}"$@"\n'
+
+
+def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for path, (body, mode) in sorted(files.items()):
+            info = tarfile.TarInfo(f"./{path}")
+            info.mode, info.size, info.mtime = mode, len(body), epoch
+            archive.addfile(info, io.BytesIO(body))
+        size = archive.offset
+    return buffer.getvalue()[:size]
+
+
+def _note(manifest: Manifest) -> bytes:
+    told = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
+    return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"

@@ -1,0 +1,127 @@
+"""Which image is the newest of each recipe, and what may be thrown away.
+
+``images/by-name/NAME.json`` is what the runtime finds images by: it is written last, so a name
+there means a whole image.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import atomic_write
+from fairlead.image.signature import carry
+from fairlead_build.cache.store import Cache
+from fairlead_build.recipe.load import file_name
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ImageEntry:
+    """One built image. ``tree_sha256`` is the digest that all its formats share."""
+
+    key: str
+    path: str
+    sif_sha256: str
+    squashfs_sha256: str
+    tree_sha256: str
+    recipe: str
+    recipe_path: str
+    lock_sha256: str
+    wheel_sha256: str
+    tree: str
+    bytes: int
+
+
+def read_entry(cache: Cache, name: str) -> ImageEntry | None:
+    """The newest image of the recipe called ``name``; None when it is not there, whole."""
+    try:
+        data = json.loads(cache.by_name(name).read_text("utf-8"))
+        entry = ImageEntry(**{f.name: data[f.name] for f in fields(ImageEntry)})
+        whole = Path(entry.path).stat().st_size == entry.bytes
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return entry if whole else None
+
+
+def write_entry(cache: Cache, entry: ImageEntry, forget: Callable[[str], None]) -> None:
+    """Makes ``entry`` the newest image of its recipe; the one before it stays, older ones go.
+
+    Job scripts and running jobs hold the path of the image that was the newest until now.
+
+    Args:
+        forget: removes the image of a key, in every format.
+
+    The caller holds the recipe's lock.
+    """
+    path = cache.by_name(entry.recipe)
+    for left in path.parent.glob(f".{path.name}.*.partial"):
+        left.unlink(missing_ok=True)
+    old = read_entry(cache, entry.recipe)
+    oldest = _before(path)
+    if old is not None and old.key != entry.key:
+        before = {"key": old.key, "tree": old.tree}
+    else:
+        before = oldest
+    document = {"schema": "fairlead/image-index", "version": SCHEMA_VERSION, **asdict(entry)}
+    with atomic_write(path, "w") as out:
+        json.dump({**document, "before": before}, out, indent=2)
+        out.write("\n")
+    if not oldest or oldest == before:
+        return
+    used = [e for p in path.parent.glob("*.json") if (e := read_entry(cache, p.stem)) is not None]
+    held = [kept for p in path.parent.glob("*.json") if (kept := _before(p))]
+    if oldest["key"] not in {e.key for e in used} | {kept["key"] for kept in held}:
+        forget(oldest["key"])
+    if oldest["tree"] not in {e.tree for e in used} | {kept["tree"] for kept in held}:
+        cache.tree(oldest["tree"]).unlink(missing_ok=True)
+        cache.tree_record(oldest["tree"]).unlink(missing_ok=True)
+
+
+def trees_in_use(cache: Cache) -> set[str]:
+    """The keys of the trees of all images that are known by name, and of those before them."""
+    names = list((cache.root / "images" / "by-name").glob("*.json"))
+    newest = {e.tree for p in names if (e := read_entry(cache, p.stem)) is not None}
+    return newest | {kept["tree"] for p in names if (kept := _before(p))}
+
+
+def _before(path: Path) -> dict[str, str]:
+    """Key and tree of the image that the newest of a recipe replaced; empty when there is none."""
+    try:
+        told = json.loads(path.read_text("utf-8"))["before"]
+        return {"key": str(told["key"]), "tree": str(told["tree"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
+    """Gives the user a copy of ``source`` as ``output``: signing it must not reach the cache.
+
+    Args:
+        output: a file name, or a folder, in which the image is called after its recipe.
+    Raises:
+        FairleadError: it cannot be written there.
+    """
+    target = output / f"{file_name(name)}{suffix}" if output.is_dir() else output
+    try:
+        with source.open("rb") as given, atomic_write(target) as out:
+            shutil.copyfileobj(given, out, 4 << 20)
+        carry(source, target)
+    except OSError as exc:
+        raise unwritable(target, exc) from None
+    return target
+
+
+def unwritable(target: Path, exc: OSError) -> FairleadError:
+    return fail(
+        f"cannot write the image to {target}",
+        where=str(target),
+        why=exc.strerror or str(exc),
+        remedy="give another folder or file with -o",
+        check="output-unwritable",
+    )

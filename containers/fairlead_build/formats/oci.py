@@ -1,0 +1,284 @@
+"""An OCI image layout of the same tree: three layers, so that images share what they have in common.
+
+The layers are streamed from the squashfs and compressed by the locked pigz, whose output depends on
+its input alone. Everything else is JSON, so the same image gives the same digests everywhere.
+Source: the OCI image format specification 1.0 (layout, manifest, config, layer).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tarfile import TarInfo
+from typing import IO, Any
+
+from fairlead_build.base.proc import child, clean_environment, tool_failed
+from fairlead_build.formats.wrapping import PARTS, Wrapping
+from fairlead_build.squashfs.squash import CHUNK
+from fairlead_build.squashfs.tree_stream import bare_squashfs, squashfs_entries
+from fairlead_build.tools import tool_tree
+
+_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+_CONFIG = "application/vnd.oci.image.config.v1+json"
+_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+_INDEX = "application/vnd.oci.image.index.v1+json"
+_RECORD = 512
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: ``digest`` and ``size`` in bytes of the file, ``diff_id`` of the tar in it."""
+
+    title: str
+    digest: str
+    diff_id: str
+    size: int
+
+
+@dataclass(frozen=True)
+class OciResult:
+    """A written layout. Digests begin with ``sha256:``."""
+
+    manifest_digest: str
+    config_digest: str
+    layers: tuple[Layer, ...]
+
+
+def write_layout(
+    folder: Path,
+    image: Path,
+    wrapping: Wrapping,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> OciResult:
+    """Writes the layout into ``folder``, which must be empty.
+
+    Args:
+        image: a SIF, or a bare squashfs.
+        advance: told the bytes of the layers' content, as they are read.
+    Raises:
+        FairleadError: a tool failed, or there is no room.
+    """
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    with bare_squashfs(image) as squashfs:
+        try:
+            layers = _write_layers(blobs, squashfs, wrapping, advance, links=True)
+        except _LinkBetweenLayers:
+            layers = _write_layers(blobs, squashfs, wrapping, advance, links=False)
+    config = _blob(blobs, _config(wrapping, layers))
+    manifest = _blob(blobs, _manifest(wrapping, layers, config))
+    index = {
+        "schemaVersion": 2,
+        "mediaType": _INDEX,
+        "manifests": [
+            {
+                "mediaType": _MANIFEST,
+                **manifest,
+                "platform": {"architecture": wrapping.architecture, "os": "linux"},
+                "annotations": {"org.opencontainers.image.ref.name": "latest"},
+            }
+        ],
+    }
+    (folder / "index.json").write_bytes(_json(index))
+    (folder / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
+    return OciResult(manifest["digest"], config["digest"], tuple(layers))
+
+
+class _LinkBetweenLayers(Exception):
+    """A hard link whose file is in another layer; engines unpack each layer by itself."""
+
+
+def _write_layers(
+    blobs: Path, squashfs: Path, wrapping: Wrapping, advance: Callable[[int], None], links: bool
+) -> list[Layer]:
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(_Writer(blobs / f"layer-{part}.partial", title))
+            for part, title in enumerate(PARTS)
+        ]
+        folders: dict[str, TarInfo] = {}
+        parts: dict[str, int] = {}
+        for info, content in squashfs_entries(squashfs, strict=True, links=links):
+            part = parts[info.name] = wrapping.part(info.name)
+            if info.isdir():
+                folders[info.name] = info
+            if info.islnk():
+                info.linkname = posixpath.normpath(info.linkname)
+                if parts.get(info.linkname) != part:
+                    raise _LinkBetweenLayers(info.name)
+            writers[part].add(info, content, folders, advance)
+        return [writer.close() for writer in writers if writer.members]
+
+
+class _Writer:
+    """One layer on its way through pigz into a file."""
+
+    def __init__(self, path: Path, title: str):
+        self._path, self._title = path, title
+        self._stack = ExitStack()
+        self._digest = hashlib.sha256()
+        self._told: set[str] = set()
+        self.members = 0
+
+    def __enter__(self) -> _Writer:
+        out = self._stack.enter_context(self._path.open("wb"))
+        self._argv = [*tool_tree.command("pigz"), "--no-name", "--stdout"]
+        self._process = self._stack.enter_context(
+            child(
+                self._argv,
+                env=clean_environment(),
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.PIPE,
+            )
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+        self._path.unlink(missing_ok=True)
+
+    def add(
+        self,
+        info: TarInfo,
+        content: IO[bytes] | None,
+        folders: dict[str, TarInfo],
+        advance: Callable[[int], None],
+    ) -> None:
+        # A layer tells of the folders above its files too: else an engine would make them anew,
+        # with modes of its own, over those of the layers below.
+        for above in reversed(_parents(info.name)):
+            if above not in self._told and above in folders:
+                self._member(folders[above])
+        if info.name not in self._told:
+            self._member(info)
+        if content is not None:
+            while chunk := content.read(CHUNK):
+                self._put(chunk)
+                advance(len(chunk))
+            self._put(bytes(-info.size % _RECORD))
+
+    def _member(self, info: TarInfo) -> None:
+        self._told.add(info.name)
+        self.members += 1
+        self._put(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+
+    def _put(self, data: bytes) -> None:
+        self._digest.update(data)
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+        except BrokenPipeError:
+            raise self._failed() from None
+
+    def close(self) -> Layer:
+        self._put(bytes(2 * _RECORD))
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._process.wait():
+            raise self._failed()
+        with self._path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        size = self._path.stat().st_size
+        self._path.replace(self._path.with_name(digest))
+        return Layer(self._title, f"sha256:{digest}", f"sha256:{self._digest.hexdigest()}", size)
+
+    def _failed(self) -> Exception:
+        assert self._process.stderr is not None
+        said = self._process.stderr.read().decode("utf-8", "replace")
+        return tool_failed(
+            self._argv, self._process.wait(), said, "write an OCI layer", "fairlead build RECIPE"
+        )
+
+
+def _parents(path: str) -> list[str]:
+    """The folders above ``path``, nearest first, the root included."""
+    found = []
+    while path != ".":
+        path = posixpath.dirname(path) or "."
+        found.append(path)
+    return found
+
+
+def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
+    return {
+        "created": _time(image.epoch),
+        "architecture": image.architecture,
+        "os": "linux",
+        "config": {
+            "Env": [f"{name}={value}" for name, value in image.env.items()],
+            "Cmd": list(image.command),
+            "WorkingDir": "/",
+            "Labels": dict(sorted(image.labels.items())),
+        },
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+        "history": [
+            {
+                "created": _time(image.epoch),
+                "created_by": f"fairlead build {image.name}",
+                "comment": layer.title,
+            }
+            for layer in layers
+        ],
+    }
+
+
+def _manifest(image: Wrapping, layers: list[Layer], config: dict[str, Any]) -> dict[str, Any]:
+    annotations = {
+        "org.opencontainers.image.title": image.name,
+        "org.opencontainers.image.description": image.summary,
+        "org.opencontainers.image.created": _time(image.epoch),
+        **{k: v for k, v in image.labels.items() if k.startswith("org.opencontainers.image.")},
+        "org.fairlead.version": image.version,
+        **{f"org.fairlead.{name}.sha256": digest for name, digest in image.digests.items()},
+    }
+    return {
+        "schemaVersion": 2,
+        "mediaType": _MANIFEST,
+        "config": {"mediaType": _CONFIG, **config},
+        "layers": [
+            {"mediaType": _LAYER, "digest": layer.digest, "size": layer.size} for layer in layers
+        ],
+        "annotations": dict(sorted(annotations.items())),
+    }
+
+
+def _time(epoch: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
+
+
+def _blob(blobs: Path, document: dict[str, Any]) -> dict[str, Any]:
+    data = _json(document)
+    digest = hashlib.sha256(data).hexdigest()
+    (blobs / digest).write_bytes(data)
+    return {"digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def read_result(folder: Path) -> OciResult:
+    """What :func:`write_layout` told of the layout in ``folder``.
+
+    Raises:
+        OSError, ValueError, KeyError: it is none.
+    """
+    blobs = folder / "blobs" / "sha256"
+    digest = json.loads((folder / "index.json").read_text("utf-8"))["manifests"][0]["digest"]
+    manifest = json.loads((blobs / digest.partition(":")[2]).read_text("utf-8"))
+    config_digest = manifest["config"]["digest"]
+    config = json.loads((blobs / config_digest.partition(":")[2]).read_text("utf-8"))
+    rows = zip(manifest["layers"], config["rootfs"]["diff_ids"], config["history"], strict=True)
+    layers = [
+        Layer(told["comment"], file["digest"], diff, file["size"]) for file, diff, told in rows
+    ]
+    return OciResult(digest, config_digest, tuple(layers))

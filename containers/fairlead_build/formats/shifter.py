@@ -1,0 +1,63 @@
+"""Shifter's image: the squashfs as it is, and beside it ``.meta``, in the dialect Shifter reads.
+
+A file of ``KEY: value`` lines. Commands are Python lists in single quotes; JSON's double quotes
+would become one word. What the dialect cannot hold is refused.
+Source: NERSC/shifter, src/ImageData.c and src/utility.c (shifter_parseConfig, split_json_array).
+"""
+
+from __future__ import annotations
+
+import re
+
+from fairlead.base.errors import FairleadError, Finding, error
+from fairlead_build.formats.wrapping import Wrapping
+
+
+def meta(image: Wrapping) -> str:
+    """The text of ``.meta``.
+
+    Raises:
+        FairleadError: a variable or a word of the command cannot be written in it.
+    """
+    wrong = [
+        *(f for name, value in image.env.items() if (f := _line(f"env.{name}", value, image))),
+        *(f for word in image.command if (f := _word(word, image))),
+    ]
+    if wrong:
+        raise FairleadError(wrong)
+    words = ", ".join(f"'{word}'" for word in image.command)
+    lines = [
+        "FORMAT: squashfs",
+        *(f"ENV: {name}={value}" for name, value in image.env.items()),
+        f"CMD: [{words}]",
+        "WORKDIR: /",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: str, image: Wrapping) -> Finding | None:
+    if re.search(r"[\x00\n\r]", value):
+        return _refused(key, image, "a line ends where the value has a line break")
+    if value != value.rstrip():
+        return _refused(key, image, "Shifter takes spaces from the end of a line")
+    if value.endswith("\\"):
+        return _refused(key, image, "a backslash at its end joins the next line to it")
+    return None
+
+
+def _word(word: str, image: Wrapping) -> Finding | None:
+    if re.search(r"['\x00\n\r]", word):
+        return _refused(
+            f"the command's word {word!r}", image, "a quote ends a word, whatever is before it"
+        )
+    return None
+
+
+def _refused(key: str, image: Wrapping, why: str) -> Finding:
+    return error(
+        f"Shifter cannot be told {key}",
+        where=f"recipe `{image.name}`, {key}",
+        why=why,
+        remedy="give it another value, or leave `shifter` out of --format",
+        check="shifter-value",
+    )

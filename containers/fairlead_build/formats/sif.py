@@ -1,0 +1,130 @@
+"""Writes a SIF around a squashfs: same input, same bytes.
+
+The layout and the reader are in ``fairlead.image.sif``. Where the tools put a random identifier and the
+time of day, this writer puts a hash of the content and the lock's SOURCE_DATE_EPOCH.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+from fairlead.base.paths import atomic_write
+from fairlead.image.sif import (
+    ARCHES,
+    DATA_GENERIC_JSON,
+    DATA_PARTITION,
+    DESCRIPTOR,
+    FS_SQUASHFS,
+    GROUP_MASK,
+    HEADER,
+    LAUNCH,
+    MAGIC,
+    PAGE,
+    PART_PRIMARY_SYSTEM,
+    PARTITION_EXTRA,
+    VERSION,
+    identity,
+)
+
+_SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
+_TABLE = PAGE
+_CHUNK = 4 << 20
+
+
+def write_sif(
+    target: Path,
+    squashfs: Path,
+    document: bytes,
+    *,
+    arch: str,
+    epoch: int,
+    squashfs_sha256: str,
+    advance: Callable[[int], None] = lambda amount: None,
+    name: str = "image.json",
+) -> str:
+    """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
+
+    Args:
+        document: the bytes of the generic JSON object called ``name``.
+        arch: ``amd64`` or ``arm64``.
+        epoch: seconds since 1970 for every time in the file.
+        squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
+        advance: told the bytes written, as they are.
+    Returns:
+        The sha256 of the file, hex.
+    Raises:
+        OSError: as writing does; nothing is left under ``target`` then.
+    """
+    size = squashfs.stat().st_size
+    data = _align(_TABLE + _SLOTS * DESCRIPTOR.size)
+    json_at = _align(data + size)
+    end = json_at + len(document)
+    code = ARCHES[arch] + b"\0"
+    extra = PARTITION_EXTRA.pack(FS_SQUASHFS, PART_PRIMARY_SYSTEM, code)
+    table = (
+        _descriptor(DATA_PARTITION, 1, data, size, epoch, "rootfs.squashfs", extra)
+        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, name, b"")
+    ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
+    header = HEADER.pack(
+        LAUNCH,
+        MAGIC,
+        VERSION,
+        code,
+        identity(squashfs_sha256, document).bytes,
+        epoch,
+        epoch,
+        _SLOTS - 2,
+        _SLOTS,
+        _TABLE,
+        len(table),
+        data,
+        end - data,
+    )
+
+    digest = hashlib.sha256()
+    with atomic_write(target) as out:
+
+        def put(chunk: bytes) -> None:
+            out.write(chunk)
+            digest.update(chunk)
+
+        put(header.ljust(_TABLE, b"\0") + table)
+        put(bytes(data - _TABLE - len(table)))
+        with squashfs.open("rb") as source:
+            _copy(source, put, advance)
+        put(bytes(json_at - data - size) + document)
+    return digest.hexdigest()
+
+
+def _copy(source: IO[bytes], put: Callable[[bytes], None], advance: Callable[[int], None]) -> None:
+    while chunk := source.read(_CHUNK):
+        put(chunk)
+        advance(len(chunk))
+
+
+def _descriptor(
+    datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes
+) -> bytes:
+    return DESCRIPTOR.pack(
+        datatype,
+        True,
+        ident,
+        GROUP_MASK | 1,
+        0,
+        at,
+        size,
+        _align(at + size) - at,
+        epoch,
+        epoch,
+        0,
+        0,
+        name.encode(),
+        extra,
+    )
+
+
+def _align(offset: int) -> int:
+    return -(-offset // PAGE) * PAGE

@@ -1,0 +1,134 @@
+"""What every wrapping of an image says of it: one value, rendered once for each format.
+
+An engine reads variables and the default command from where its own format keeps them: a SIF from
+a script in ``/.singularity.d``, an OCI image from its config, Shifter from ``.meta``. All of them
+come from here, and this comes from the record in the built SIF.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.image.sif import read_sif
+
+# What runs in an image when no command is given.
+COMMAND = ("/bin/bash",)
+# In how many parts an image can be shared, lowest first; `oci.py` makes a layer of each.
+PARTS = ("Debian packages", "Python, MPI and files", "fairlead")
+# What ldconfig writes knows of libraries from all over the tree.
+_LOADER = re.compile(r"etc/ld\.so\.(cache|conf\.d/fairlead-)")
+_ADDED = ("opt", "usr/local", "srv")
+
+
+@dataclass(frozen=True)
+class Wrapping:
+    """What the wrappings of one image say.
+
+    Attributes:
+        name: of the recipe, ``mpi-base:openmpi``.
+        epoch: seconds since 1970, the time of all that has one.
+        python: the Python prefix, relative to the root; empty without one.
+        site: where its modules lie, likewise.
+        added: paths that the recipe's own packages, sources and files brought, likewise.
+        digests: sha256, hex, of ``lock``, ``tree``, ``squashfs`` and ``sif``.
+        bytes: of all its files.
+    """
+
+    name: str
+    summary: str
+    version: str
+    architecture: str
+    epoch: int
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+    python: str
+    site: str
+    added: tuple[str, ...]
+    digests: Mapping[str, str]
+    bytes: int = 0
+    command: tuple[str, ...] = COMMAND
+
+    def part(self, path: str) -> int:
+        """Which of :data:`PARTS` a path, relative to the root, belongs to."""
+        if _below(path, (".fairlead", ".singularity.d")):
+            return 2
+        if self.site and _below(path, (self.site,)):
+            first = path[len(self.site) + 1 :].partition("/")[0]
+            if re.fullmatch(r"fairlead(_build)?|fairlead-[^/]+\.dist-info", first):
+                return 2
+        if self.python and path == f"{self.python}/bin/fairlead":
+            return 2
+        return 1 if _LOADER.match(path) or _below(path, self.added) else 0
+
+
+def _below(path: str, folders: tuple[str, ...]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def labels_of(
+    labels: Mapping[str, str], recipe: str, lock_sha256: str, version: str
+) -> dict[str, str]:
+    """All labels of an image: the recipe's own, and where it comes from."""
+    return {
+        **labels,
+        "org.fairlead.recipe": recipe,
+        "org.fairlead.lock.sha256": lock_sha256,
+        "org.fairlead.version": version,
+    }
+
+
+def wrapping_of(sif: Path, sif_sha256: str) -> Wrapping:
+    """What the wrappings of the image in ``sif`` say, from its record.
+
+    Raises:
+        FairleadError: it is no sound SIF, or this fairlead did not build it.
+    """
+    record = read_sif(sif).document("image.json") or {}
+    try:
+        return _wrapping(record, sif_sha256)
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise _foreign(sif, f"its record lacks {exc}") from None
+
+
+def _wrapping(record: Mapping[str, Any], sif_sha256: str) -> Wrapping:
+    python = record["python"]
+    prefixes = [python.get("prefix", ""), record["mpi"].get("prefix", "")]
+    inside = [posixpath.relpath(p, "/") for p in (*prefixes, *record["files"]) if p]
+    return Wrapping(
+        name=record["recipe"],
+        summary=record["summary"],
+        version=record["fairlead_version"],
+        architecture=record["architecture"],
+        epoch=record["source_date_epoch"],
+        env=record["env"],
+        labels=labels_of(
+            record["labels"], record["recipe"], record["lock_sha256"], record["fairlead_version"]
+        ),
+        python=python.get("prefix", "").lstrip("/"),
+        site=python.get("site", "").lstrip("/"),
+        added=tuple(sorted({*inside, *_ADDED})),
+        digests={
+            "lock": record["lock_sha256"],
+            "tree": record["tree_sha256"],
+            "squashfs": record["squashfs_sha256"],
+            "sif": sif_sha256,
+        },
+        bytes=record["tree_bytes"],
+    )
+
+
+def _foreign(sif: Path, why: str) -> FairleadError:
+    return fail(
+        f"{sif.name} cannot be wrapped in another format",
+        where=f"{sif}, image.json",
+        why=f"{why}, so fairlead did not build it, or another version did",
+        remedy="fairlead build RECIPE",
+        check="image-record",
+        code=ExitCode.USAGE,
+    )

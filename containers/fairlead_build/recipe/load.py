@@ -1,0 +1,310 @@
+"""What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` says what came of it.
+
+A recipe is addressed by the name of a bundled one (``tensorflow``) or by its folder (``./mine``);
+``:VARIANT`` behind either means one of its variants. The keys are in ``recipemodel.py``, and
+``inherit.py`` lays a recipe over those that it extends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead import native
+from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
+from fairlead.base.paths import bundled
+from fairlead.base.suggest import suggest
+from fairlead.base.toml import Mistake, read
+from fairlead_build.recipe.checks import cross_mistakes
+from fairlead_build.recipe.inherit import Merged, bundled_names, merge, split_variant
+from fairlead_build.recipe.model import Architecture, Recipe, Source
+from fairlead_build.tools.versions import architecture as this_architecture
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """A file of a recipe's folder that is laid into the image, or applied to a source.
+
+    Attributes:
+        target: where it is laid; for a patch, its name.
+    """
+
+    target: str
+    source: Path
+    mode: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RecipeSource:
+    """One ``[[source]]`` with what it takes from the recipe's folder.
+
+    Attributes:
+        tree: with ``path`` or ``bundled``, its files, named relative to it; a single file has its own name.
+    """
+
+    source: Source
+    patches: tuple[RecipeFile, ...] = ()
+    tree: tuple[RecipeFile, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all that the recipe says of it, and of its files."""
+        told = {
+            "source": self.source.model_dump(mode="json"),
+            "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class LoadedRecipe:
+    """A sound recipe and where it came from.
+
+    Attributes:
+        folder: that of the recipe itself, not of what it extends.
+        paths: every recipe.toml that it is made of, what it extends first.
+        given: what the user called it, quoted for a shell; it stands in commands to be typed.
+        variant: its name; empty for none.
+        bundled: the sources that are fairlead's own; their results are laid over the tree.
+    """
+
+    folder: Path
+    recipe: Recipe
+    files: tuple[RecipeFile, ...]
+    given: str
+    variant: str = ""
+    architecture: Architecture = "amd64"
+    sources: tuple[RecipeSource, ...] = ()
+    paths: tuple[Path, ...] = ()
+    bundled: tuple[RecipeSource, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """``mpi-base`` or ``mpi-base:openmpi``: also the name of its image."""
+        return f"{self.recipe.recipe.name}:{self.variant}" if self.variant else self.base_name
+
+    @property
+    def base_name(self) -> str:
+        """Its name without the variant."""
+        return self.recipe.recipe.name
+
+    @property
+    def lock_path(self) -> Path:
+        """``lock.toml``, ``lock.VARIANT.toml``, ``lock.arm64.toml`` or ``lock.VARIANT.arm64.toml``."""
+        other = "" if self.architecture == "amd64" else self.architecture
+        return self.folder / ".".join(filter(None, ("lock", self.variant, other, "toml")))
+
+    @property
+    def digest(self) -> str:
+        """sha256 of all that the recipe says, comments and layout apart, and of its files."""
+        told = {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "files": [[f.target, f.mode, f.sha256] for f in self.files],
+            "sources": [s.digest for s in (*self.sources, *self.bundled)],
+        }
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a recipe is. ``variant`` is empty for none."""
+
+    folder: Path
+    variant: str
+
+
+def file_name(name: str) -> str:
+    """The name of a recipe or image as a part of a file name: ``mpi-base-openmpi``."""
+    return name.replace(":", "-")
+
+
+def shown_folder(folder: Path) -> str:
+    """A folder as a recipe on a command line: quoted, and never taken for a bundled name."""
+    text = str(folder)
+    return shlex.quote(text if "/" in text else f"./{text}")
+
+
+def names() -> list[str]:
+    """The bundled recipes."""
+    return bundled_names()
+
+
+def addresses(name: str) -> list[str]:
+    """``name`` and its variants, as they are given on a command line."""
+    document = read(find(name).folder / "recipe.toml", "fairlead recipe list")
+    variants = document.data.get("variant")
+    return [name, *(f"{name}:{v}" for v in variants)] if isinstance(variants, dict) else [name]
+
+
+def find(given: str | Path) -> Address:
+    """The recipe called ``given``: a bundled name, a folder, or its recipe.toml; with ``:VARIANT``.
+
+    Raises:
+        FairleadError: there is no such recipe.
+    """
+    text = str(given)
+    for head, variant in ((text, ""), split_variant(text)):
+        # A folder whose name has a colon in it comes first.
+        if (folder := _folder(head)) is not None:
+            return Address(folder, variant)
+    head = split_variant(text)[0]
+    path = Path(head)
+    folder = path.parent if path.name == "recipe.toml" else path
+    if "/" in head or _is_dir(path):
+        why = f"{folder} holds no recipe.toml" if _is_dir(folder) else "there is no such folder"
+        remedy = "give the folder that holds recipe.toml, or a name of `fairlead recipe list`"
+    else:
+        why, remedy = suggest(head, names()), "fairlead recipe list"
+    raise fail(
+        f"no recipe `{text}`",
+        where=text,
+        why=why,
+        remedy=remedy,
+        check="recipe-missing",
+        code=ExitCode.USAGE,
+    )
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _folder(text: str) -> Path | None:
+    """The folder that holds the recipe ``text``; None when there is none."""
+    try:
+        if "/" not in text and text not in ("", ".", ".."):
+            known = bundled("recipes") / text
+            if (known / "recipe.toml").is_file():
+                return known
+        path = Path(text).expanduser()
+        folder = path.parent if path.name == "recipe.toml" else path
+        return folder.resolve() if (folder / "recipe.toml").is_file() else None
+    except (OSError, ValueError, RuntimeError):
+        return None  # e.g. a NUL, a name that is too long, the home of nobody
+
+
+def load_recipe(given: str | Path, architecture: Architecture | None = None) -> LoadedRecipe:
+    """Reads and checks a recipe, all that it extends, and the files they name.
+
+    Args:
+        architecture: the one to build for; this machine's otherwise.
+    Raises:
+        FairleadError: exit code 2; one finding a mistake.
+    """
+    at = find(given)
+    shown = shlex.quote(str(given))
+    arch = architecture or this_architecture()
+    merged = merge(at.folder, at.variant, arch, f"fairlead recipe check {shown}")
+    wrong = [*merged.findings]
+    if merged.layers:
+        wrong += [merged.finding(m) for m in cross_mistakes(merged.data)]
+    if wrong:
+        raise FairleadError(list(dict.fromkeys(wrong)), ExitCode.USAGE)
+    recipe = Recipe.model_validate(merged.data)
+    files = _Files(merged)
+    laid = tuple(
+        found
+        for target, source in sorted(recipe.files.items())
+        if (found := files.one(("files", target), target, source)) is not None
+    )
+    every = [_source(files, number, source) for number, source in enumerate(recipe.source)]
+    sources = tuple(s for s in every if s.source.bundled is None)
+    own = tuple(s for s in every if s.source.bundled is not None)
+    if files.wrong:
+        raise FairleadError(files.wrong, ExitCode.USAGE)
+    paths = tuple(dict.fromkeys(layer.document.path for layer in merged.layers))
+    return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, sources, paths, own)
+
+
+def _source(files: _Files, number: int, source: Source) -> RecipeSource:
+    patches = [
+        files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
+    ]
+    if source.bundled is not None:
+        return RecipeSource(source, (), tuple(_native()))
+    tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
+    return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
+
+
+def _native() -> Iterator[RecipeFile]:
+    """The source of fairlead's collective core, and the script that compiles it."""
+    folder = native.core_folder()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, digest)
+
+
+class _Files:
+    """Files of the folders that a recipe is made of; collects what is wrong with them."""
+
+    def __init__(self, merged: Merged):
+        self.merged = merged
+        self.wrong: list[Finding] = []
+
+    def one(self, loc: tuple[str | int, ...], target: str, source: str) -> RecipeFile | None:
+        """The file called ``source`` in the folder of the recipe that names it at ``loc``."""
+        path = self._path(loc, source)
+        if path is None:
+            return None
+        if not path.is_file():
+            self._refuse(loc, source, f"{path} is not a file")
+            return None
+        return self._read(loc, target, path)
+
+    def tree(self, loc: tuple[str | int, ...], source: str) -> Iterator[RecipeFile]:
+        """All files below the folder called ``source``, or that one file."""
+        path = self._path(loc, source)
+        if path is None:
+            return
+        if path.is_file():
+            found = {path.name: path}
+        else:
+            found = {
+                str(p.relative_to(path)): p
+                for p in path.rglob("*")
+                if p.is_file() or p.is_symlink()
+            }
+        if not found:
+            self._refuse(loc, source, f"{path} is no file and holds none")
+        folder = self.merged.place(loc)[0].folder.resolve()
+        for name, inner in sorted(found.items()):
+            if not inner.resolve().is_relative_to(folder):
+                self._refuse(loc, source, f"{inner} lies outside the recipe's folder")
+            elif (file := self._read(loc, name, inner)) is not None:
+                yield file
+
+    def _path(self, loc: tuple[str | int, ...], source: str) -> Path | None:
+        folder = self.merged.place(loc)[0].folder
+        try:
+            path = (folder / source).resolve()
+            path.is_file()  # raises for a name that is too long, which resolve() passes over
+        except (OSError, ValueError) as exc:
+            self._refuse(loc, source, str(exc))
+            return None
+        if not path.is_relative_to(folder.resolve()):
+            self._refuse(loc, source, "it lies outside the recipe's folder")
+            return None
+        return path
+
+    def _read(self, loc: tuple[str | int, ...], target: str, path: Path) -> RecipeFile | None:
+        try:
+            mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as exc:
+            self._refuse(loc, path.name, exc.strerror or str(exc))
+            return None
+        return RecipeFile(target, path, mode, digest)
+
+    def _refuse(self, loc: tuple[str | int, ...], source: str, why: str) -> None:
+        table = str(loc[0])
+        what = f"`{table}` names a source that cannot be used: {source!r}"
+        self.wrong.append(self.merged.finding(Mistake(loc, what, why, "recipe-file")))

@@ -1,0 +1,401 @@
+"""What exactly goes in an image: ``lock.toml``, every package by version and sha256.
+
+A lock names an index (``PyPI``, ``Debian bookworm main``), never a host: the machine's own
+configuration says where that index is. ``resolve.py`` makes locks, ``fetch.py`` brings what they
+name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.toml import Mistake, Strict, load
+from fairlead_build.recipe.inherit import project
+from fairlead_build.recipe.load import LoadedRecipe
+from fairlead_build.recipe.model import (
+    AptName,
+    Architecture,
+    ImageReference,
+    IndexName,
+    OneLine,
+    ProjectName,
+    PyMinor,
+    Recipe,
+    Sha256,
+    Source,
+    Suite,
+    Version,
+)
+from fairlead_build.resolve.apt_sources import AptIndex
+
+# One path component or several, none of them special: it becomes a file name and a part of a URL.
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%!-]*$")]
+PoolPath = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._+~%:-]*/)+[A-Za-z0-9][A-Za-z0-9._+~%:-]*$"
+    ),
+]
+Size = Annotated[int, Field(ge=1, lt=1 << 40)]
+RecipeName = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(:[a-z0-9][a-z0-9-]{0,62})?$")
+]
+
+
+class Inputs(Strict):
+    """What was resolved: the part of a recipe, and of fairlead, that a lock depends on.
+
+    With a base image, ``distribution``, ``suite`` and ``components`` are empty: the image says
+    them itself.
+    """
+
+    distribution: Literal["debian", "ubuntu", ""]
+    suite: Suite | Literal[""]
+    components: tuple[OneLine, ...]
+    image: ImageReference | Literal[""] = ""
+    apt: tuple[AptName, ...]
+    pip: tuple[OneLine, ...]
+    index: tuple[OneLine, ...] = ()
+    python: PyMinor | Literal[""]
+    mpi: OneLine
+    source: tuple[OneLine, ...] = ()
+    build_apt: tuple[AptName, ...] = ()
+    build_pip: tuple[OneLine, ...] = ()
+    compressor: Literal["zstd", "gzip"]
+    level: int
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(
+            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
+        ).hexdigest()
+
+
+class Package(Strict):
+    """One file of an index, by its hash; ``size`` in bytes."""
+
+    name: str
+    version: Version
+    size: Size
+    sha256: Sha256
+    index: IndexName
+
+
+class Deb(Package):
+    """One Debian package. ``path`` is relative to the archive's root."""
+
+    name: AptName
+    architecture: Literal["amd64", "arm64", "all"]
+    path: PoolPath
+
+    @field_validator("index")
+    @classmethod
+    def _is_an_index_of_debs(cls, value: str) -> str:
+        if AptIndex.parse(value) is None:
+            raise ValueError("an index of Debian packages is called e.g. `Debian bookworm main`")
+        return value
+
+    @property
+    def file(self) -> str:
+        return f"{self.name}_{self.version.replace(':', '%3a')}_{self.architecture}.deb"
+
+
+class Wheel(Package):
+    """One wheel.
+
+    ``role`` says where it goes: the Python prefix, the MPI's prefix, or nowhere: ``installer`` is
+    the pip that installs the others, ``build`` is there only while sources are built.
+    """
+
+    name: ProjectName
+    file: FileName
+    role: Literal["python", "mpi", "installer", "build"] = "python"
+
+
+class SourceArchive(Package):
+    """The archive of one ``[[source]]``; its index is ``PyPI``, or ``URL``: the recipe names that.
+
+    A source with ``path`` has none: its files are part of the recipe, as those of ``[files]`` are.
+    """
+
+    name: ProjectName
+    file: FileName
+
+
+class LockedBase(Strict):
+    """The image that a recipe with ``base.image`` starts from, and what was found in it."""
+
+    image: ImageReference
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    distribution: Literal["debian", "ubuntu"]
+    suite: Suite
+    glibc: Version
+
+
+class Lock(Strict):
+    """A whole ``lock.toml``. ``build_deb`` are there only while sources are built."""
+
+    version: Literal[2]
+    recipe: RecipeName
+    architecture: Architecture
+    source_date_epoch: Annotated[int, Field(ge=315532800, lt=1 << 33)]
+    inputs_sha256: Sha256
+    packages_sha256: Sha256 | Literal[""] = ""
+    base: LockedBase | None = None
+    inputs: Inputs
+    tools: dict[str, OneLine]
+    deb: tuple[Deb, ...]
+    build_deb: tuple[Deb, ...] = ()
+    wheel: tuple[Wheel, ...] = ()
+    source: tuple[SourceArchive, ...] = ()
+
+    @property
+    def download_bytes(self) -> int:
+        return sum(item.size for item in self.packages)
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """Every file: .debs, those for building, wheels, sources."""
+        return (*self.deb, *self.build_deb, *self.wheel, *self.source)
+
+    @property
+    def packages_digest(self) -> str:
+        """sha256 of all that is in the image by this lock, tools apart."""
+        told: dict[str, Any] = {"epoch": self.source_date_epoch, "architecture": self.architecture}
+        told["base"] = self.base.model_dump(mode="json") if self.base else None
+        for name in ("deb", "build_deb", "wheel", "source"):
+            told[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def glibc(self) -> str:
+        """The image's glibc, e.g. ``2.36``."""
+        if self.base is not None:
+            return self.base.glibc
+        return upstream(next((d.version for d in self.deb if d.name == "libc6"), "2.17"))
+
+
+def upstream(version: str) -> str:
+    """``2:2.36-9+deb12u10`` -> ``2.36``."""
+    return version.split(":")[-1].split("-")[0]
+
+
+def inputs_of(recipe: Recipe, runtime: tuple[str, ...]) -> Inputs:
+    """What a lock of ``recipe`` depends on.
+
+    Args:
+        runtime: the requirements of the fairlead runtime that every image with Python carries.
+    """
+    apt = set(recipe.packages.apt)
+    pip = set(recipe.packages.pip)
+    mpi = ""
+    if recipe.mpi is not None:
+        pin = f"=={recipe.mpi.version}" if recipe.mpi.version else ""
+        mpi = f"{recipe.mpi.source}:{recipe.mpi.distribution}{pin}"
+        if recipe.mpi.source == "apt":
+            apt.add(recipe.mpi.distribution)
+    if recipe.python is not None:
+        # What every manylinux wheel may rely on without carrying it (PEP 600), and minbase lacks.
+        apt.update(("python3", "libstdc++6"))
+        pip.update(runtime)
+    base = recipe.base
+    build_apt = {name for s in recipe.source for name in s.apt}
+    if any(s.patches for s in recipe.source):
+        build_apt.add("patch")
+    return Inputs(
+        distribution="" if base.image else base.distribution,
+        suite=base.suite or "",
+        components=() if base.image else base.components,
+        image=base.image or "",
+        apt=tuple(sorted(apt)),
+        pip=tuple(sorted(pip)),
+        index=tuple(sorted(f"{project(k)}: {v}" for k, v in recipe.packages.index.items())),
+        python=recipe.python.version if recipe.python else "",
+        mpi=mpi,
+        source=tuple(sorted(map(_source_phrase, recipe.source))),
+        build_apt=tuple(sorted(build_apt - apt)),
+        build_pip=tuple(sorted({text for s in recipe.source for text in s.pip})),
+        compressor=recipe.image.compressor,
+        level=recipe.image.level,
+    )
+
+
+def _source_phrase(source: Source) -> str:
+    if source.url is not None:
+        return f"{source.name} {source.version} with sha256 {source.sha256}"  # no host in a lock
+    origin = source.index or ("fairlead" if source.bundled else "the recipe")
+    return f"{source.name} {source.version} from {origin}"
+
+
+def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str]:
+    """The lock beside a recipe, and the sha256 of its file.
+
+    Raises:
+        FairleadError: there is none, it is unsound, or it does not match its recipe.
+    """
+    path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
+    if not path.is_file():
+        raise fail(
+            f"recipe `{loaded.name}` has no lock",
+            where=str(path),
+            why=f"an image is built from a lock only, so that everybody builds the same one; "
+            f"there is none because {why_unlocked(loaded)}",
+            remedy=command,
+            check="lock-missing",
+            code=ExitCode.USAGE,
+        )
+    lock = load(path, Lock, command, _cross)
+    lost = differences(lock.inputs, inputs_of(loaded.recipe, runtime))
+    if lock.architecture != loaded.architecture:
+        lost.append(f"it is a lock for {lock.architecture}, and {loaded.architecture} is wanted")
+    if lost:
+        raise fail(
+            f"the lock of recipe `{loaded.name}` does not match its recipe",
+            where=str(path),
+            why="; ".join(lost),
+            remedy=command,
+            check="lock-stale",
+            code=ExitCode.USAGE,
+        )
+    return lock, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def why_unlocked(loaded: LoadedRecipe) -> str:
+    """Why a recipe may have come without a lock, in words that follow "because"."""
+    recipe = loaded.recipe
+    if recipe.base.image is not None:
+        image = recipe.base.image.removeprefix("docker://")
+        return f"it starts from {image}, and only that registry can tell the digest to pin"
+    if recipe.recipe.accelerator != "none":
+        return (
+            f"its packages are for {recipe.recipe.accelerator} accelerators, and whoever locks it "
+            "should try them on one"
+        )
+    return "nobody has resolved it yet"
+
+
+# What people call the fields of Inputs; the others are called as in the recipe.
+_WORDS = {
+    "image": "base image",
+    "index": "index",
+    "mpi": "MPI",
+    "source": "source",
+    "build_apt": "apt for building",
+    "build_pip": "pip for building",
+}
+
+
+def differences(locked: Inputs, wanted: Inputs) -> list[str]:
+    """What the recipe wants that the lock does not have, and the reverse, a phrase each."""
+    said = []
+    for field in Inputs.model_fields:
+        old, new = getattr(locked, field), getattr(wanted, field)
+        word = _WORDS.get(field, field)
+        if isinstance(old, tuple):
+            if added := sorted(set(new) - set(old)):
+                said.append(f"the recipe now wants {word} {', '.join(added)}")
+            if gone := sorted(set(old) - set(new)):
+                said.append(f"the lock still has {word} {', '.join(gone)}")
+        elif old != new:
+            said.append(f"{word} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock")
+    return said
+
+
+def _cross(data: dict[str, Any]) -> Iterator[Mistake]:
+    try:
+        lock = Lock.model_validate(data)
+    except ValueError:
+        return  # reported by the model itself
+    for what, key, digest in (
+        ("[inputs] was", "inputs_sha256", lock.inputs.digest),
+        ("the packages were", "packages_sha256", lock.packages_digest),
+    ):
+        if data.get(key) != digest:
+            yield Mistake(
+                (key,),
+                f"{what} edited by hand",
+                f"the digest is {digest}, the lock says {data.get(key)!r}",
+                "lock-edited",
+            )
+
+
+def render(lock: Lock) -> str:
+    """The text of ``lock.toml``: one line a package, so that a change of version is one line."""
+    head = {
+        key: getattr(lock, key)
+        for key in ("version", "recipe", "architecture", "source_date_epoch")
+    }
+    lines = [
+        "# Made by `fairlead recipe lock`; edit recipe.toml instead.",
+        *(f"{key} = {_toml(value)}" for key, value in head.items()),
+        f"inputs_sha256 = {_toml(lock.inputs.digest)}",
+        f"packages_sha256 = {_toml(lock.packages_digest)}",
+    ]
+    if lock.base is not None:
+        lines.append(f"base = {_inline(lock.base)}")
+    arrays: dict[str, tuple[Package, ...]] = {
+        "deb": lock.deb,
+        "build_deb": lock.build_deb,
+        "wheel": lock.wheel,
+        "source": lock.source,
+    }
+    for name, array in arrays.items():
+        if array or name == "deb":
+            lines += ["", *array_lines(name, array)]
+    for title, table in (("inputs", lock.inputs.model_dump(mode="json")), ("tools", lock.tools)):
+        lines += ["", f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def array_lines(name: str, packages: Iterable[Package]) -> Iterator[str]:
+    """``name = [...]`` in TOML, a line a package."""
+    yield f"{name} = ["
+    for item in packages:
+        yield f"  {_inline(item)},"
+    yield "]"
+
+
+def _inline(item: Strict) -> str:
+    cells = (f"{key} = {_toml(value)}" for key, value in item.model_dump(mode="json").items())
+    return f"{{ {', '.join(cells)} }}"
+
+
+def _toml(value: object) -> str:
+    # JSON's strings, integers and lists of strings are TOML's.
+    return json.dumps(value)
+
+
+def write_lock(lock: Lock, path: Path) -> None:
+    """Writes the lock under its final name, whole or not at all.
+
+    Raises:
+        FairleadError: the recipe's folder cannot be written to.
+    """
+    write_text(path, render(lock))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a lock's text, whole or not at all.
+
+    Raises:
+        FairleadError: the folder cannot be written to.
+    """
+    try:
+        with atomic_write(path, "w") as out:
+            out.write(text)
+    except OSError as exc:
+        raise fail(
+            "the lock cannot be written",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="copy the recipe's folder to one of yours, and lock it there",
+            check="lock-unwritable",
+        ) from None

@@ -1,0 +1,123 @@
+"""A first recipe of one's own: small, sound, and on top of another."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write
+from fairlead_build.recipe import schema
+from fairlead_build.recipe.inherit import split_variant
+from fairlead_build.recipe.load import find, load_recipe, names
+
+_TEXT = """\
+#:schema recipe.schema.json
+# {name}: what {parent} has, and what is written here. `fairlead recipe check` finds every mistake.
+
+extends = {extends}
+
+[recipe]
+name = {quoted}
+summary = {summary}
+
+[packages]
+apt = []  # Debian packages, e.g. "less"
+pip = []  # requirements as pip knows them, e.g. "einops>=0.8"
+
+# Files of this folder that go into the image:
+# [files]
+# "/opt/{name}/train.py" = "train.py"
+
+# Variables that are set in it:
+# [env]
+# OMP_NUM_THREADS = "1"
+"""
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """What would be written, and where."""
+
+    folder: Path
+    text: str
+
+
+def plan(given: str, parent: str) -> NewRecipe:
+    """The recipe called ``given``, a name or a folder, that extends ``parent``.
+
+    Raises:
+        FairleadError: the name is taken or none, there is a recipe already, or ``parent`` is none.
+    """
+    folder = Path(given).expanduser()
+    name = folder.resolve().name
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        raise _refused(
+            f"a recipe cannot be called {name!r}",
+            given,
+            "a name has small letters, digits and `-`",
+            f"fairlead recipe new {near or 'my-image'}",
+        )
+    if name in names():
+        raise _refused(
+            f"a bundled recipe is called `{name}`",
+            given,
+            "`fairlead run` finds an image by the name of its recipe: one would hide the other",
+            f"fairlead recipe new my-{name} --from {name}",
+        )
+    if (folder / "recipe.toml").exists():
+        raise _refused(
+            "there is a recipe already",
+            str(folder / "recipe.toml"),
+            "nothing is written over",
+            f"fairlead recipe check {folder}",
+        )
+    load_recipe(parent)  # it must be sound
+    text = _TEXT.format(
+        name=name,
+        parent=parent,
+        extends=json.dumps(_extends(parent, folder)),
+        quoted=json.dumps(name),
+        summary=json.dumps(f"{parent} and more"),
+    )
+    return NewRecipe(folder, text)
+
+
+def _extends(parent: str, folder: Path) -> str:
+    head, variant = split_variant(parent)
+    if "/" not in head and head in names():
+        return parent
+    at = find(parent)
+    relative = os.path.relpath(at.folder, folder.resolve())
+    return f"{relative}:{at.variant}" if variant else relative
+
+
+def write(made: NewRecipe) -> None:
+    """Writes the recipe, and the schema that editors read, into its folder.
+
+    Raises:
+        FairleadError: the folder cannot be written to.
+    """
+    try:
+        made.folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (
+            ("recipe.schema.json", schema.text()),
+            ("recipe.toml", made.text),
+        ):
+            with atomic_write(made.folder / name, "w") as out:
+                out.write(text)
+    except OSError as exc:
+        raise _refused(
+            "the recipe cannot be written",
+            str(made.folder),
+            exc.strerror or str(exc),
+            "give a folder of yours",
+        ) from None
+
+
+def _refused(what: str, where: str, why: str, remedy: str) -> FairleadError:
+    return fail(what, where=where, why=why, remedy=remedy, check="recipe-new", code=ExitCode.USAGE)

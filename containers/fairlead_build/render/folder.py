@@ -1,0 +1,154 @@
+"""``fairlead recipe render``: what a rendered recipe's folder holds, and how it is written.
+
+``render.py`` makes the texts. The folder can be handed on by itself: files of the recipe are copied
+beside the texts.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_folder, atomic_write, checkout
+from fairlead_build.recipe.load import LoadedRecipe, RecipeFile, file_name, load_recipe
+from fairlead_build.recipe.lock import Lock, load_lock
+from fairlead_build.render.render import FORMS, MARK, render
+from fairlead_build.tree.wheel import runtime_requirements
+
+# Folders of the recipe's own files, beside the texts.
+_FOLDERS = ("files", "given")
+Change = Literal["new", "changed", "unchanged", "removed"]
+
+
+@dataclass(frozen=True)
+class RenderedFile:
+    """One file of the folder, by its path in it."""
+
+    path: str
+    change: Change
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What was rendered, or would be. ``pinned``: by a lock."""
+
+    recipe: str
+    folder: Path
+    pinned: bool
+    files: tuple[RenderedFile, ...]
+
+
+def lock_of(loaded: LoadedRecipe) -> Lock | None:
+    """The recipe's lock; None for a recipe on an image of a registry that has none.
+
+    Sources are built from a lock only: it has the packages for building them.
+
+    Raises:
+        FairleadError: the lock is unsound or stale, or there is none and there must be.
+    """
+    unpinned = loaded.recipe.base.image is not None and not loaded.sources
+    if unpinned and not loaded.lock_path.is_file():
+        return None
+    return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
+
+
+def contents(loaded: LoadedRecipe, lock: Lock | None) -> dict[str, bytes]:
+    """Everything in the folder, by path."""
+    found: dict[str, bytes] = {form: render(loaded, lock, form).encode() for form in FORMS}
+    return {**found, **{path: f.source.read_bytes() for path, f in _beside(loaded).items()}}
+
+
+def _beside(loaded: LoadedRecipe) -> dict[str, RecipeFile]:
+    found = {f"files{file.target}": file for file in loaded.files}
+    for item in loaded.sources:
+        folder = f"given/{item.source.name}"
+        found |= {f"{folder}/{patch.target}": patch for patch in item.patches}
+        found |= {f"{folder}/tree/{file.target}": file for file in item.tree}
+    return found
+
+
+def render_recipe(
+    recipe: str | Path, output: Path | None = None, *, dry_run: bool = False
+) -> Rendered:
+    """Writes the folder of a recipe.
+
+    Args:
+        output: the folder; by default ``containers/rendered/NAME`` of a checkout for one of its own
+            recipes, ``rendered/NAME`` below the current folder for others.
+        dry_run: only says what would change.
+    Raises:
+        FairleadError: an unsound recipe or lock, or a folder that holds something else.
+    """
+    loaded = load_recipe(recipe)
+    lock = lock_of(loaded)
+    folder = output if output is not None else _default(loaded)
+    wanted = contents(loaded, lock)
+    changes = _changes(folder, wanted)
+    _refuse_foreign(folder, loaded)
+    if not dry_run:
+        _write(folder, wanted, loaded)
+    return Rendered(loaded.name, folder, lock is not None, changes)
+
+
+def _default(loaded: LoadedRecipe) -> Path:
+    root = checkout()
+    own = root is not None and loaded.folder.parent == root / "recipes"
+    parent = root / "containers" if root is not None and own else Path()
+    return parent / "rendered" / file_name(loaded.name)
+
+
+def _changes(folder: Path, wanted: Mapping[str, bytes]) -> tuple[RenderedFile, ...]:
+    def change(path: str) -> Change:
+        there = folder / path
+        if path not in wanted:
+            return "removed"
+        if not there.is_file():
+            return "new"
+        return "unchanged" if there.read_bytes() == wanted[path] else "changed"
+
+    stale = {
+        str(p.relative_to(folder))
+        for name in _FOLDERS
+        for p in (folder / name).rglob("*")
+        if p.is_file()
+    }
+    return tuple(RenderedFile(path, change(path)) for path in sorted({*wanted, *stale}))
+
+
+def _refuse_foreign(folder: Path, loaded: LoadedRecipe) -> None:
+    """Raises when the folder holds what this verb has not made and would replace."""
+    ours = folder / FORMS[0]
+    if ours.is_file() and MARK in ours.read_text("utf-8", "replace"):
+        return
+    there = [name for name in (*FORMS, *_FOLDERS) if (folder / name).exists()]
+    if there or (folder.exists() and not folder.is_dir()):
+        raise fail(
+            "the folder holds something else",
+            where=str(folder),
+            why=f"{', '.join(there) or 'it'} was not made by `fairlead recipe render`, and would be replaced",
+            remedy=f"fairlead recipe render {loaded.given} -o ANOTHER-FOLDER",
+            check="render-folder",
+            code=ExitCode.USAGE,
+        )
+
+
+def _write(folder: Path, wanted: Mapping[str, bytes], loaded: LoadedRecipe) -> None:
+    beside = _beside(loaded)
+    for name in _FOLDERS:
+        if not any(path.startswith(f"{name}/") for path in beside):
+            shutil.rmtree(folder / name, ignore_errors=True)
+            continue
+        with atomic_folder(folder / name) as tree:
+            for path, file in beside.items():
+                if path.startswith(f"{name}/"):
+                    target = tree / path.removeprefix(f"{name}/")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(wanted[path])
+                    target.chmod(file.mode)
+    for form in FORMS:
+        with atomic_write(folder / form) as out:
+            out.write(wanted[form])

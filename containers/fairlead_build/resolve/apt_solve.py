@@ -1,0 +1,382 @@
+"""Which .debs a recipe means: apt decides, in a private root, against signed indexes alone."""
+
+from __future__ import annotations
+
+import email.utils
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.suggest import suggest
+from fairlead_build.base.proc import clean_environment, run, tool
+from fairlead_build.cache.store import Cache, scratch_parent, workspace
+from fairlead_build.recipe.lock import Deb
+from fairlead_build.resolve.apt_sources import AptIndex, apt_sources
+
+_FIELDS = {
+    "Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256",
+}  # fmt: skip
+_UNMET = re.compile(
+    r"^\s*(\S+) : (?:Pre)?(?:Depends|Breaks|Conflicts): (\S+)", re.MULTILINE | re.IGNORECASE
+)
+Stanza = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Packages:
+    """One Packages file: its index, and what it says of each name and version.
+
+    Attributes:
+        index: None for a folder of .debs that a lock names and the indexes no longer have.
+    """
+
+    index: AptIndex | None
+    stanzas: Mapping[tuple[str, str], Stanza]
+
+
+@dataclass
+class AptRoot:
+    """A private apt: its own lists, status and sources; this machine's keyrings and proxies.
+
+    Attributes:
+        epoch: when the first index was made, in seconds of Unix time.
+    """
+
+    folder: Path
+    environment: dict[str, str]
+    epoch: int = 0
+    packages: list[Packages] = field(default_factory=list)
+
+    @property
+    def names(self) -> set[str]:
+        return {name for part in self.packages for name, _ in part.stanzas}
+
+    def essential(self) -> list[str]:
+        """What the distribution marks so."""
+        return sorted(
+            {
+                name
+                for part in self.packages
+                for (name, _), fields in part.stanzas.items()
+                if fields.get("Essential") == "yes"
+            }
+        )
+
+
+@contextmanager
+def apt_root(
+    indexes: Sequence[AptIndex],
+    architecture: str,
+    *,
+    remedy: str,
+    status: str = "",
+) -> Iterator[AptRoot]:
+    """An apt that knows ``indexes`` and nothing else, their signatures checked.
+
+    Args:
+        indexes: the first one is that of the distribution itself.
+        status: dpkg's status of what is installed already.
+    Raises:
+        FairleadError: an index is configured nowhere, or cannot be read.
+    """
+    with workspace(scratch_parent(300 << 20), "fairlead-apt-") as folder:
+        root = _prepare(folder, architecture, status)
+        stanzas = [_genuine(root, index, remedy) for index in indexes]
+        (root.folder / "sources.list.d" / "ours.sources").write_text("\n".join(stanzas))
+        _update(root, remedy, " and ".join(index.name for index in indexes))
+        for index in indexes:
+            if origin := _origin(root, index):
+                raise _no_archive(index, [f"{apt_sources(index)[0].origin} offers {origin}"])
+        _read_indexes(root, indexes)
+        yield root
+
+
+def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
+    for name in ("state/lists/partial", "cache/archives/partial", "sources.list.d"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").write_text(status)
+    (folder / "preferences").touch()
+    (folder / "sources.list").touch()
+    settings = {
+        "Dir::Etc::sourcelist": folder / "sources.list",
+        "Dir::Etc::sourceparts": folder / "sources.list.d",
+        "Dir::Etc::preferences": folder / "preferences",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Dir::State": folder / "state",
+        "Dir::State::status": folder / "status",
+        "Dir::Cache": folder / "cache",
+        "APT::Architecture": architecture,
+        "APT::Install-Recommends": "false",
+        "APT::Install-Suggests": "false",
+        "Acquire::Languages": "none",
+        "APT::Sandbox::User": "root",
+    }
+    lines = ["#clear APT::Architectures;", f'APT::Architectures "{architecture}";']
+    lines += [f'{key} "{value}";' for key, value in settings.items()]
+    (folder / "apt.conf").write_text("\n".join(lines) + "\n")
+    return AptRoot(folder, {**_inherited(), "APT_CONFIG": str(folder / "apt.conf")})
+
+
+def _inherited() -> dict[str, str]:
+    """A clean environment that still knows this machine's proxies and certificates."""
+    kept = [
+        n
+        for n in os.environ
+        if n.lower().endswith("_proxy") or n in ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    ]
+    return clean_environment({name: os.environ[name] for name in kept})
+
+
+def _update(root: AptRoot, remedy: str, what: str) -> None:
+    run(
+        ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"],
+        env=root.environment,
+        doing=f"read the index {what}",
+        remedy=remedy,
+    )
+
+
+def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:
+    """The stanza of the first configured archive that really is ``index``."""
+    refused: list[str] = []
+    candidates = apt_sources(index)
+    for source in candidates:
+        stanza = source.narrowed(index.suite, index.components)
+        if len(candidates) == 1:
+            return stanza  # looked at once it is read
+        place = root.folder / "sources.list.d" / "ours.sources"
+        place.write_text(stanza)
+        _update(root, f"check {source.origin} and the network, then {remedy}", index.name)
+        origin = _origin(root, index)
+        if not origin:
+            return stanza
+        refused.append(f"{source.origin} offers {origin}")
+    raise _no_archive(index, refused)
+
+
+def _origin(root: AptRoot, index: AptIndex) -> str:
+    """Whose index of that suite apt has read, when it is not ``index``; empty when it is."""
+    for _, release, _, path in _targets(root):
+        if release == index.suite:
+            told = _release_fields(path)
+            right = index.suite in (told.get("Codename"), told.get("Suite"))
+            origin = told.get("Origin", "an unnamed origin")
+            if not right or origin != index.distribution.capitalize():
+                return f"{origin} {told.get('Codename', '')}".strip()
+    return ""
+
+
+def _no_archive(index: AptIndex, refused: Sequence[str]) -> FairleadError:
+    return fail(
+        f"no configured archive is {index.name}",
+        where="/etc/apt",
+        why="; ".join(refused),
+        remedy=f"export {index.override}=URL of a mirror",
+        check="apt-source-missing",
+    )
+
+
+def _targets(root: AptRoot) -> list[tuple[str, str, str, Path]]:
+    """URI, suite, component and file of every Packages index that apt has read."""
+    told = run(
+        [
+            "apt-get",
+            "indextargets",
+            "--format",
+            "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(FILENAME)",
+            "Created-By: Packages",
+        ],
+        env=root.environment,
+        doing="ask apt for its indexes",
+        remedy="run the same command again",
+    ).decode()
+    rows = [line.split("\t") for line in told.splitlines()]
+    return [(r[0], r[1], r[2], Path(r[3])) for r in rows if len(r) == 4]
+
+
+def _release_fields(packages: Path) -> dict[str, str]:
+    """The Release file that a Packages file belongs to."""
+    stem = re.sub(r"_[^_]+_binary-[^_]+_Packages(\..+)?$", "", packages.name)
+    for name in (f"{stem}_InRelease", f"{stem}_Release"):
+        path = packages.with_name(name)
+        if path.is_file():
+            text = path.read_text("utf-8", "replace")
+            return dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE))
+    return {}
+
+
+def _read_indexes(root: AptRoot, indexes: Sequence[AptIndex]) -> None:
+    for _, release, _, path in _targets(root):
+        index = next((i for i in indexes if i.suite == release), None)
+        text = run(
+            [tool("apt-helper"), "cat-file", path],
+            env=root.environment,
+            doing="read apt's index",
+            remedy="run the same command again",
+        ).decode("utf-8", "replace")
+        root.packages.append(Packages(index, dict(_stanzas(text))))
+        if index == indexes[0] and not root.epoch:
+            date = _release_fields(path).get("Date", "")
+            root.epoch = int(email.utils.parsedate_to_datetime(date).timestamp())
+
+
+def _stanzas(text: str) -> Iterator[tuple[tuple[str, str], Stanza]]:
+    for stanza in text.split("\n\n"):
+        pairs = (line.split(": ", 1) for line in stanza.split("\n") if line[:1].strip())
+        fields = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _FIELDS}
+        if "Package" in fields:
+            yield (fields["Package"], fields["Version"]), fields
+
+
+def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str) -> list[Deb]:
+    """Some packages as a signed index has them today, without their dependencies.
+
+    Raises:
+        FairleadError: the index cannot be read, or lacks one.
+    """
+    with apt_root([index], architecture, remedy=remedy) as root:
+        found = {
+            name: fields for part in root.packages for (name, _), fields in part.stanzas.items()
+        }
+    if lost := [name for name in names if name not in found]:
+        raise fail(
+            f"{index.name} has no package `{lost[0]}`",
+            where=index.name,
+            why=suggest(lost[0], found),
+            remedy=remedy,
+            check="apt-unknown",
+        )
+    return [_line(found[name], index) for name in names]
+
+
+def add_folder(root: AptRoot, debs: Sequence[Deb], cache: Cache, remedy: str) -> None:
+    """Lets apt also choose from ``debs``, which no index has any more; they are in the store."""
+    folder = root.folder / "kept"
+    folder.mkdir()
+    stanzas = []
+    for deb in debs:
+        control = run(
+            ["dpkg-deb", "--field", cache.blob(deb.sha256)],
+            env={**os.environ, "TMPDIR": str(root.folder)},
+            doing=f"read package {deb.name}",
+            remedy=remedy,
+        ).decode("utf-8", "replace")
+        place = f"Filename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
+        stanzas.append(control.rstrip("\n") + "\n" + place)
+    text = "\n".join(stanzas)
+    (folder / "Packages").write_text(text, "utf-8")
+    (root.folder / "sources.list").write_text(f"deb [trusted=yes] copy:{folder} ./\n")
+    _update(root, remedy, "the packages of the lock")
+    root.packages.append(Packages(None, dict(_stanzas(text))))
+
+
+@dataclass
+class Pins:
+    """Which versions apt may choose from.
+
+    Attributes:
+        versions: packages that must stay, and at which version.
+        security: packages that may come from the security index; the others come from it only
+            when the distribution's own index does not have them.
+    """
+
+    versions: dict[str, str] = field(default_factory=dict)
+    security: set[str] = field(default_factory=set)
+    security_suite: str = ""
+
+    def preferences(self) -> str:
+        """As apt_preferences(5) wants them."""
+        rows = [(name, f"version {version}", 1001) for name, version in self.versions.items()]
+        if self.security_suite:
+            suite = f"release n={self.security_suite}"
+            rows += [("*", suite, 100), *((name, suite, 500) for name in sorted(self.security))]
+        return "\n".join(
+            f"Package: {name}\nPin: {pin}\nPin-Priority: {priority}\n"
+            for name, pin, priority in rows
+        )
+
+    def release(self, said: str) -> bool:
+        """Frees what apt complains of; False when there is nothing left to free."""
+        freed = False
+        for pair in _UNMET.findall(said):
+            # What is wanted goes along; else the one that wants something else of it.
+            name = next((n.split(":")[0] for n in pair[::-1] if self._held(n.split(":")[0])), None)
+            if name is not None:
+                self.versions.pop(name, None)
+                if self.security_suite:
+                    self.security.add(name)
+                freed = True
+        return freed
+
+    def _held(self, name: str) -> bool:
+        return name in self.versions or (bool(self.security_suite) and name not in self.security)
+
+
+def solve(
+    root: AptRoot, wanted: Sequence[str], pins: Pins, *, doing: str, remedy: str
+) -> list[tuple[str, str]]:
+    """Name and version of all that has to be installed for ``wanted``.
+
+    Args:
+        pins: what stays; packages that ``wanted`` forces along are taken out of it.
+    Raises:
+        FairleadError: they contradict each other.
+    """
+    while True:
+        (root.folder / "preferences").write_text(pins.preferences())
+        told: list[str] = []
+        try:
+            run(
+                ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted],
+                env=root.environment,
+                doing=doing,
+                remedy=remedy,
+                on_line=told.append,
+            )
+        except FairleadError:
+            if not pins.release("\n".join(told)):
+                raise
+            continue
+        lines = "\n".join(told)
+        found = re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) ", lines, re.MULTILINE)
+        return sorted({(name.split(":")[0], version) for name, version in found})
+
+
+def locked(root: AptRoot, chosen: Sequence[tuple[str, str]], old: Sequence[Deb]) -> list[Deb]:
+    """The lock's lines for what apt chose; a package that stays keeps its line."""
+    before = {(deb.name, deb.version): deb for deb in old}
+    return [before.get(pair) or _deb(root, pair) for pair in chosen]
+
+
+def _deb(root: AptRoot, pair: tuple[str, str]) -> Deb:
+    index, fields = next(
+        (part.index, part.stanzas[pair]) for part in root.packages if pair in part.stanzas
+    )
+    if index is None:
+        raise fail(
+            f"apt chose {pair[0]} {pair[1]} from no index",
+            where="the packages of the old lock",
+            why="it is neither in the lock nor in an index",
+            remedy="run the same command again",
+            check="apt-unknown",
+            code=ExitCode.USAGE,
+        )
+    return _line(fields, index)
+
+
+def _line(fields: Stanza, index: AptIndex) -> Deb:
+    return Deb.model_validate(
+        {
+            "name": fields["Package"],
+            "version": fields["Version"],
+            "architecture": fields["Architecture"],
+            "size": int(fields["Size"]),
+            "sha256": fields["SHA256"],
+            "path": fields["Filename"],
+            "index": index.name,
+        }
+    )

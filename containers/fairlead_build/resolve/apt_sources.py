@@ -1,0 +1,192 @@
+"""Where this machine gets .debs from: its own apt configuration, in both of apt's formats.
+
+A lock says ``Debian bookworm main``; this module says at which URL, with which keyring. Nothing
+here contacts a host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fairlead.base.errors import fail
+
+# By distribution, and by distribution and SECURITY where that is an archive of its own.
+OVERRIDES = {
+    "debian": "FAIRLEAD_INDEX_DEBIAN",
+    "debian-security": "FAIRLEAD_INDEX_DEBIAN_SECURITY",
+    "ubuntu": "FAIRLEAD_INDEX_UBUNTU",
+}
+_KEYRINGS = {
+    "debian": "/usr/share/keyrings/debian-archive-keyring.gpg",
+    "ubuntu": "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
+}
+_KEYRING_PACKAGES = {"debian": "debian-archive-keyring", "ubuntu": "ubuntu-keyring"}
+_SCHEMES = ("http://", "https://", "file:", "copy:", "mirror+")
+
+
+@dataclass(frozen=True)
+class AptIndex:
+    """One signed index of .debs, as a lock names it: ``Debian bookworm main``."""
+
+    distribution: str
+    suite: str
+    components: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.distribution.capitalize()} {self.suite} {' '.join(self.components)}"
+
+    @property
+    def override(self) -> str:
+        """The variable that names another mirror of it."""
+        security = self.suite.endswith("-security")
+        key = f"{self.distribution}-security" if security else self.distribution
+        return OVERRIDES.get(key, OVERRIDES[self.distribution])
+
+    @property
+    def security(self) -> AptIndex:
+        """Where this release gets its corrections from."""
+        return replace(self, suite=f"{self.suite}-security")
+
+    @classmethod
+    def parse(cls, name: str) -> AptIndex | None:
+        """The index that a lock calls ``name``; None when it is not one of .debs."""
+        distribution, _, rest = name.partition(" ")
+        suite, *components = rest.split(" ")
+        if distribution.lower() not in _KEYRINGS or not suite or not components:
+            return None
+        return cls(distribution.lower(), suite, tuple(components))
+
+
+@dataclass(frozen=True)
+class AptSource:
+    """One archive as apt knows it.
+
+    Attributes:
+        uri: the archive's root, without a closing slash.
+        signed_by: key file, fingerprint, or the key itself, as in apt's sources; empty: apt's own.
+        trusted: the administrator told apt not to check it.
+        origin: the file that says so, or the variable.
+    """
+
+    uri: str
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str = ""
+    trusted: bool = False
+    origin: str = field(default="", compare=False)
+
+    def narrowed(self, suite: str, components: tuple[str, ...]) -> str:
+        """A deb822 stanza for one suite of it."""
+        lines = [
+            "Types: deb",
+            f"URIs: {self.uri}",
+            f"Suites: {suite}",
+            f"Components: {' '.join(components)}",
+        ]
+        if self.signed_by:
+            lines.append(f"Signed-By: {self.signed_by}")
+        if self.trusted:
+            lines.append("Trusted: yes")
+        return "\n".join(lines) + "\n"
+
+
+def apt_sources(
+    index: AptIndex,
+    *,
+    etc_apt: Path = Path("/etc/apt"),
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[AptSource, ...]:
+    """Candidates for an index, the likeliest first.
+
+    A third party's archive may use a distribution's suite names too, so whoever asks must check
+    the Release file's origin, or the hash of what came.
+
+    Raises:
+        FairleadError: none is configured.
+    """
+    configured = [s for s in read_sources(etc_apt) if s.uri.startswith(_SCHEMES)]
+    suite, components = index.suite, index.components
+    fits = [s for s in configured if suite in s.suites and set(components) <= set(s.components)]
+    if override := environ.get(index.override, "").rstrip("/"):
+        known = next((s for s in configured if s.uri == override), None)
+        base = known or AptSource(override, (suite,), components, _KEYRINGS[index.distribution])
+        return (replace(base, origin=f"${index.override}"),)
+    if not fits:
+        raise fail(
+            f"no apt source offers {index.name}",
+            where=str(etc_apt),
+            why=f"{len(configured)} archives are configured, none of them has it",
+            remedy=f"export {index.override}=URL of a mirror "
+            f"(and install {_KEYRING_PACKAGES[index.distribution]})",
+            check="apt-source-missing",
+        )
+    likely = re.compile(rf"/{index.distribution}(-security)?$")
+    return tuple(sorted(set(fits), key=lambda s: (not likely.search(s.uri), s.uri)))
+
+
+def read_sources(etc_apt: Path) -> list[AptSource]:
+    """Every binary archive of sources.list and sources.list.d, disabled ones left out."""
+    files = [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*"))]
+    found: list[AptSource] = []
+    for path in files:
+        if path.suffix not in (".list", ".sources") or not path.is_file():
+            continue
+        try:
+            text = path.read_text("utf-8", "replace")
+        except OSError:
+            continue  # readable by root only: it may hold a password, and apt skips it for users too
+        parse = parse_deb822 if path.suffix == ".sources" else parse_one_line
+        found += [replace(source, origin=str(path)) for source in parse(text)]
+    return found
+
+
+_ONE_LINE = re.compile(r"^deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")
+
+
+def parse_one_line(text: str) -> Iterator[AptSource]:
+    """``deb [signed-by=KEY] URI SUITE COMPONENT...`` lines, as in sources.list(5)."""
+    for line in text.splitlines():
+        if not (match := _ONE_LINE.match(line.split("#", 1)[0].strip())):
+            continue
+        options = dict(part.partition("=")[::2] for part in (match[1] or "").split())
+        yield AptSource(
+            uri=match[2].rstrip("/"),
+            suites=(match[3],),
+            components=tuple(match[4].split()),
+            signed_by=options.get("signed-by", "").replace(",", " "),
+            trusted=options.get("trusted") == "yes",
+        )
+
+
+def parse_deb822(text: str) -> Iterator[AptSource]:
+    """Stanzas of ``Key: value`` lines, as in sources.list(5)."""
+    for stanza in re.split(r"\n\s*\n", text):
+        values: dict[str, str] = {}
+        key = ""
+        for line in stanza.splitlines():
+            if line.startswith("#"):
+                continue
+            if line[:1] in (" ", "\t") and key:
+                values[key] += "\n" + line
+            elif ":" in line:
+                key, _, value = line.partition(":")
+                key = key.strip().lower()
+                values[key] = value.strip()
+        if (
+            "deb" not in values.get("types", "").split()
+            or values.get("enabled", "yes").lower() == "no"
+        ):
+            continue
+        for uri in values.get("uris", "").split():
+            yield AptSource(
+                uri=uri.rstrip("/"),
+                suites=tuple(values.get("suites", "").split()),
+                components=tuple(values.get("components", "").split()),
+                signed_by=values.get("signed-by", ""),
+                trusted=values.get("trusted", "").lower() == "yes",
+            )

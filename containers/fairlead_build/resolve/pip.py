@@ -1,0 +1,152 @@
+"""pip, as this machine has it set up, told to work for an image; and the indexes that it knows.
+
+A lock names an index of wheels by words. ``PyPI`` is whatever this machine's pip calls its index;
+``PyTorch CPU`` is what ``FAIRLEAD_INDEX_PYTORCH_CPU`` names, a URL or a folder, and where that is
+not set, any of the further places of pip's own configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import fail
+from fairlead_build.base.proc import run
+
+PYPI = "PyPI"
+_LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+
+def pip() -> list[str | Path]:
+    """The pip of this Python, talking only about its work."""
+    # -P: the folder one stands in may hold a json.py.
+    return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
+
+
+def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This machine's environment and pip configuration, without what would change the result."""
+    left_out = (
+        "PIP_TARGET",
+        "PIP_PREFIX",
+        "PIP_USER",
+        "PIP_REQUIREMENT",
+        "PIP_CONSTRAINT",
+        "PIP_NO_BINARY",
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
+
+
+def target_of(python: str, arch: str, glibc: str) -> tuple[str, ...]:
+    """pip's options that describe the image instead of this machine, best platform first."""
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[arch]
+    newest = int(glibc.split(".")[1])
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
+    for minor, name in _LEGACY.items():
+        at = f"manylinux_2_{minor}_{machine}"
+        platforms.insert(platforms.index(at) + 1, f"{name}_{machine}")
+    platforms.append(f"linux_{machine}")
+    options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
+    options += [f"--abi=cp{python.replace('.', '')}"]
+    return (*options, *(f"--platform={name}" for name in platforms))
+
+
+def variable_of(index: str) -> str:
+    """The variable that says where an index is: ``FAIRLEAD_INDEX_PYTORCH_CPU`` for PyTorch CPU."""
+    return "FAIRLEAD_INDEX_" + re.sub(r"[^A-Za-z0-9]+", "_", index).strip("_").upper()
+
+
+def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The URL or the folder of an index that is not PyPI; None when no variable says it.
+
+    Raises:
+        FairleadError: the variable names a folder that is not there.
+    """
+    variable = variable_of(index)
+    place = environ.get(variable, "").strip()
+    if not place or "://" in place:
+        return place.rstrip("/") or None
+    folder = Path(place).expanduser()
+    if not folder.is_dir():
+        raise fail(
+            f"the index `{index}` is not where ${variable} says",
+            where=place,
+            why="there is no such folder, and it is no URL",
+            remedy=f"export {variable}=URL of a simple index, or a folder of wheels",
+            check="index-place",
+        )
+    return str(folder.resolve())
+
+
+def further_places(indexes: Iterable[str]) -> list[str]:
+    """pip's options for the indexes that variables name, beside those that it is set up for."""
+    options = []
+    for index in sorted(set(indexes) - {PYPI}):
+        if place := place_of(index):
+            flag = "--extra-index-url" if "://" in place else "--find-links"
+            options += [f"{flag}={place}"]
+    return options
+
+
+def only(index: str, empty: Path) -> dict[str, str]:
+    """pip's variables that leave it one index, instead of all that it is set up for.
+
+    Args:
+        empty: a folder with nothing in it.
+    """
+    place = place_of(index)
+    nowhere = empty.as_uri()
+    if place is None:  # pip's further places, without its main one
+        return {"PIP_INDEX_URL": nowhere}
+    if "://" in place:
+        return {"PIP_INDEX_URL": place, "PIP_EXTRA_INDEX_URL": place, "PIP_FIND_LINKS": str(empty)}
+    return {"PIP_INDEX_URL": nowhere, "PIP_EXTRA_INDEX_URL": nowhere, "PIP_FIND_LINKS": place}
+
+
+@dataclass(frozen=True)
+class PipSettings:
+    """Where this machine's pip looks.
+
+    Attributes:
+        indexes: URLs of simple indexes, the main one first.
+        links: folders and pages of ``find-links``.
+        certificates: a file of certificates to trust; empty for the usual ones.
+    """
+
+    indexes: tuple[str, ...]
+    links: tuple[str, ...]
+    certificates: str
+
+
+def settings() -> PipSettings:
+    """What pip's own configuration says, files and variables.
+
+    Raises:
+        FairleadError: pip cannot read it.
+    """
+    text = run(
+        [*pip(), "config", "list"],
+        env=pip_environment(),
+        doing="read pip's configuration",
+        remedy="pip config debug",
+    ).decode("utf-8", "replace")
+    found: dict[str, str] = {}
+    rank = {"global": 0, "download": 1, ":env:": 2}
+    lines = [
+        match for line in text.splitlines() if (match := re.match(r"(\S+)\.([\w-]+)='(.*)'$", line))
+    ]
+    for match in sorted(lines, key=lambda m: rank.get(m[1], -1)):
+        if match[1] in rank and match[3]:
+            found[match[2]] = match[3]
+    extra = found.get("extra-index-url", "").replace("\\n", " ").split()
+    main = [] if found.get("no-index") else [found.get("index-url", "https://pypi.org/simple")]
+    return PipSettings(
+        indexes=tuple(url.rstrip("/") for url in (*main, *extra)),
+        links=tuple(shlex.split(found.get("find-links", "").replace("\\n", " "))),
+        certificates=found.get("cert", ""),
+    )

@@ -1,0 +1,218 @@
+"""Which wheels a recipe means: pip decides, for the image's Python and glibc instead of this one's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead_build.base.proc import run
+from fairlead_build.cache.store import scratch_parent, workspace
+from fairlead_build.recipe.inherit import project
+from fairlead_build.recipe.load import LoadedRecipe
+from fairlead_build.recipe.lock import Inputs, Wheel
+from fairlead_build.resolve.fetch_wheels import Role, Wanted, unset
+from fairlead_build.resolve.pip import (
+    PYPI,
+    further_places,
+    only,
+    pip,
+    pip_environment,
+    place_of,
+)
+
+_CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
+
+
+@dataclass
+class PipSolver:
+    """One resolution: for a target, with what must stay.
+
+    Attributes:
+        target: pip's options that describe the image.
+        old: the wheels of the lock that is there already.
+        stay: whether these stay, but for ``moved``.
+        moved: projects that are to move, in PEP 503's spelling.
+    """
+
+    loaded: LoadedRecipe
+    inputs: Inputs
+    target: Sequence[str]
+    old: Sequence[Wheel] = ()
+    stay: bool = False
+    moved: frozenset[str] = frozenset()
+    indexes: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        told = self.loaded.recipe.packages.index
+        self.indexes = {project(name): index for name, index in told.items()}
+
+    @property
+    def remedy(self) -> str:
+        return f"edit packages.pip, then `fairlead recipe lock {self.loaded.given}`"
+
+    def wheels(self, stage_note: Callable[[str], None]) -> list[Wanted]:
+        """All wheels of the image and of the builder of its sources.
+
+        Raises:
+            FairleadError: versions contradict each other, an index is not known here, or the MPI
+                would be installed twice.
+        """
+        found: list[Wanted] = []
+        named = self._named(stage_note)
+        stage_note("packages.pip")
+        image = self._solve(list(self.inputs.pip), "python", named)
+        found += image
+        kind, _, pin = self.inputs.mpi.partition(":")
+        if kind == "wheel":
+            stage_note(pin)
+            mpi = self._solve([pin], "mpi", {})
+            self._check_mpi(mpi, found)
+            found += mpi
+        stage_note("pip")
+        found += self._solve(["pip"], "installer", {})
+        if self.inputs.build_pip:
+            stage_note("what sources are built with")
+            # The image's own packages are there while sources are built, as they are.
+            there = {project(w.name): w.version for w in image}
+            extra = self._solve(list(self.inputs.build_pip), "build", {**named, **there}, firm=True)
+            found += [w for w in extra if project(w.name) not in there]
+        self._check_local(found)
+        return found
+
+    def _named(self, note: Callable[[str], None]) -> dict[str, str]:
+        """The versions of the projects whose index is named, taken from that index alone."""
+        pins: dict[str, str] = {}
+        for index in sorted(set(self.indexes.values()) - {PYPI}):
+            projects = [name for name, of in self.indexes.items() if of == index]
+            asked = [text for text in self.inputs.pip if project(text) in projects]
+            asked += [n for n in projects if n not in {project(text) for text in asked}]
+            stays = self._constraints("python")
+            asked = [f"{n}=={stays[n]}" if (n := project(t)) in stays else t for t in asked]
+            note(index)
+            with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
+                changes = only(index, folder)
+                try:
+                    found = self._report([*asked, "--no-deps"], "python", {}, changes)
+                except FairleadError:
+                    if place_of(index) is None:
+                        raise unset(index, ", ".join(asked)) from None
+                    raise
+            pins |= {project(w.name): w.version for w in found}
+        return pins
+
+    def _solve(
+        self,
+        requirements: list[str],
+        role: Role,
+        pins: Mapping[str, str],
+        *,
+        firm: bool = False,
+    ) -> list[Wanted]:
+        """Wheels for ``requirements``; those of the lock that are in the way of others give way.
+
+        Args:
+            pins: versions that are fixed.
+            firm: whether they also hold for what is not asked for; always, but for the lock's.
+        """
+        held = self._constraints(role) if not firm else {}
+        # What is to move goes as far as it can; then the lock's others are held against it.
+        if held and any(project(w.name) in self.moved for w in self.old if w.role == role):
+            newest = self._report(requirements, role, pins, {})
+            pins = {
+                **pins,
+                **{project(w.name): w.version for w in newest if project(w.name) in self.moved},
+            }
+        while True:
+            said: list[str] = []
+            try:
+                return self._report(requirements, role, {**held, **pins}, {}, said)
+            except FairleadError:
+                gone = {project(name) for name in _CONSTRAINT.findall("\n".join(said))}
+                gone &= set(held) - set(pins)
+                if not gone:
+                    raise
+                held = {name: version for name, version in held.items() if name not in gone}
+
+    def _constraints(self, role: Role) -> dict[str, str]:
+        """What stays of the lock."""
+        if not self.stay:
+            return {}
+        old = {project(w.name): w.version for w in self.old if w.role == role}
+        return {name: version for name, version in old.items() if name not in self.moved}
+
+    def _report(
+        self,
+        requirements: list[str],
+        role: Role,
+        constraints: Mapping[str, str],
+        changes: Mapping[str, str],
+        said: list[str] | None = None,
+    ) -> list[Wanted]:
+        with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
+            report, pins = folder / "report.json", folder / "constraints.txt"
+            pins.write_text("".join(f"{name}=={v}\n" for name, v in sorted(constraints.items())))
+            argv: list[str | Path] = [
+                *pip(),
+                "install",
+                "--dry-run",
+                "--ignore-installed",
+                "--progress-bar=off",
+                "--report",
+                report,
+                "--constraint",
+                pins,
+                *self.target,
+                *([] if changes else further_places(self.indexes.values())),
+                *requirements,
+            ]
+            lines: list[str] = said if said is not None else []
+            run(
+                argv,
+                env=pip_environment(changes),
+                doing=f"resolve the Python packages of recipe `{self.loaded.name}`",
+                remedy=self.remedy,
+                on_line=lines.append,
+            )
+            items = json.loads(report.read_text("utf-8"))["install"]
+        return sorted((self._wanted(item, role) for item in items), key=lambda w: w.name.lower())
+
+    def _wanted(self, item: dict[str, dict[str, object]], role: Role) -> Wanted:
+        place, facts = item["download_info"], item["metadata"]
+        archive = place["archive_info"]
+        assert isinstance(archive, dict)
+        name, version = str(facts["name"]), str(facts["version"])
+        for wheel in self.old:
+            if (project(wheel.name), wheel.version, wheel.role) == (project(name), version, role):
+                return Wanted.of(wheel)
+        file = unquote(urlsplit(str(place["url"])).path.rsplit("/", 1)[1])
+        index = self.indexes.get(project(name), PYPI)
+        return Wanted(name, version, file, archive["hashes"]["sha256"], index, role)
+
+    def _check_mpi(self, mpi: list[Wanted], found: list[Wanted]) -> None:
+        if clash := {w.name for w in mpi} & {w.name for w in found}:
+            raise fail(
+                f"`{sorted(clash)[0]}` would be installed twice",
+                where=str(self.loaded.folder / "recipe.toml"),
+                why="packages.pip draws in the MPI of [mpi]; inside the Python prefix it could never be swapped",
+                remedy=f"take it out of packages.pip, then `fairlead recipe lock {self.loaded.given}`",
+                check="mpi-in-python",
+            )
+
+    def _check_local(self, found: list[Wanted]) -> None:
+        """PyPI takes no version with a `+`, so such a wheel comes from somewhere else."""
+        for wheel in found:
+            if "+" in wheel.version and wheel.index == PYPI:
+                raise fail(
+                    f"{wheel.name} {wheel.version} does not come from PyPI",
+                    where=str(self.loaded.folder / "recipe.toml"),
+                    why="PyPI has no version with a `+`; a lock must say which index has it",
+                    remedy=f'name it: `index = {{ {project(wheel.name)} = "PyTorch CPU" }}` in '
+                    f"[packages], then `fairlead recipe lock {self.loaded.given}`",
+                    check="index-unnamed",
+                    code=ExitCode.USAGE,
+                )

@@ -1,0 +1,143 @@
+"""Source archives of a Python index, by name and version: pip itself would run their code to list
+them. Speaks the simple API, HTML or JSON (PEP 503, 691), over http(s) or from a folder.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import url2pathname
+
+from fairlead.base.errors import fail
+from fairlead_build.recipe.inherit import project
+from fairlead_build.resolve.download import Place, get
+from fairlead_build.resolve.pip import PipSettings
+
+_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """One file of an index. ``sha256`` is empty and ``size`` None where the index does not say."""
+
+    file: str
+    place: Place
+    sha256: str
+    size: int | None
+
+
+def source_archive(name: str, version: str, settings: PipSettings, remedy: str) -> IndexFile:
+    """The source archive of a project's version.
+
+    Raises:
+        FairleadError: no place of pip's configuration has it, or none can be reached.
+    """
+    seen: list[str] = []
+    for file in _files(name, settings):
+        found = _version_of(file.file, name)
+        if found is None:
+            continue
+        if _same(found, version):
+            return file
+        seen.append(found)
+    known = ", ".join(sorted(set(seen), key=_version_key)[-5:])
+    raise fail(
+        f"there is no source archive of {name} {version}",
+        where=", ".join((*settings.indexes, *settings.links)),
+        why=f"the newest ones are {known}" if known else "no version of it has a source archive",
+        remedy=remedy,
+        check="source-unknown",
+    )
+
+
+def _files(name: str, settings: PipSettings) -> Iterator[IndexFile]:
+    for place in settings.links:
+        folder = Path(unquote(urlsplit(place).path)) if place.startswith("file:") else Path(place)
+        if "://" not in place or place.startswith("file:"):
+            for path in sorted(folder.expanduser().glob("*")) if folder.is_dir() else ():
+                yield IndexFile(path.name, Place(str(path)), "", path.stat().st_size)
+    for url in settings.indexes:
+        yield from _page(f"{url}/{project(name)}/", settings)
+
+
+def _page(url: str, settings: PipSettings) -> Iterator[IndexFile]:
+    if url.startswith("file:"):
+        folder = Path(url2pathname(urlsplit(url).path))
+        page = folder / "index.html"
+        text, kind = (page.read_text("utf-8"), "text/html") if page.is_file() else ("", "")
+    else:
+        answer = get(url, settings.certificates, accept=_ACCEPT, absent_ok=True)
+        text, kind = answer if answer is not None else ("", "")
+    if "json" in kind:
+        yield from _from_json(text, url, settings)
+    else:
+        yield from _from_html(text, url, settings)
+
+
+def _from_json(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
+    try:
+        files = json.loads(text)["files"]
+        for item in files:
+            place = Place(urljoin(url, item["url"]), settings.certificates)
+            size = item.get("size")
+            yield IndexFile(item["filename"], place, item["hashes"].get("sha256", ""), size)
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise fail(
+            "an index gave an answer that cannot be read",
+            where=url,
+            why=f"not the simple API of PEP 691: {exc}",
+            remedy="pip config list",
+            check="index-answer",
+        ) from None
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        link = dict(attrs).get("href")
+        if tag == "a" and link:
+            self.found.append(html.unescape(link))
+
+
+def _from_html(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
+    parser = _Links()
+    parser.feed(text)
+    for link in parser.found:
+        whole = urlsplit(urljoin(url, link))
+        digest = re.search(r"sha256=([0-9a-f]{64})", whole.fragment)
+        plain = whole._replace(fragment="").geturl()
+        place = url2pathname(whole.path) if whole.scheme == "file" else plain
+        yield IndexFile(
+            unquote(whole.path.rsplit("/", 1)[-1]),
+            Place(place, settings.certificates),
+            digest[1] if digest else "",
+            None,
+        )
+
+
+def _version_of(file: str, name: str) -> str | None:
+    """The version of a source archive of ``name``; None when ``file`` is something else."""
+    match = re.fullmatch(r"(.+)-([^-]+)\.(tar\.gz|tgz|tar\.bz2|tar\.xz|zip)", file)
+    return match[2] if match and project(match[1]) == project(name) else None
+
+
+def _same(one: str, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def _version_key(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))

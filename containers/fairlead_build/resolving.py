@@ -1,0 +1,435 @@
+"""Makes a lock: apt and pip say which versions a recipe means today.
+
+``aptsolve.py`` and ``pipsolve.py`` ask them; a source's checksum comes from its index or from the
+recipe. Whatever the lock says already can be made to stay, but for what is to move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.progress import Progress
+from fairlead.base.suggest import suggest
+from fairlead.base.toml import load
+from fairlead_build.cache.store import Cache, adopt, missing, publish
+from fairlead_build.recipe.inherit import project
+from fairlead_build.recipe.load import LoadedRecipe
+from fairlead_build.recipe.lock import (
+    Deb,
+    Inputs,
+    Lock,
+    LockedBase,
+    SourceArchive,
+    Wheel,
+    inputs_of,
+    upstream,
+    write_lock,
+)
+from fairlead_build.recipe.model import Source
+from fairlead_build.resolve import archive, fetch
+from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
+from fairlead_build.resolve.apt_sources import AptIndex
+from fairlead_build.resolve.download import Place, download
+from fairlead_build.resolve.fetch_debs import fetch_debs
+from fairlead_build.resolve.fetch_wheels import Wanted, fetch_wheels
+from fairlead_build.resolve.pip import PYPI, settings, target_of
+from fairlead_build.resolve.pip_solve import PipSolver
+from fairlead_build.resolve.simple_index import source_archive
+from fairlead_build.tools import tool_tree
+from fairlead_build.tools.versions import versions
+from fairlead_build.tree.base_image import base_files, base_layout, open_base
+from fairlead_build.tree.wheel import runtime_requirements
+
+# Makes bookworm's /usr merge explicit; otherwise `usrmerge` and a whole Perl would be drawn in.
+_ALWAYS = ("usr-is-merged",)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """All that a resolution works from.
+
+    Attributes:
+        old: the lock that is there already, sound or not of this recipe any more; None without one.
+        upgrade: the packages that are to move, as they were given; without any, all do.
+    """
+
+    loaded: LoadedRecipe
+    inputs: Inputs
+    cache: Cache
+    progress: Progress
+    old: Lock | None
+    upgrade: frozenset[str]
+
+    @property
+    def again(self) -> str:
+        return f"fairlead recipe lock {self.loaded.given}"
+
+    @property
+    def arch(self) -> str:
+        return self.loaded.architecture
+
+
+def lock_recipe(
+    loaded: LoadedRecipe,
+    progress: Progress,
+    cache: Cache,
+    *,
+    upgrade: Sequence[str] = (),
+    keep: Path | None = None,
+) -> Lock:
+    """Resolves a recipe against today's indexes and writes its lock.
+
+    Args:
+        upgrade: packages of the lock that move, with what they force along; all else stays.
+            Without any, everything is resolved anew.
+        keep: an archive that gets every file of the lock.
+    Raises:
+        FairleadError: a package does not exist, versions contradict each other, an index cannot be
+            reached, or this Python cannot resolve for the image's.
+    """
+    cache.make()
+    runtime = runtime_requirements() if loaded.recipe.python else ()
+    inputs = inputs_of(loaded.recipe, runtime)
+    if inputs.python:
+        _same_minor(inputs.python)
+    old = check_upgrade(loaded, upgrade)
+    job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade))
+    ground = _ground(job)
+    debs, build_debs, epoch = _resolve_debs(job, ground)
+    glibc = _glibc(debs, ground)
+    wheels = _resolve_wheels(job, glibc) if inputs.python else ()
+    lock = Lock(
+        version=2,
+        recipe=loaded.name,
+        architecture=loaded.architecture,
+        source_date_epoch=epoch,
+        inputs_sha256=inputs.digest,
+        base=ground.locked,
+        inputs=inputs,
+        tools=versions(),
+        deb=debs,
+        build_deb=build_debs,
+        wheel=wheels,
+        source=_resolve_sources(job),
+    )
+    if keep is not None:
+        _keep(job, lock, keep)
+    write_lock(lock, loaded.lock_path)
+    return lock
+
+
+def _keep(job: _Job, lock: Lock, folder: Path) -> None:
+    """Everything that a build of ``lock`` needs goes into the archive, its tools and its base too."""
+    cache, progress = job.cache, job.progress
+    fetch.fetch(job.loaded, lock, cache, progress)
+    tools = tool_tree.debs(lock.architecture)
+    if absent := missing(tools, cache):
+        fetch_debs(absent, cache, progress, tool_tree.RELOCK)
+    for name, packages in ((lock.recipe, lock.packages), ("fairlead's tools", tools)):
+        archive.keep(map(archive.Kept.of, packages), name, folder, progress, cache.blob)
+    if lock.base is not None:
+        again, relock = f"{job.again} --archive {folder}", job.again
+        base = base_layout(lock.base.image, lock.base.digest, cache, progress, again, relock)
+        archive.keep(
+            base_files(lock.base.image, base),
+            lock.recipe,
+            folder,
+            progress,
+            base.joinpath("blobs/sha256").joinpath,
+        )
+
+
+def _same_minor(wanted: str) -> None:
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if running != wanted:
+        raise fail(
+            f"this is Python {running}, the image has Python {wanted}",
+            where=sys.executable,
+            why="conditions such as `python_version < '3.12'` would be decided for the wrong Python",
+            remedy=f"lock from an environment made with python{wanted}: "
+            f"`python{wanted} -m venv ENV && ENV/bin/pip install 'fairlead[build]'`; building needs none",
+            check="python-minor",
+            code=ExitCode.USAGE,
+        )
+
+
+def _old_lock(loaded: LoadedRecipe) -> Lock | None:
+    """The lock as it is, stale or not; None when there is none that can be read."""
+    try:
+        return load(loaded.lock_path, Lock, "fairlead recipe lock")
+    except FairleadError:
+        return None
+
+
+def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
+    """The lock as it is, in which all of ``upgrade`` is to be found; None when there is none.
+
+    Raises:
+        FairleadError: exit code 2; something in ``upgrade`` is not in it.
+    """
+    old = _old_lock(loaded)
+    if not upgrade:
+        return old
+    if old is None:
+        raise fail(
+            f"recipe `{loaded.name}` has no lock that could be kept",
+            where=str(loaded.lock_path),
+            why="--upgrade moves single packages of a lock",
+            remedy=f"fairlead recipe lock {loaded.given}",
+            check="upgrade",
+            code=ExitCode.USAGE,
+        )
+    debs = {d.name for d in (*old.deb, *old.build_deb)}
+    wheels = {project(w.name) for w in old.wheel}
+    unknown = [n for n in upgrade if n not in debs and project(n) not in wheels]
+    if unknown:
+        raise FairleadError(
+            [
+                error(
+                    f"the lock of recipe `{loaded.name}` has no package `{name}`",
+                    where="--upgrade",
+                    why=_near(name, debs | wheels) or "neither a Debian package nor a wheel",
+                    remedy=f"fairlead recipe show {loaded.given}",
+                    check="upgrade",
+                )
+                for name in unknown
+            ],
+            ExitCode.USAGE,
+        )
+    return old
+
+
+def _near(name: str, known: set[str]) -> str:
+    hint = suggest(name, known)
+    return hint if hint.startswith("Did") else ""
+
+
+# --- what the image starts from ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What is there before anything is installed.
+
+    Attributes:
+        index: where the distribution's packages come from.
+        status: dpkg's status of what a base image has already; empty without one.
+    """
+
+    index: AptIndex
+    status: str = ""
+    locked: LockedBase | None = None
+
+
+def _ground(job: _Job) -> _Ground:
+    """The distribution of the recipe, or that of its base image, found by looking into it."""
+    inputs = job.inputs
+    if not inputs.image:
+        return _Ground(AptIndex(inputs.distribution, inputs.suite, inputs.components))
+    image, old = inputs.image, job.old
+    if job.upgrade and old and old.base and old.base.image == image and "@" not in image:
+        image = f"{image}@{old.base.digest}"  # what stays, stays to the bit
+    found = open_base(image, job.cache, job.progress)
+    if found.python and inputs.python and found.python != inputs.python:
+        raise fail(
+            f"the base image has Python {found.python}, the recipe wants {inputs.python}",
+            where=f"{job.loaded.folder / 'recipe.toml'}, python.version",
+            why="the image's Python environment is made on that of the distribution",
+            remedy=f"edit python.version, then `{job.again}`",
+            check="base-image",
+            code=ExitCode.USAGE,
+        )
+    locked = LockedBase(
+        image=inputs.image,
+        digest=found.digest,
+        distribution=found.distribution,
+        suite=found.suite,
+        glibc=found.glibc,
+    )
+    parts = ("main", "universe") if locked.distribution == "ubuntu" else ("main",)
+    return _Ground(AptIndex(locked.distribution, locked.suite, parts), found.dpkg_status, locked)
+
+
+def _glibc(debs: Sequence[Deb], ground: _Ground) -> str:
+    if ground.locked is not None:
+        return ground.locked.glibc
+    return upstream(next(d.version for d in debs if d.name == "libc6"))
+
+
+# --- Debian packages --------------------------------------------------------------------------
+
+
+def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[Deb, ...], int]:
+    """The image's .debs, those for building only, and the epoch of the image."""
+    inputs, old, index = job.inputs, job.old, ground.index
+    indexes = [index, index.security] if _wants_security(job, index) else [index]
+    remedy = f"check the network and /etc/apt, then `{job.again}`"
+    with (
+        job.progress.stage("resolve Debian packages") as stage,
+        apt_root(indexes, job.arch, remedy=remedy, status=ground.status) as root,
+    ):
+        _check_known(root, job, index)
+        before = (*old.deb, *old.build_deb) if old else ()
+        pins = _pins(job, before, indexes)
+        _keep_vanished(root, job, pins, before)
+        doing = f"resolve the Debian packages of recipe `{job.loaded.name}`"
+        remedy = f"edit packages.apt, then `{job.again}`"
+        essential = [] if ground.locked else [*root.essential(), *_ALWAYS]
+        wanted = [*essential, *inputs.apt]
+        chosen = solve(root, wanted, pins, doing=doing, remedy=remedy)
+        debs = locked(root, chosen, before)
+        extra: list[Deb] = []
+        if inputs.build_apt:
+            # The builder has the image's packages as they are, and some more.
+            exact = [f"{name}={version}" for name, version in chosen]
+            more = solve(root, [*exact, *inputs.build_apt], pins, doing=doing, remedy=remedy)
+            extra = locked(root, [pair for pair in more if pair not in set(chosen)], before)
+        stage.result(
+            f"{len(debs)} packages, {sum(d.size for d in debs) / 1e6:.0f} MB"
+            + (f"; {len(extra)} for building only" if extra else "")
+        )
+        # What stays keeps its date: the files that do not move then keep their bytes.
+        epoch = old.source_date_epoch if old and job.upgrade else root.epoch
+        return tuple(debs), tuple(extra), epoch
+
+
+def _wants_security(job: _Job, index: AptIndex) -> bool:
+    """Whether corrections are asked for, or were before: a lock never falls back behind them."""
+    if job.old is None or index.suite.endswith("-security"):
+        return False
+    debs = {d.name: d.index for d in (*job.old.deb, *job.old.build_deb)}
+    return any(name in debs for name in job.upgrade) or index.security.name in debs.values()
+
+
+def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins:
+    pins = Pins(security_suite=indexes[1].suite if len(indexes) > 1 else "")
+    if pins.security_suite:
+        corrected = {d.name for d in before if d.index == indexes[1].name}
+        pins.security = corrected | {n for n in job.upgrade if n in {d.name for d in before}}
+    if job.upgrade:
+        pins.versions = {d.name: d.version for d in before if d.name not in job.upgrade}
+    return pins
+
+
+def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) -> None:
+    """Packages that stay although no index has them any more are taken from the store."""
+    there = {pair for part in root.packages for pair in part.stanzas}
+    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in there]
+    if not lost:
+        return
+    if absent := missing(lost, job.cache):
+        fetch_debs(absent, job.cache, job.progress, job.again)
+    add_folder(root, lost, job.cache, job.again)
+
+
+def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
+    known = root.names
+    wrong: list[Finding] = []
+    for key, names in (("packages.apt", job.inputs.apt), ("source.apt", job.inputs.build_apt)):
+        for name in names:
+            if name not in known:
+                title = f"{index.distribution.capitalize()} {index.suite}"
+                wrong.append(
+                    error(
+                        f"{title} has no package `{name}`",
+                        where=f"{job.loaded.folder / 'recipe.toml'}, {key}",
+                        why=_near(name, known) or f"it is not in {index.name}",
+                        remedy=f"edit {key}, then `{job.again}`",
+                        check="apt-unknown",
+                    )
+                )
+    if wrong:
+        raise FairleadError(wrong, ExitCode.USAGE)
+
+
+# --- wheels -----------------------------------------------------------------------------------
+
+
+def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
+    target = target_of(job.inputs.python, job.arch, glibc)
+    solver = PipSolver(
+        job.loaded,
+        job.inputs,
+        target,
+        old=job.old.wheel if job.old else (),
+        stay=bool(job.upgrade),
+        moved=frozenset(map(project, job.upgrade)),
+    )
+    with job.progress.stage("resolve Python packages") as stage:
+        found = solver.wheels(stage.note)
+        stage.result(f"{len(found)} wheels")
+    # A build needs the files anyway, and pip's report does not say how large they are.
+    if absent := missing(found, job.cache):
+        fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)
+    return tuple(_lock_wheel(wheel, job.cache) for wheel in found)
+
+
+def _lock_wheel(wheel: Wanted, cache: Cache) -> Wheel:
+    return Wheel(
+        name=wheel.name,
+        version=wheel.version,
+        size=cache.blob(wheel.sha256).stat().st_size,
+        sha256=wheel.sha256,
+        index=wheel.index,
+        file=wheel.file,
+        role=wheel.role,
+    )
+
+
+# --- sources ----------------------------------------------------------------------------------
+
+
+def _resolve_sources(job: _Job) -> tuple[SourceArchive, ...]:
+    wanted = [s.source for s in job.loaded.sources if s.source.path is None]
+    if not wanted:
+        return ()
+    with job.progress.stage("resolve sources") as stage:
+        found = []
+        for source in wanted:
+            stage.note(source.name)
+            found.append(_source(job, source))
+        stage.result(f"{len(found)} archives, {sum(s.size for s in found) / 1e6:.0f} MB")
+    return tuple(sorted(found, key=lambda s: s.name))
+
+
+def _source(job: _Job, source: Source) -> SourceArchive:
+    before = {(s.name, s.version): s for s in (job.old.source if job.old else ())}
+    known = before.get((source.name, source.version))
+    index = source.index or "URL"
+    if known and known.index == index and source.sha256 in (None, known.sha256):
+        return known
+    pip = settings()
+    if source.url is not None:
+        place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
+        file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
+    else:
+        found = source_archive(
+            source.name, source.version, pip, f"edit [[source]], then `{job.again}`"
+        )
+        place, sha256, file = found.place, found.sha256, found.file
+    partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
+    if not sha256:
+        partial.unlink(missing_ok=True)  # nothing would show whether its halves belong together
+    if not (sha256 and job.cache.blob(sha256).is_file()):
+        download(place, partial, lambda amount: None)
+        if sha256:
+            remedy = f"mend `sha256` of [[source]] {source.name}, then `{job.again}`"
+            adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)
+        else:
+            with partial.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            publish(partial, job.cache.blob(sha256))
+    return SourceArchive(
+        name=source.name,
+        version=source.version,
+        size=job.cache.blob(sha256).stat().st_size,
+        sha256=sha256,
+        index=PYPI if source.index else "URL",
+        file=file,
+    )

@@ -1,0 +1,516 @@
+"""Lays one squashfs over another as they are: no file is decompressed or compressed again.
+
+A squashfs is its files' compressed blocks, then tables: inodes, directories, fragments (shared
+blocks of small files), owners. :func:`lay` writes the blocks of both, one after the other, and one
+set of tables made of theirs. An image of 400 MB takes a second this way, a copy's time; by tar
+stream it takes ten, and both cores. The tables are written uncompressed, which costs an image half
+a percent at the most, so the result does not depend on a compressor at all.
+
+Both must be as ``squash.py`` makes them: version 4.0, the same compressor and block size, without
+extended attributes.
+
+Source: Linux, Documentation/filesystems/squashfs.rst and fs/squashfs/squashfs_fs.h.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from fairlead_build.base.proc import clean_environment
+from fairlead_build.cache.store import Cache
+from fairlead_build.squashfs.squash import CHUNK
+from fairlead_build.tools import tool_tree
+
+_SUPER = struct.Struct("<IIIIIHHHHHHQQQQQQQQ")
+_MAGIC, _NONE = 0x73717368, (1 << 64) - 1
+_ZLIB, _ZSTD = 1, 6
+# Flags: inodes are not compressed; an export table; options of the compressor behind the header.
+_PLAIN_INODES, _NO_FRAGMENTS, _EXPORTABLE, _OPTIONS = 0x1, 0x10, 0x80, 0x400
+# A metadata block holds so much; before it stand its size and this bit when it is not compressed.
+_BLOCK, _PLAIN = 8192, 0x8000
+_PADDING = 4096  # to whole pages, for loop devices
+
+_FOLDER, _FILE, _LINK, _BLOCK_DEVICE, _CHAR_DEVICE, _PIPE, _SOCKET = range(1, 8)
+_EXTENDED = 7  # is added to a kind whose inode has more fields
+_COMMON = struct.Struct("<HHHHII")  # kind, mode, owner, group, time, number
+_NO_ATTRIBUTES = 0xFFFFFFFF
+_NO_FRAGMENT = 0xFFFFFFFF
+_FRAGMENT = struct.Struct("<QII")
+_RUN, _NAME = struct.Struct("<III"), struct.Struct("<HhHH")
+
+
+class NotLaid(ValueError):
+    """One of them is damaged, or made otherwise than by ``squash.py``; the text says why."""
+
+
+@dataclass(eq=False, slots=True)
+class _Inode:
+    """What has attributes; two names of one are hard links.
+
+    Attributes:
+        target: of a symbolic link.
+        device: the number of a device.
+    """
+
+    kind: int
+    mode: int
+    owner: int
+    group: int
+    time: int
+    target: bytes = b""
+    device: int = 0
+    # A file's blocks: where they begin, their sizes as they stand in the table, its last part in a
+    # fragment, and how many of its bytes are holes.
+    start: int = 0
+    size: int = 0
+    blocks: bytes = b""
+    fragment: int = _NO_FRAGMENT
+    offset: int = 0
+    holes: int = 0
+    names: dict[bytes, _Inode] = field(default_factory=dict)
+    # Given while tables are written: its own place, and that of a folder's names and their bytes.
+    number: int = 0
+    links: int = 0
+    place: tuple[int, int] | None = None
+    listed: tuple[int, int] = (0, 0)
+    listed_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Image:
+    """A squashfs that was read.
+
+    Attributes:
+        data: where the blocks of files begin and end in it.
+        options: of the compressor, as they stand behind the header.
+    """
+
+    block_size: int
+    block_log: int
+    compressor: int
+    flags: int
+    time: int
+    data: tuple[int, int]
+    options: bytes
+    fragments: tuple[tuple[int, int], ...]
+    root: _Inode
+
+
+@dataclass(frozen=True)
+class Laid:
+    """sha256 of the lower one, as it was read, and of what was written."""
+
+    below_sha256: str
+    sha256: str
+
+
+def lay(
+    above: Path,
+    below: Path,
+    target: Path,
+    cache: Cache | None = None,
+    advance: Callable[[int], object] = lambda amount: None,
+) -> Laid:
+    """Writes ``target``: what is in ``below``, and over it what is in ``above``.
+
+    Folders of ``below`` keep their attributes; anything else gives way to what has its name.
+
+    Args:
+        cache: where the tool tree is; the user's own unless given.
+        advance: told the bytes written, as they are.
+    Raises:
+        NotLaid: one of them is no such squashfs.
+        OSError: one cannot be read, or the target not written.
+    """
+    lower, upper = _read(below, cache), _read(above, cache)
+    if (lower.compressor, lower.block_size) != (upper.compressor, upper.block_size):
+        raise NotLaid("the two have other compressors or block sizes")
+    end = lower.data[1]
+    _shift(upper.root, end - upper.data[0], len(lower.fragments))
+    fragments = [*lower.fragments]
+    fragments += [(start + end - upper.data[0], size) for start, size in upper.fragments]
+    _merge(lower.root, upper.root)
+    end += upper.data[1] - upper.data[0]
+    tables, header = _tables(lower, fragments, end)
+    seen, written = hashlib.sha256(), hashlib.sha256()
+
+    def put(data: bytes) -> None:
+        written.update(data)
+        out.write(data)
+        advance(len(data))
+
+    with target.open("wb") as out:
+        with below.open("rb") as source:
+            seen.update(source.read(_SUPER.size))
+            put(header)
+            for chunk in _chunks(source, lower.data[1] - _SUPER.size):
+                seen.update(chunk)
+                put(chunk)
+            while chunk := source.read(CHUNK):
+                seen.update(chunk)
+        with above.open("rb") as source:
+            source.seek(upper.data[0])
+            for chunk in _chunks(source, upper.data[1] - upper.data[0]):
+                put(chunk)
+        put(tables)
+    return Laid(seen.hexdigest(), written.hexdigest())
+
+
+def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:
+    while size:
+        chunk = source.read(min(size, CHUNK))
+        if not chunk:
+            raise NotLaid(f"{source.name} ends too early")
+        size -= len(chunk)
+        yield chunk
+
+
+def _merge(lower: _Inode, upper: _Inode) -> None:
+    for name, inode in upper.names.items():
+        there = lower.names.get(name)
+        if there is not None and there.kind == inode.kind == _FOLDER:
+            _merge(there, inode)
+        else:
+            lower.names[name] = inode
+
+
+def _shift(inode: _Inode, by: int, fragments: int) -> None:
+    """Moves the blocks and fragments of all files below ``inode``."""
+    for each in _inodes(inode):
+        if each.kind == _FILE:
+            each.start += by
+            if each.fragment != _NO_FRAGMENT:
+                each.fragment += fragments
+
+
+def _inodes(root: _Inode) -> Iterator[_Inode]:
+    """Every inode below ``root``, once."""
+    seen = set()
+    waiting = [root]
+    while waiting:
+        inode = waiting.pop()
+        if id(inode) not in seen:
+            seen.add(id(inode))
+            yield inode
+            waiting += inode.names.values()
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def _read(path: Path, cache: Cache | None) -> _Image:
+    try:
+        return _Reader(path, cache).image()
+    except (struct.error, IndexError, KeyError, zlib.error, subprocess.CalledProcessError) as exc:
+        raise NotLaid(f"{path.name} is damaged: {exc}") from None
+
+
+class _Table:
+    """Metadata, decompressed; a place in it is told as (where its block stands, offset in that)."""
+
+    def __init__(self, blocks: Sequence[tuple[int, bytes]]):
+        self.data = b"".join(body for _, body in blocks)
+        self._at = {}
+        at = 0
+        for place, body in blocks:
+            self._at[place] = at
+            at += len(body)
+
+    def find(self, place: int, offset: int) -> int:
+        return self._at[place] + offset
+
+
+class _Reader:
+    def __init__(self, path: Path, cache: Cache | None):
+        self.path, self.cache = path, cache
+
+    def image(self) -> _Image:
+        with self.path.open("rb") as self.file:
+            self.bytes = os.fstat(self.file.fileno()).st_size
+            (
+                magic, _, time, block_size, fragments, self.compressor, block_log, flags,
+                owners, major, minor, root, _, owner_table, attributes, inodes, folders,
+                fragment_table, export,
+            ) = _SUPER.unpack(self._at(0, _SUPER.size))  # fmt: skip
+            if (magic, major, minor) != (_MAGIC, 4, 0):
+                raise NotLaid(f"{self.path.name} is no squashfs of version 4.0")
+            if attributes != _NONE or self.compressor not in (_ZLIB, _ZSTD):
+                raise NotLaid(f"{self.path.name} has extended attributes, or another compressor")
+            options = b""
+            if flags & _OPTIONS:
+                (size,) = struct.unpack("<H", self._at(_SUPER.size, 2))
+                options = self._at(_SUPER.size, 2 + (size & ~_PLAIN))
+            # A table's blocks stand before the list of where they are; the next table's follow.
+            after = [t for t in (fragment_table, export, owner_table) if t != _NONE]
+            first = {t: struct.unpack("<Q", self._at(t, 8))[0] for t in after}
+            end = min(first[t] for t in after if t != fragment_table or fragments)
+            self.inodes = self._table(inodes, folders)
+            self.folders = self._table(folders, end)
+            raw = b""
+            if fragments:
+                raw = self._listed(fragment_table, fragments, _FRAGMENT.size)
+            self.owners = struct.unpack(f"<{owners}I", self._listed(owner_table, owners, 4))
+        self.seen: dict[int, _Inode] = {}
+        self.waiting: list[tuple[_Inode, int, int, int]] = []
+        self.block_size = block_size
+        top = self._inode(root >> 16, root & 0xFFFF)
+        while self.waiting:
+            self._fill(*self.waiting.pop())
+        return _Image(
+            block_size=block_size,
+            block_log=block_log,
+            compressor=self.compressor,
+            flags=flags,
+            time=time,
+            data=(_SUPER.size + len(options), inodes),
+            options=options,
+            fragments=tuple((start, size) for start, size, _ in _FRAGMENT.iter_unpack(raw)),
+            root=top,
+        )
+
+    def _at(self, place: int, size: int) -> bytes:
+        if place + size > self.bytes:
+            raise NotLaid(f"{self.path.name} ends too early")
+        self.file.seek(place)
+        return self.file.read(size)
+
+    def _listed(self, table: int, count: int, size: int) -> bytes:
+        """A table with a list of its blocks at ``table``: ``count`` items of ``size`` bytes."""
+        blocks = -(-count * size // _BLOCK)
+        (start,) = struct.unpack("<Q", self._at(table, 8))
+        data = self._table(start, struct.unpack(f"<{blocks}Q", self._at(table, 8 * blocks))).data
+        return data[: count * size]
+
+    def _table(self, start: int, end: int | tuple[int, ...]) -> _Table:
+        """The blocks from ``start`` to ``end``, or as many as ``end`` names."""
+        place = start
+        raw: list[tuple[int, int, bytes]] = []
+        while place < end if isinstance(end, int) else len(raw) < len(end):
+            (head,) = struct.unpack("<H", self._at(place, 2))
+            size = head & ~_PLAIN
+            raw.append((place - start, head & _PLAIN, self._at(place + 2, size)))
+            place += 2 + size
+        bodies = iter(self._decompressed([body for _, plain, body in raw if not plain]))
+        return _Table([(at, body if plain else next(bodies)) for at, plain, body in raw])
+
+    def _decompressed(self, blocks: list[bytes]) -> list[bytes]:
+        if self.compressor == _ZLIB or not blocks:
+            return [zlib.decompress(block) for block in blocks]
+        # All but the last block of a table are full, so one stream of them can be cut again.
+        program = [*tool_tree.command("zstd", self.cache), "-d", "-c", "-q"]
+        done = subprocess.run(
+            program,
+            input=b"".join(blocks),
+            capture_output=True,
+            env=clean_environment(),
+            check=True,
+        )
+        return [done.stdout[n * _BLOCK : (n + 1) * _BLOCK] for n in range(len(blocks))]
+
+    def _inode(self, block: int, offset: int) -> _Inode:
+        data, at = self.inodes.data, self.inodes.find(block, offset)
+        kind, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
+        extended, kind = kind > _EXTENDED, kind - _EXTENDED * (kind > _EXTENDED)
+        if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.seen):
+            raise NotLaid(f"{self.path.name} is damaged: inode {number} cannot be")
+        if number in self.seen:
+            return self.seen[number]
+        at += _COMMON.size
+        made = _Inode(kind, mode, self.owners[owner], self.owners[group], time)
+        self.seen[number] = made
+        attributes = _NO_ATTRIBUTES
+        if kind == _FOLDER:
+            if extended:
+                _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
+            else:
+                start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
+            if size > 3:  # told so much too large, for `.` and `..`
+                self.waiting.append((made, start, within, size - 3))
+        elif kind == _FILE:
+            if extended:
+                form = "<QQQIIII"
+                (made.start, made.size, made.holes, _, made.fragment, made.offset, attributes) = (
+                    struct.unpack_from(form, data, at)
+                )
+            else:
+                form = "<IIII"
+                made.start, made.fragment, made.offset, made.size = struct.unpack_from(
+                    form, data, at
+                )
+            at += struct.calcsize(form)
+            whole, rest = divmod(made.size, self.block_size)
+            count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
+            made.blocks = data[at : at + 4 * count]
+        elif kind == _LINK:
+            _, size = struct.unpack_from("<II", data, at)
+            made.target = data[at + 8 : at + 8 + size]
+        elif kind in (_BLOCK_DEVICE, _CHAR_DEVICE):
+            _, made.device = struct.unpack_from("<II", data, at)
+        if attributes != _NO_ATTRIBUTES:
+            raise NotLaid(f"{self.path.name} has extended attributes")
+        return made
+
+    def _fill(self, folder: _Inode, start: int, within: int, size: int) -> None:
+        data, at = self.folders.data, self.folders.find(start, within)
+        end = at + size
+        while at < end:
+            more, block, _ = _RUN.unpack_from(data, at)
+            at += _RUN.size
+            for _ in range(more + 1):
+                offset, _, _, length = _NAME.unpack_from(data, at)
+                at += _NAME.size
+                folder.names[data[at : at + length + 1]] = self._inode(block, offset)
+                at += length + 1
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+class _Writer:
+    """A table that grows; blocks are full but for the last, and not compressed."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the next byte will stand: its block's place in the file, and the offset in that."""
+        block, offset = divmod(len(self.data), _BLOCK)
+        return block * (_BLOCK + 2), offset
+
+    def blocks(self) -> list[bytes]:
+        cut = (self.data[at : at + _BLOCK] for at in range(0, len(self.data), _BLOCK))
+        return [struct.pack("<H", len(body) | _PLAIN) + body for body in cut]
+
+
+def _tables(lower: _Image, fragments: Sequence[tuple[int, int]], at: int) -> tuple[bytes, bytes]:
+    """Everything behind the blocks of files, padding included, and the header.
+
+    Args:
+        at: where it will stand.
+    """
+    root = lower.root
+    inodes, folders = _Writer(), _Writer()
+    count, order = _number(root)
+    owners = sorted({owner for each in _inodes(root) for owner in (each.owner, each.group)})
+    known = {owner: index for index, owner in enumerate(owners)}
+    # What is in a folder comes before it: a place is known once it is written.
+    for folder in reversed(order):
+        _write_folder(folder, known, inodes, folders)
+    _write_inode(root, count + 1, known, inodes)
+    out = bytearray()
+    starts = []
+    for table in (inodes, folders):
+        starts.append(at + len(out))
+        out += b"".join(table.blocks())
+    listed = []
+    packed = b"".join(_FRAGMENT.pack(start, size, 0) for start, size in fragments)
+    for data in (packed, struct.pack(f"<{len(owners)}I", *owners)):
+        writer = _Writer()
+        writer.data += data
+        places = []
+        for body in writer.blocks():
+            places.append(at + len(out))
+            out += body
+        listed.append(at + len(out) if places else _NONE)
+        out += struct.pack(f"<{len(places)}Q", *places)
+    used = at + len(out)
+    assert root.place is not None
+    block, offset = root.place
+    flags = lower.flags & ~(_EXPORTABLE | _NO_FRAGMENTS) | _PLAIN_INODES
+    header = _SUPER.pack(
+        _MAGIC, count, lower.time, lower.block_size, len(fragments), lower.compressor,
+        lower.block_log, flags, len(owners), 4, 0,
+        block << 16 | offset, used, listed[1], _NONE, starts[0], starts[1], listed[0], _NONE,
+    )  # fmt: skip
+    return bytes(out) + bytes(-used % _PADDING), header
+
+
+def _children(folder: _Inode) -> list[tuple[bytes, _Inode]]:
+    return sorted(folder.names.items())
+
+
+def _number(root: _Inode) -> tuple[int, list[_Inode]]:
+    """Numbers all inodes; returns how many there are, and the folders, each before those in it."""
+    count = 0
+    root.links = 2  # with its own `.`; a folder's `..` counts for the one above
+    order = [root]
+    for folder in order:
+        for _, inode in _children(folder):
+            if not inode.number:
+                count += 1
+                inode.number = count
+            if inode.kind == _FOLDER:
+                inode.links = 2
+                folder.links += 1
+                order.append(inode)
+            else:
+                inode.links += 1
+    root.number = count + 1
+    return count + 1, order
+
+
+def _write_folder(
+    folder: _Inode, owners: dict[int, int], inodes: _Writer, folders: _Writer
+) -> None:
+    """Writes the inodes of all names in ``folder``, then the list of these names."""
+    children = _children(folder)
+    for _, inode in children:
+        if inode.place is None:
+            _write_inode(inode, folder.number, owners, inodes)
+    folder.listed, begun = folders.place, len(folders.data)
+    head, many, block, base = begun, 0, 0, 0
+    for name, inode in children:
+        assert inode.place is not None
+        delta = inode.number - base
+        # Of one run are inodes of one block, not too far from the first.
+        if many in (0, 256) or inode.place[0] != block or not -32768 <= delta < 32768:
+            head, many, block, base, delta = len(folders.data), 0, inode.place[0], inode.number, 0
+            folders.data += bytes(_RUN.size)
+        folders.data += _NAME.pack(inode.place[1], delta, inode.kind, len(name) - 1) + name
+        many += 1
+        _RUN.pack_into(folders.data, head, many - 1, block, base)
+    folder.listed_bytes = len(folders.data) - begun
+
+
+def _write_inode(inode: _Inode, parent: int, owners: dict[int, int], inodes: _Writer) -> None:
+    kind, links = inode.kind, inode.links
+    match kind:
+        case 1:  # folder
+            (start, within), size = inode.listed, inode.listed_bytes + 3
+            if size < 1 << 16:
+                body = struct.pack("<IIHHI", start, links, size, within, parent)
+            else:
+                kind += _EXTENDED
+                body = struct.pack(
+                    "<IIIIHHI", links, size, start, parent, 0, within, _NO_ATTRIBUTES
+                )
+        case 2:  # file
+            if links == 1 and not inode.holes and max(inode.start, inode.size) < 1 << 32:
+                body = struct.pack("<IIII", inode.start, inode.fragment, inode.offset, inode.size)
+            else:
+                kind += _EXTENDED
+                body = struct.pack(
+                    "<QQQIIII", inode.start, inode.size, inode.holes, links, inode.fragment,
+                    inode.offset, _NO_ATTRIBUTES,
+                )  # fmt: skip
+            body += inode.blocks
+        case 3:  # symbolic link
+            body = struct.pack("<II", links, len(inode.target)) + inode.target
+        case 4 | 5:  # devices
+            body = struct.pack("<II", links, inode.device)
+        case _:
+            body = struct.pack("<I", links)
+    inode.place = inodes.place
+    inodes.data += _COMMON.pack(
+        kind, inode.mode, owners[inode.owner], owners[inode.group], inode.time, inode.number
+    )
+    inodes.data += body

@@ -1,0 +1,382 @@
+"""Streams what is in an image, in any wrapping, without unpacking or mounting it.
+
+:func:`entries` yields a tree's members one after another; :func:`read_tree` makes
+``fairlead.image.tree_digest`` entries of them, and :func:`tree_digest` the one digest that all wrappings
+of an image share. :class:`TarStream` reads a tar from a pipe at the pipe's own speed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import posixpath
+import shlex
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from tarfile import TarInfo
+from typing import IO, cast
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.image.sif import copy_object, is_sif, read_sif
+from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
+from fairlead_build.base.proc import child, clean_environment, tool_failed
+from fairlead_build.cache.store import scratch_parent, workspace
+from fairlead_build.squashfs.squash import CHUNK, Sink
+from fairlead_build.tools import tool_tree
+
+_KINDS = {
+    tarfile.REGTYPE: "file",
+    tarfile.AREGTYPE: "file",
+    tarfile.CONTTYPE: "file",
+    tarfile.DIRTYPE: "folder",
+    tarfile.SYMTYPE: "link",
+    tarfile.CHRTYPE: "char",
+    tarfile.BLKTYPE: "block",
+    tarfile.FIFOTYPE: "pipe",
+}
+
+# No reader of content asks for more at once either.
+_MOST_HEADER = 16 << 20
+
+# A member of a tar; its content when it is a file.
+Member = tuple[TarInfo, IO[bytes] | None]
+
+
+class TarStream:
+    """The members of a tar that comes through a pipe.
+
+    ``tarfile`` reads pipes through a layer of its own that takes several times as long as the
+    decompression of the squashfs behind them; given a file that can seek forward, it does not.
+    """
+
+    def __init__(self, source: IO[bytes], see: Callable[[bytes], object] | None = None):
+        """Args:
+        see: given every byte of the stream, in order, as it comes.
+        """
+        self._forward = _Forward(source, see)
+
+    def __iter__(self) -> Iterator[Member]:
+        """Members with paths relative to the root, ``.`` for the root itself.
+
+        A file's content can be read until the next member is asked for.
+
+        Raises:
+            tarfile.TarError: it is no tar.
+        """
+        with tarfile.open(fileobj=self._forward, mode="r:") as archive:
+            while (info := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined]  # else all would be kept
+                data, size = info.offset_data, info.size
+                info.name = posixpath.normpath(info.name.lstrip("/") or ".")
+                content = _Content(self._forward, data, size) if info.isreg() else None
+                yield info, cast("IO[bytes] | None", content)
+        # tarfile takes a damaged header for the end.
+        if self._forward.last.strip(b"\0"):
+            raise tarfile.ReadError("a header is damaged")
+        self._forward.drain()
+
+
+class _Forward(io.RawIOBase):
+    """A pipe as a file that can seek forward, and one byte back, which is all ``tarfile`` needs."""
+
+    def __init__(self, source: IO[bytes], see: Callable[[bytes], object] | None):
+        self._source, self._see = source, see
+        self._block, self._used, self._before = b"", 0, 0
+        self.last = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._before + self._used
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _MOST_HEADER:
+            # A header may claim any length, and tarfile would read it whole.
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        parts, left = [], size
+        while left > 0 and (self._used < len(self._block) or self._next()):
+            part = self._block[self._used : self._used + left]
+            self._used += len(part)
+            left -= len(part)
+            parts.append(part)
+        self.last = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self.last
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        while position > self._before + len(self._block):
+            self._used = len(self._block)
+            if not self._next():
+                return self.tell()
+        if position < self._before:
+            raise tarfile.ReadError("a pipe cannot be read twice")
+        self._used = position - self._before
+        return position
+
+    def drain(self) -> None:
+        while self._next():
+            pass
+
+    def _next(self) -> bool:
+        block = self._source.read(CHUNK)
+        if not block:
+            return False
+        if self._see is not None:
+            self._see(block)
+        # The last byte stays, for the one step back.
+        kept = self._block[-1:]
+        self._before += len(self._block) - len(kept)
+        self._block, self._used = kept + block, len(kept)
+        return True
+
+
+class _Content(io.RawIOBase):
+    """The content of one member."""
+
+    def __init__(self, forward: _Forward, offset: int, size: int):
+        self._forward, self._at, self._left = forward, offset, size
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left if size < 0 else min(size, self._left)
+        if not wanted:
+            return b""
+        self._forward.seek(self._at)
+        pieces = []
+        while wanted and (piece := self._forward.read(min(wanted, CHUNK))):
+            pieces.append(piece)
+            wanted -= len(piece)
+        part = b"".join(pieces)
+        if wanted:
+            raise tarfile.ReadError("the archive ends inside a file")
+        self._at += len(part)
+        self._left -= len(part)
+        return part
+
+
+def entries(source: Path) -> Iterator[Member]:
+    """The members of an image: a SIF, a squashfs, or an OCI layout that fairlead wrote.
+
+    Paths are relative to the root. A hard link comes after what it links to. Sockets are left out.
+
+    Raises:
+        FairleadError: it is none of these, damaged, or a tool is missing.
+        OSError: it cannot be read.
+    """
+    if source.is_dir():
+        for layer in _layers(source):
+            with gzip.open(layer) as stream:
+                yield from _told(layer, TarStream(cast(IO[bytes], stream)))
+        return
+    with bare_squashfs(source) as squashfs:
+        yield from squashfs_entries(squashfs)
+
+
+def squashfs_entries(
+    squashfs: Path, *, strict: bool = False, links: bool = True
+) -> Iterator[Member]:
+    """The members of a bare squashfs.
+
+    Args:
+        strict: fail at what a tar cannot hold, e.g. a socket, instead of leaving it out.
+        links: tell of hard links as such; otherwise the file comes again under each name.
+    Raises:
+        FairleadError: it is damaged, or a tool is missing.
+    """
+    argv = [*tool_tree.command("sqfs2tar"), "--no-xattr", "--root-becomes", "."]
+    argv += [*(["--no-skip"] if strict else []), *([] if links else ["--no-hard-links"]), squashfs]
+    with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        broken = ""
+        try:
+            yield from TarStream(process.stdout)
+        except tarfile.TarError as exc:
+            broken = str(exc)
+        # It says little: a line a socket at the most, so the pipe has room for all of it.
+        said = process.stderr.read().decode("utf-8", "replace")
+        if (code := process.wait()) or broken:
+            remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
+            raise tool_failed(argv, code, said or broken, f"read {squashfs.name}", remedy)
+
+
+def _told(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
+    try:
+        yield from members
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as exc:
+        raise _damaged(layer.parents[2], f"{layer.name}: {exc}") from None
+
+
+@contextmanager
+def bare_squashfs(image: Path) -> Iterator[Path]:
+    """The squashfs of ``image``: itself, or for a SIF a copy that lasts as long as the block.
+
+    The tools cannot begin in the middle of a file.
+
+    Raises:
+        FairleadError: it is a damaged SIF, or there is no room for the copy.
+    """
+    if not is_sif(image):
+        yield image
+        return
+    held = read_sif(image).squashfs
+    with workspace(scratch_parent(held.size), "fairlead-squashfs-") as scratch:
+        copy = scratch / "image.squashfs"
+        with copy.open("wb") as out:
+            copy_object(image, held, out)
+        yield copy
+
+
+def _layers(layout: Path) -> list[Path]:
+    """The layers of the one image in an OCI layout, lowest first."""
+    blobs = layout / "blobs" / "sha256"
+    try:
+        index = json.loads((layout / "index.json").read_text("utf-8"))
+        manifest = json.loads((blobs / _hex(index["manifests"][0])).read_text("utf-8"))
+        if "org.fairlead.tree.sha256" not in manifest.get("annotations", {}):
+            raise _damaged(layout, "fairlead did not write it, so its layers may hide one another")
+        return [blobs / _hex(layer) for layer in manifest["layers"]]
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as exc:
+        raise _damaged(layout, str(exc)) from None
+
+
+def _hex(descriptor: dict[str, str]) -> str:
+    algorithm, _, digest = descriptor["digest"].partition(":")
+    if algorithm != "sha256" or len(digest) != 64 or not digest.isalnum():
+        raise ValueError(f"unknown digest {descriptor['digest']!r}")
+    return digest
+
+
+def _damaged(layout: Path, why: str) -> FairleadError:
+    return fail(
+        f"the layers of {layout.name} cannot be read",
+        where=str(layout),
+        why=why,
+        remedy="build it again: `fairlead build RECIPE --format oci`",
+        check="oci-layout",
+        code=ExitCode.USAGE,
+    )
+
+
+def read_tree(
+    members: Iterable[Member],
+    advance: Callable[[int], None] = lambda amount: None,
+) -> dict[str, Entry]:
+    """The tree that tar members make; all of their content is read.
+
+    Args:
+        advance: told the bytes read, as they are.
+    Raises:
+        FairleadError: a hard link leads nowhere.
+    """
+    tree: dict[str, Entry] = {}
+    for info, content in members:
+        path = "" if info.name == "." else info.name
+        if info.islnk():
+            target = posixpath.normpath(info.linkname.lstrip("/"))
+            if target not in tree:
+                raise fail(
+                    f"the hard link {path} leads nowhere",
+                    where=path,
+                    why=f"{target} does not come before it",
+                    remedy="fetch or build the image again",
+                    check="tree-link",
+                )
+            tree[path] = tree[target]
+        elif belongs(path) and info.type in _KINDS:
+            tree[path] = _entry(info, content, advance)
+    return tree
+
+
+class Recorder:
+    """Passes a tar stream on to ``sink``, and reads meanwhile what tree it makes.
+
+    ::
+
+        with Recorder(sink) as recorder:
+            recorder.write(data)
+        recorder.tree
+    """
+
+    def __init__(self, sink: Sink):
+        self.tree: dict[str, Entry] = {}
+        self._sink = sink
+        self._wrong: Exception | None = None
+
+    def __enter__(self) -> Recorder:
+        out, self._pipe = os.pipe()
+        self._reader = threading.Thread(target=self._read, args=(out,), daemon=True)
+        self._reader.start()
+        return self
+
+    def write(self, data: bytes, /) -> None:
+        """Takes the next bytes of the stream."""
+        view = memoryview(data)
+        with suppress(BrokenPipeError):  # the reader has given up; it tells why at the end
+            while view:
+                view = view[os.write(self._pipe, view) :]
+        self._sink.write(data)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Raises:
+        FairleadError, tarfile.TarError: what was written is no tree.
+        """
+        os.close(self._pipe)
+        self._reader.join()
+        if self._wrong is not None and kind is None:
+            raise self._wrong
+
+    def _read(self, out: int) -> None:
+        try:
+            with open(out, "rb", buffering=0) as stream:
+                found = read_tree(TarStream(cast(IO[bytes], stream)))
+            # A tar may leave out the folders of its files; the writer makes them.
+            above = {str(p) for path in found for p in PurePosixPath(path).parents} - {"."}
+            self.tree = {path: Entry("folder", 0o755) for path in above - found.keys()} | found
+        except (FairleadError, tarfile.TarError, OSError) as exc:
+            self._wrong = exc
+
+
+def _entry(info: TarInfo, content: IO[bytes] | None, advance: Callable[[int], None]) -> Entry:
+    kind, mode = _KINDS[info.type], info.mode & 0o7777
+    if content is not None:
+        digest = hashlib.sha256()
+        while chunk := content.read(CHUNK):
+            digest.update(chunk)
+            advance(len(chunk))
+        return Entry(kind, mode, str(info.size), digest.hexdigest())
+    if kind == "link":
+        return Entry(kind, 0, info.linkname)
+    if kind in ("char", "block"):
+        return Entry(kind, mode, f"{info.devmajor}:{info.devminor}")
+    return Entry(kind, mode)
+
+
+def image_tree(source: Path, advance: Callable[[int], None] = lambda amount: None) -> Tree:
+    """The tree of an image in any wrapping, a folder with a root file system included.
+
+    Raises:
+        FairleadError: as :func:`entries` does.
+        OSError: it cannot be read.
+    """
+    if source.is_dir() and not (source / "oci-layout").is_file():
+        return scan_folder(source, advance)
+    return read_tree(entries(source), advance)
+
+
+def tree_digest(source: Path, advance: Callable[[int], None] = lambda amount: None) -> str:
+    """The digest that all wrappings of an image share, hex (``fairlead.image.tree_digest``).
+
+    Raises:
+        FairleadError: as :func:`entries` does.
+        OSError: it cannot be read.
+    """
+    return tree_sha256(image_tree(source, advance))

@@ -1,0 +1,364 @@
+"""The tools whose output is part of an image's bytes, from a lock of their own: ``tools.lock.toml``.
+
+A tree of a few Debian packages is unpacked once into the cache, and its programs run with its own
+dynamic loader and libraries. So the bytes of an image do not depend on which versions of them this
+machine has, or whether it has them at all.
+
+mmdebstrap is a script and runs under this machine's perl; the apt that it calls, which decides in
+which order packages are configured, is the tree's. What is left to the machine (``tar``,
+``dpkg-deb``, ``chroot``) moves bytes without choosing any.
+
+``command(NAME, cache)`` is what others need; ``recipe lock --tools`` calls :func:`relock`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache as once
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import StringConstraints
+
+from fairlead.base.errors import Finding, error, fail
+from fairlead.base.progress import Progress, Silent
+from fairlead.base.toml import Strict, load
+from fairlead_build.base.proc import child, tool_failed
+from fairlead_build.cache.store import Cache, missing, need_space, workspace
+from fairlead_build.recipe.lock import Deb, Lock, array_lines, write_text
+from fairlead_build.recipe.model import AptName, OneLine, Suite
+from fairlead_build.resolve import archive
+from fairlead_build.resolve.apt_sources import AptIndex
+from fairlead_build.resolve.fetch_debs import fetch_debs
+from fairlead_build.tools.versions import architecture
+
+Arch = Literal["amd64", "arm64"]
+LOCK = Path(__file__).with_name("tools.lock.toml")
+RELOCK = "fairlead recipe lock --tools"
+# Raised when something below changes what the programs write.
+_LAYOUT = 1
+_PROGRAMS = (
+    "apt-cache",
+    "apt-config",
+    "apt-get",
+    "mmdebstrap",
+    "pigz",
+    "rdsquashfs",
+    "sqfs2tar",
+    "tar2sqfs",
+    "zstd",
+)
+# What apt needs to read a folder of packages. Anything that downloads asks this machine's own apt.
+_METHODS = ("copy", "file", "store")
+_TRIPLET: dict[Arch, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+_LOADER: dict[Arch, str] = {"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}
+
+
+class ToolLock(Strict):
+    """A whole ``tools.lock.toml``; the packages of every architecture."""
+
+    version: Literal[1]
+    suite: Suite
+    components: tuple[OneLine, ...]
+    packages: tuple[AptName, ...]
+    deb: tuple[Deb, ...]
+
+
+class _Manifest(Strict):
+    """``tree.json``: what an unpacked tree holds, so that a damaged one is noticed."""
+
+    files: dict[str, Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]]
+
+
+@once
+def tool_lock() -> ToolLock:
+    """The lock that came with this fairlead.
+
+    Raises:
+        FairleadError: it is unsound.
+    """
+    return load(LOCK, ToolLock, RELOCK)
+
+
+def debs(arch: Arch | None = None) -> tuple[Deb, ...]:
+    """The packages of the tool tree; of this machine's architecture, unless told otherwise."""
+    wanted = (arch or architecture(), "all")
+    return tuple(d for d in tool_lock().deb if d.architecture in wanted)
+
+
+def identity(arch: Arch | None = None) -> str:
+    """The digest of the tool tree: equal ones write equal bytes."""
+    return _identity(debs(arch))
+
+
+def _identity(packages: Sequence[Deb]) -> str:
+    told = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def versions(arch: Arch | None = None) -> dict[str, str]:
+    """What a recipe's lock says of its tools: the tree's digest, and versions for people."""
+    told = {d.name: d.version for d in debs(arch)}
+    named = ("apt", "mmdebstrap", "pigz", "squashfs-tools-ng", "zstd")
+    return {"tree": identity(arch), **{name: told[name] for name in named}}
+
+
+def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
+    """Why ``lock`` was made for other tools than these; None when it was not."""
+    here = versions(lock.architecture)
+    if lock.tools.get("tree") == here["tree"]:
+        return None
+    differing = [
+        f"{name} is {here[name]}, the lock says {lock.tools.get(name, 'nothing')}"
+        for name in here
+        if name != "tree" and lock.tools.get(name) != here[name]
+    ]
+    return error(
+        "the lock was made for other tools than this fairlead has",
+        where=f"{path}, [tools]",
+        why="the same packages would give an image with another digest: "
+        + ("; ".join(differing) or "a library that the tools use has another version"),
+        remedy=f"{RELOCK} {given} (the packages stay as they are), or use the fairlead that "
+        "made the lock",
+        check="tool-versions",
+    )
+
+
+# --- use ---------------------------------------------------------------------------------------
+
+
+def command(
+    name: str, cache: Cache | None = None, progress: Progress | None = None
+) -> list[str | Path]:
+    """The words that start program ``name`` of the tool tree; its arguments follow.
+
+    Raises:
+        FairleadError: the tree is not there and cannot be fetched or unpacked.
+    """
+    if name not in _PROGRAMS:
+        raise ValueError(f"the tool tree has no {name}")
+    return [unpacked(cache or Cache.default(), progress) / "bin" / name]
+
+
+def folder(cache: Cache | None = None, progress: Progress | None = None) -> Path:
+    """The folder of the tool tree's programs, for a PATH."""
+    return unpacked(cache or Cache.default(), progress) / "bin"
+
+
+# Trees that this process has looked over: 10 MB to read each time would be felt.
+_SEEN: set[Path] = set()
+
+
+def unpacked(cache: Cache, progress: Progress | None = None) -> Path:
+    """The tool tree in the cache, made when it is not there, whole.
+
+    Raises:
+        FairleadError: it cannot be fetched or unpacked.
+    """
+    final = cache.tools(identity())
+    if not (final in _SEEN and final.is_dir()) and not _whole(final):
+        _make(final, debs(), cache, progress or Silent())
+    _SEEN.add(final)
+    return final
+
+
+def _make(final: Path, packages: Sequence[Deb], cache: Cache, progress: Progress) -> None:
+    cache.make()
+    archive.bring(map(archive.Kept.of, packages), cache, progress)
+    if absent := missing(packages, cache):
+        fetch_debs(absent, cache, progress, f"update fairlead, or {RELOCK}")
+    need_space(cache.root, 64 << 20, "the tool tree", "XDG_CACHE_HOME")
+    with (
+        progress.stage("unpack the tools", len(packages), "packages") as stage,
+        workspace(cache.root / "work", "tools-") as work,
+    ):
+        made = work / "tree"
+        unpack(packages, cache, made, architecture())
+        stage.advance(len(packages))
+        stage.result(f"{len(packages)} packages")
+        if final.exists():
+            final.rename(work / "damaged")
+        try:
+            made.rename(final)
+        except OSError:
+            if not _whole(final):  # else another process was quicker
+                raise
+
+
+def _whole(tree: Path) -> bool:
+    try:
+        manifest = _Manifest.model_validate_json((tree / "tree.json").read_bytes())
+        if not {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys():
+            return False  # an older fairlead made it, and needed fewer
+        whole = all(_digest(tree / name) == digest for name, digest in manifest.files.items())
+        # An older fairlead may have wanted fewer programs of the same packages.
+        return whole and all((tree / "bin" / name).is_file() for name in _PROGRAMS)
+    except (OSError, ValueError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# --- unpacking ---------------------------------------------------------------------------------
+
+
+def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Arch) -> None:
+    """Makes the tool tree at ``target``: ``bin/`` to start, ``lib/`` and ``real/`` behind it.
+
+    Raises:
+        FairleadError: a package is damaged, or a program lacks a library.
+    """
+    for name in ("bin", "lib", "methods", "real"):
+        (target / name).mkdir(parents=True)
+    for deb in packages:
+        _take(deb, cache, target, arch)
+    for name in (*_PROGRAMS, *_METHODS):
+        place = target / ("methods" if name in _METHODS else "bin") / name
+        _write(place, _starter(name, arch))
+    if lost := sorted(_lost(target)):
+        raise fail(
+            "the tool tree is not complete",
+            where=str(LOCK),
+            why="no package of it has " + ", ".join(lost),
+            remedy=f"add the package to `packages` there, then `{RELOCK}`",
+            check="tool-tree",
+        )
+    files = {
+        str(path.relative_to(target)): _digest(path)
+        for path in sorted(target.rglob("*"))
+        if path.is_file()
+    }
+    _write(target / "tree.json", _Manifest(files=files).model_dump_json(), 0o644)
+    for path in (target, *target.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+
+
+def _starter(name: str, arch: Arch) -> str:
+    if name == "mmdebstrap":
+        return _MMDEBSTRAP
+    options = ""
+    if name.startswith("apt-"):
+        options = ' -o "Dir::Bin::Methods=$tree/methods"'
+    return f"""#!/bin/sh
+tree=$(CDPATH= cd -- "${{0%/*}}/.." && pwd -P) || exit
+exec "$tree/lib/{_LOADER[arch]}" --library-path "$tree/lib" "$tree/real/{name}"{options} "$@"
+"""
+
+
+# `perl` of this machine, whatever PATH says: an environment module's may lack Debian's modules.
+_MMDEBSTRAP = """#!/bin/sh
+tree=$(CDPATH= cd -- "${0%/*}/.." && pwd -P) || exit
+exec /usr/bin/perl "$tree/real/mmdebstrap" "$@"
+"""
+
+
+def _take(deb: Deb, cache: Cache, target: Path, arch: Arch) -> None:
+    """Lays the programs and libraries of one package where the tree has them."""
+    argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
+    with child(argv, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    _lay(archive, member, target, arch)
+        except tarfile.TarError:
+            pass  # told by the exit code
+        process.stdout.read()
+        said = process.stderr.read().decode("utf-8", "replace")
+        if code := process.wait():
+            raise tool_failed(argv, code, said, f"unpack {deb.name}", RELOCK)
+
+
+def _lay(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Arch) -> None:
+    path = member.name.removeprefix("./")
+    head, _, name = path.rpartition("/")
+    head = head.removeprefix("usr/")
+    if head == f"lib/{_TRIPLET[arch]}" and ".so" in name:
+        place = target / "lib" / name
+    elif (head == "bin" and name in _PROGRAMS) or (head == "lib/apt/methods" and name in _METHODS):
+        place = target / "real" / name
+    else:
+        return
+    if member.issym() and "/" not in member.linkname:
+        place.symlink_to(member.linkname)
+    elif member.isreg():
+        data = archive.extractfile(member)
+        assert data is not None
+        _write(place, data.read(), 0o755)
+
+
+def _write(path: Path, data: str | bytes, mode: int = 0o755) -> None:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    path.chmod(mode)
+
+
+def _lost(tree: Path) -> Iterator[str]:
+    """Programs that are not there, and libraries that something needs and nothing is."""
+    from fairlead.elf.reader import NotElf, read
+
+    for name in (*_PROGRAMS, *_METHODS):
+        if not (tree / "real" / name).is_file():
+            yield name
+    for path in (*(tree / "real").iterdir(), *(tree / "lib").iterdir()):
+        with suppress(NotElf):  # mmdebstrap is a script
+            yield from (n for n in read(path).needed if not (tree / "lib" / n).is_file())
+
+
+# --- the lock ----------------------------------------------------------------------------------
+
+
+def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
+    """Locks the tools anew, against today's index, and writes ``tools.lock.toml``.
+
+    Returns:
+        The lock before and after.
+    Raises:
+        FairleadError: the index cannot be read, lacks a package, or the tree would not be whole.
+    """
+    from fairlead_build.resolve.apt_solve import newest
+
+    before = tool_lock()
+    found: dict[str, Deb] = {}
+    with progress.stage("resolve the tools", len(_TRIPLET), "architectures") as stage:
+        for arch in _TRIPLET:
+            index = AptIndex("debian", before.suite, before.components)
+            for deb in newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`"):
+                found[deb.file] = deb
+            stage.advance(1)
+    after = before.model_copy(update={"deb": tuple(found[file] for file in sorted(found))})
+    cache.make()
+    if absent := missing(after.deb, cache):
+        fetch_debs(absent, cache, progress, RELOCK)
+    with workspace(cache.root / "work", "tools-") as work:
+        for arch in _TRIPLET:
+            wanted = [d for d in after.deb if d.architecture in (arch, "all")]
+            unpack(wanted, cache, work / arch, arch)
+    write_text(LOCK, render(after))
+    tool_lock.cache_clear()
+    return before, after
+
+
+def render(lock: ToolLock) -> str:
+    """The text of ``tools.lock.toml``."""
+    head = {key: getattr(lock, key) for key in ("version", "suite", "components")}
+    return "\n".join(
+        [
+            f"# Made by `{RELOCK}`, but for `packages`: what the tool tree is made of.",
+            *(f"{key} = {json.dumps(value)}" for key, value in head.items()),
+            "packages = [",
+            *(f"  {json.dumps(name)}," for name in lock.packages),
+            "]",
+            "",
+            *array_lines("deb", lock.deb),
+            "",
+        ]
+    )

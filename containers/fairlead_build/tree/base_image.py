@@ -1,0 +1,252 @@
+"""The image that a recipe with ``base.image`` starts from: brought here once, and read in place.
+
+It is kept as an OCI layout under ``bases/`` of the cache. What it says of itself is read from its
+layers without unpacking them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.progress import Progress
+from fairlead_build.cache.store import Cache, holding, workspace
+from fairlead_build.formats.convert import layer_files, read_configuration
+from fairlead_build.recipe.lock import upstream
+from fairlead_build.registry.client import Client
+from fairlead_build.registry.layout import (
+    fetch_layout,
+    is_layout,
+    lay_out,
+    manifest_for,
+    read_layout,
+)
+from fairlead_build.registry.manifest import (
+    OCI_MANIFEST,
+    Descriptor,
+    Manifest,
+    digest_of,
+    read_document,
+)
+from fairlead_build.registry.reference import Reference, parse_reference
+from fairlead_build.resolve.archive import Kept, blob, bring, rotten
+from fairlead_build.squashfs.oci_layers import read_files, read_layers
+from fairlead_build.tools.versions import architecture
+
+_RELEASE = ("etc/os-release", "usr/lib/os-release")
+_STATUS = "var/lib/dpkg/status"
+# Images without a shell of their own keep a file a package instead.
+_PARTS = "var/lib/dpkg/status.d"
+_KNOWN: dict[str, Literal["debian", "ubuntu"]] = {"debian": "debian", "ubuntu": "ubuntu"}
+
+
+@dataclass(frozen=True)
+class BaseImage:
+    """What a lock must know of a base.
+
+    Attributes:
+        digest: of the manifest for one architecture, also where the reference means several.
+        dpkg_status: the text of dpkg's database of installed packages.
+        python: of the distribution, ``3.11``; empty when it has none.
+        env: the variables that its configuration sets.
+        layout: the OCI layout that holds it.
+    """
+
+    image: str
+    digest: str
+    distribution: Literal["debian", "ubuntu"]
+    suite: str
+    dpkg_status: str
+    glibc: str
+    python: str
+    env: Mapping[str, str]
+    layout: Path
+
+
+def open_base(image: str, cache: Cache, progress: Progress, *, arch: str = "") -> BaseImage:
+    """Asks the registry what ``image`` means today, brings it, and reads it.
+
+    Args:
+        image: ``docker://…``; a digest in it is kept to.
+        arch: of the variant wanted; this machine's by default.
+    Raises:
+        FairleadError: it cannot be had, or is not of a distribution whose packages fairlead knows.
+    """
+    reference = parse_reference(image)
+    client = Client(reference)
+    with progress.stage(f"ask {reference.host}"):
+        manifest, _ = manifest_for(client, arch or architecture())
+    layout = _bring(client, manifest, cache, progress)
+    return _read(image, manifest.digest, layout, cache, progress)
+
+
+def base_layout(
+    image: str, digest: str, cache: Cache, progress: Progress, again: str, relock: str
+) -> Path:
+    """The OCI layout of a locked base: from the cache, from the archive, else from the registry.
+
+    Args:
+        again, relock: the commands that build once more, and that lock anew.
+    Raises:
+        FairleadError: the registry has no image of this digest any more, or cannot be asked; or
+            what the archive has is damaged.
+    """
+    kept = _kept(cache, digest)
+    if is_layout(kept) and read_layout(kept).digest == digest:
+        return kept
+    if (found := _archived(image, digest, cache, progress)) is not None:
+        return found
+    reference = parse_reference(image).at(digest)
+    client = Client(reference)
+    try:
+        with progress.stage(f"ask {reference.host}"):
+            manifest, _ = manifest_for(client)
+    except FairleadError as exc:
+        if exc.findings[0].check != "registry-missing":
+            raise
+        raise _gone(reference, image, again, relock) from None
+    return _bring(client, manifest, cache, progress)
+
+
+def base_files(image: str, layout: Path) -> tuple[Kept, ...]:
+    """What an archive keeps of a base; its manifest comes first."""
+    return _files(image, read_layout(layout))
+
+
+def _files(image: str, manifest: Manifest) -> tuple[Kept, ...]:
+    own = Descriptor(manifest.media_type, manifest.digest, len(manifest.data))
+    roles = {own.digest: "manifest", manifest.config.digest: "config"}
+    return tuple(
+        Kept(i.hex, i.size, roles.get(i.digest, "layer"), image, manifest.digest, "registry")
+        for i in (own, *manifest.blobs)
+    )
+
+
+def _archived(image: str, digest: str, cache: Cache, progress: Progress) -> Path | None:
+    """The base's layout, made of what the archive has; None when it lacks a part."""
+    hexadecimal = digest.partition(":")[2]
+    if cache.archive is None or not (path := blob(cache.archive, hexadecimal)).is_file():
+        return None
+    data = path.read_bytes()
+    if digest_of(data) != digest:
+        raise rotten(f"{image} {digest}", path, digest_of(data))
+    manifest = read_document(data, OCI_MANIFEST, str(path))
+    if not isinstance(manifest, Manifest):
+        return None  # a base is locked by the digest of one image
+    cache.make()
+    bring(_files(image, manifest), cache, progress)
+    if not all(cache.blob(item.hex).is_file() for item in manifest.blobs):
+        return None
+    return _laid(cache, digest, progress, lambda folder: lay_out(manifest, folder, cache))
+
+
+def _kept(cache: Cache, digest: str) -> Path:
+    return cache.root / "bases" / digest.partition(":")[2]
+
+
+def _bring(client: Client, manifest: Manifest, cache: Cache, progress: Progress) -> Path:
+    cache.make()
+    return _laid(
+        cache,
+        manifest.digest,
+        progress,
+        lambda folder: fetch_layout(client, manifest, folder, cache, progress),
+    )
+
+
+def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], None]) -> Path:
+    """The base's folder in the cache, filled by ``make`` unless somebody has done so."""
+    kept = _kept(cache, digest)
+    kept.parent.mkdir(exist_ok=True)
+    with (
+        holding(
+            cache,
+            f"base-{kept.name[:16]}",
+            lambda who: progress.stage(f"wait for {who}, which brings it too"),
+        ),
+        workspace(cache.root / "work", "base-") as work,
+    ):
+        if not is_layout(kept):
+            make(work / "layout")
+            (work / "layout").replace(kept)
+    return kept
+
+
+def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progress) -> BaseImage:
+    manifest = read_layout(layout)
+    config = read_configuration(layout, manifest)
+    layers = layer_files(layout, manifest, config)
+    packed = sum(layer.path.stat().st_size for layer in layers)
+    with progress.stage("read the base image", packed, "B") as stage:
+        merged = read_layers(layers, cache, stage.advance)
+        found = read_files(merged, (*_RELEASE, _STATUS), cache)
+        release = _release(next((found[name] for name in _RELEASE if name in found), b""))
+        status = found.get(_STATUS, b"").decode("utf-8", "replace")
+        versions = installed(status)
+        ident, suite = release.get("ID", ""), release.get("VERSION_CODENAME", "")
+        distribution = _KNOWN.get(ident)
+        if distribution is None or not suite:
+            title = release.get("PRETTY_NAME") or ident or "nothing: no /etc/os-release"
+            raise _unfit(image, f"it says that it is {title[:80]!r}")
+        if not versions or "libc6" not in versions:
+            thin = merged.tree.find(_PARTS) is not None
+            raise _unfit(image, f"it has no {'whole ' if thin else ''}dpkg database, /{_STATUS}")
+        stage.result(f"{distribution} {suite}, {len(versions)} packages")
+    python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
+    return BaseImage(
+        image=image,
+        digest=digest,
+        distribution=distribution,
+        suite=suite,
+        dpkg_status=status,
+        glibc=upstream(versions["libc6"]),
+        python=python[1] if python else "",
+        env=config.env,
+        layout=layout,
+    )
+
+
+def installed(status: str) -> dict[str, str]:
+    """Name and version of what is installed, by the text of dpkg's status.
+
+    Source: dpkg(1), "status" in /var/lib/dpkg; deb-control(5) for the form.
+    """
+    found = {}
+    for stanza in status.split("\n\n"):
+        pairs = (line.partition(": ") for line in stanza.split("\n") if line[:1].strip())
+        fields = {key: value for key, mark, value in pairs if mark}
+        if fields.get("Status", "").endswith(" installed") and "Version" in fields:
+            found[fields.get("Package", "")] = fields["Version"]
+    return found
+
+
+def _release(text: bytes) -> dict[str, str]:
+    """os-release(5), without its rarer quoting."""
+    lines = (line.partition("=") for line in text.decode("utf-8", "replace").split("\n"))
+    return {key: value.strip("\"'") for key, mark, value in lines if mark}
+
+
+def _unfit(image: str, why: str) -> FairleadError:
+    return fail(
+        "nothing can be installed over this base image",
+        where=image[:200],
+        why=why,
+        remedy="set base.image to one made from Debian or Ubuntu, with its package database",
+        check="base-distribution",
+        code=ExitCode.USAGE,
+    )
+
+
+def _gone(reference: Reference, image: str, again: str, relock: str) -> FairleadError:
+    return fail(
+        "the locked base image is gone",
+        where=str(reference)[:300],
+        why="the registry has no image of this digest any more; tags move, and old images are swept",
+        remedy=f"push it there again, or name an archive that has it in FAIRLEAD_ARCHIVE, and `{again}`; "
+        f"or take what {image[:200]} means now: {relock}",
+        check="base-gone",
+    )

@@ -1,0 +1,184 @@
+"""The Debian part of a tree: its locked packages, installed, as one squashfs of its own.
+
+mmdebstrap unpacks in a user namespace, from a folder that holds the locked packages and nothing
+else, so nothing unlocked can come in and no network is needed. The result is kept by itself:
+``tree.py`` lays wheels and files over it, and ``sources.py`` builds in one that has compilers too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.progress import Progress, Stage
+from fairlead_build.base.proc import child, clean_environment, no_space, run, tool_failed
+from fairlead_build.base.progress_protocol import Phases, stdout_of
+from fairlead_build.cache.store import Cache, copy_blob, publish, scratch_parent, workspace
+from fairlead_build.recipe.lock import Deb, Lock
+from fairlead_build.squashfs.squash import Compression, Sink, squashing
+from fairlead_build.tools import tool_tree
+
+INSIDE = Path(__file__).with_name("inside")
+_SCRIPTS = ("bytecode.py", "clean.sh", "compile.sh", "keystore.pl")
+# Documentation and translations: nothing at run time reads them; copyright files stay.
+_DPKG = (
+    "force-unsafe-io",  # the tree is thrown away, whole or not
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/lintian/*",
+)
+
+
+def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
+    """What the bytes of this part depend on, as one name."""
+    told = {
+        "packages": sorted(d.sha256 for d in debs),
+        "epoch": lock.source_date_epoch,
+        "tools": tool_tree.identity(lock.architecture),
+        "how": [digest(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file, hex."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def debian_tree(
+    debs: Sequence[Deb], lock: Lock, cache: Cache, progress: Progress, given: str
+) -> Path:
+    """The squashfs of ``debs``, from the cache or made now, from the store alone.
+
+    Raises:
+        FairleadError: a tool failed, or there is no room.
+    """
+    final = cache.debian(debian_key(debs, lock))
+    if final.is_file():
+        return final
+    size = sum(deb.size for deb in debs)
+    with (
+        workspace(scratch_parent(7 * size + (100 << 20)), "fairlead-") as scratch,
+        workspace(cache.root / "work", "debian-") as work,
+    ):
+        tools = tool_tree.unpacked(cache, progress)
+        with progress.stage("check and stage packages", size, "B") as stage:
+            _stage(debs, cache, scratch, stage, given)
+            # mmdebstrap's other user ids may not enter the cache, which may lie in a closed home.
+            shutil.copytree(tools, scratch / "tools", symlinks=True)
+        made = work / "debian.squashfs"
+        remedy = f"fairlead build {given}"
+        # Read again soon and thrown away with its recipe: speed counts, and no image's bytes do.
+        how = Compression("zstd", 1, lock.source_date_epoch)
+        with squashing(made, how, remedy, cache) as sink:
+            _unpack(debs, lock, scratch, sink, progress, remedy)
+        publish(made, final)
+    return final
+
+
+def _stage(debs: Sequence[Deb], cache: Cache, scratch: Path, stage: Stage, given: str) -> None:
+    """Lays out what mmdebstrap reads: ``repo/`` for apt, ``stage/`` for the hooks."""
+    repo, inside = scratch / "repo", scratch / "stage"
+    for folder in (repo, inside):
+        folder.mkdir()
+    stanzas = []
+    for deb in debs:
+        copy_blob(cache, deb.sha256, repo / deb.file)
+        stage.advance(deb.size)
+        control = run(
+            ["dpkg-deb", "--field", repo / deb.file], doing=f"read package {deb.name}",
+            remedy=f"fairlead recipe lock {given}", env={**clean_environment(), "TMPDIR": str(scratch)},
+        ).decode("utf-8", "replace")  # fmt: skip
+        place = f"Filename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
+        stanzas.append(control.rstrip("\n") + "\n" + place)
+    write(repo / "Packages", "\n".join(stanzas))
+    for name in _SCRIPTS:
+        write(inside / name, (INSIDE / name).read_text("utf-8"))
+    for folder in (scratch, repo, inside):
+        folder.chmod(0o755)  # whatever the umask: mmdebstrap comes as somebody else
+
+
+def write(path: Path, text: str) -> None:
+    """A small file that anybody may read."""
+    path.write_text(text, "utf-8")
+    path.chmod(0o644)
+
+
+def _unpack(
+    debs: Sequence[Deb],
+    lock: Lock,
+    scratch: Path,
+    sink: Sink,
+    progress: Progress,
+    remedy: str,
+) -> None:
+    """Runs mmdebstrap, and passes the tar stream it makes on to ``sink``."""
+    # /usr merged from the start, as Debian's installer does; then nothing has to be moved later.
+    merged = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done'
+    # Java's packages link man pages into this folder, and fail without it. `clean.sh` empties it.
+    merged += '; mkdir -p "$1/usr/share/man/man1"'
+    stage = shlex.quote(f"{scratch}/stage")
+    hooks = [f'sh {stage}/compile.sh "$1" {stage}', f'sh {stage}/clean.sh "$1"']
+    argv: list[str | Path] = [
+        scratch / "tools" / "bin" / "mmdebstrap", "--mode=unshare", "--variant=essential",
+        "--format=tar", "--verbose", f"--architectures={lock.architecture}",
+        "--skip=output/dev,check/signed-by,cleanup/apt",
+        f"--include={','.join(d.name for d in debs)}", "--setup-hook=" + merged,
+        '--aptopt=APT::Sandbox::User "root"',
+        *(f"--dpkgopt={option}" for option in _DPKG), *(f"--customize-hook={hook}" for hook in hooks),
+        "", "-", f"deb [trusted=yes] copy://{quote(str(scratch))}/repo ./",
+    ]  # fmt: skip
+    # The tool tree's apt comes before this machine's.
+    env = clean_environment()
+    env["PATH"] = f"{scratch}/tools/bin:{env['PATH']}"
+    env |= {"SOURCE_DATE_EPOCH": str(lock.source_date_epoch), "TMPDIR": str(scratch)}
+    phases = _Words(progress)
+    terminate = Path(__file__).parents[1] / "base" / "terminate.py"
+    command: list[str | Path] = [sys.executable, "-I", terminate, *argv]
+    with child(command, env=env, stderr=subprocess.PIPE) as process, phases.open():
+        # Each package is unpacked once and configured once.
+        phases.enter("unpack Debian packages", 2 * len(debs), "steps")
+        for chunk in stdout_of(process, phases.hear):
+            phases.advance(len(chunk))
+            sink.write(chunk)
+        if code := process.wait():
+            if phases.no_space:
+                raise no_space("unpack the Debian packages", scratch.parent)
+            raise _mmdebstrap_failed(argv, code, "\n".join(phases.tail), remedy)
+
+
+class _Words(Phases):
+    """Also knows dpkg's words."""
+
+    def hear(self, line: str) -> None:
+        words = line.split()
+        if words and words[0] in ("Unpacking", "Setting"):
+            self.advance(1)
+            self.note(words[2] if words[0] == "Setting" else words[1])
+        super().hear(line)
+
+
+def _mmdebstrap_failed(
+    argv: Sequence[str | Path], code: int, text: str, remedy: str
+) -> FairleadError:
+    if "/etc/subuid" in text or "newuidmap" in text:
+        user = os.environ.get("USER") or str(os.getuid())
+        return fail(
+            "mmdebstrap may not use a user namespace", where="/etc/subuid, /etc/subgid", why=text,
+            remedy=f"sudo apt-get install uidmap && sudo usermod --add-subuids 100000-165535 "
+            f"--add-subgids 100000-165535 {user}",
+            check="subuid",
+        )  # fmt: skip
+    return tool_failed(argv, code, text, "unpack the Debian packages", remedy)

@@ -1,0 +1,53 @@
+"""Runs in a ``chamber.py``: wheels and files are laid over the Debian part of a tree.
+
+``tree.py`` starts it. Its stdout is what :func:`chamber.write_changes` writes; what is in the tree
+goes to the file ``found`` of the request.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sys
+from pathlib import Path
+
+from fairlead.base.serde import to_json
+from fairlead.image.packages import installed
+from fairlead.image.scan import scan_tree
+from fairlead_build.base.proc import clean_environment
+from fairlead_build.base.progress_protocol import tell
+from fairlead_build.tree.sandbox import LAY, enter, execute, leave, snapshot, write_changes
+
+
+def main() -> None:
+    """The request is the file that the first argument names."""
+    asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+    tell(sys.stderr, "stage", "lay out the Debian part", 0, "")
+    root = enter(asked)
+    before = snapshot(root)
+    env = clean_environment()
+    # By the tree's own `cp`, in it: a link of the tree must not lead out of it.
+    lay = "/.fairlead-files/."
+    execute(root, ["cp", "-r", "--no-preserve=ownership,timestamps", lay, "/"], env)
+    if asked["python"]:
+        execute(root, ["python3", "-I", "/.fairlead-stage/install.py"], env)
+    for overlay in asked["overlays"]:
+        execute(root, [*LAY, overlay], env)
+    execute(root, ["ldconfig"], env)
+    leave(root, asked)
+    # Two things to do with a finished tree, and a core for each.
+    looking = multiprocessing.get_context("fork").Process(target=_look, args=(root, asked["found"]))
+    looking.start()
+    write_changes(root, before, asked["epoch"], sys.stdout.buffer)
+    looking.join()
+    if looking.exitcode:
+        sys.exit("the tree cannot be looked into")
+
+
+def _look(root: Path, found: str) -> None:
+    told = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
+    Path(found).write_text(json.dumps(told), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Does the image hang together? Every MPI symbol imported in it is exported by its own MPI.
+
+The image's MPI is the old end of its ABI, so what runs here runs on every newer host MPI of the
+family (DESIGN: the planner then checks the host's library against the same imports).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.base.errors import Finding, error
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
+from fairlead.elf.mpi_standard import edition_of
+from fairlead.elf.mpi_symbols import family_of_soname
+from fairlead.elf.reader import version_key
+from fairlead_build.recipe.load import LoadedRecipe
+
+
+def image_findings(facts: ImageFacts, loaded: LoadedRecipe) -> list[Finding]:
+    """What is wrong with an image's own libraries; empty when it may be built."""
+    return [
+        *_libc(facts, loaded),
+        *_mpi(facts, loaded),
+        *_symbols(facts, loaded),
+        *_floor(facts, loaded),
+    ]
+
+
+def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
+    if version_key(facts.glibc_floor) > version_key(facts.glibc):
+        yield error(
+            f"a file of the image needs glibc {facts.glibc_floor}, the image has {facts.glibc}",
+            where=f"{loaded.folder / 'recipe.toml'}, base.suite",
+            why="a wheel or a file of [files] was made for a newer distribution",
+            remedy=f"choose an older version or a newer suite, then `fairlead recipe lock {loaded.given}`",
+            check="image-glibc",
+        )
+
+
+def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
+    mpi = loaded.recipe.mpi
+    if mpi is None:
+        return
+    own = [m for m in facts.mpis if m.family.value == mpi.family]
+    if not own:
+        found = ", ".join(m.title for m in facts.mpis) or "none"
+        yield error(
+            f"the image has no {mpi.family} library",
+            where=f"{loaded.folder / 'recipe.toml'}, mpi",
+            why=f"MPI libraries found in it: {found}",
+            remedy=f"check mpi.package, then `fairlead recipe lock {loaded.given}`",
+            check="image-mpi",
+        )
+    for library in facts.mpis:
+        if library.python_prefix:
+            yield error(
+                f"{library.title} lies inside the Python prefix",
+                where=library.path,
+                why="mpi4py loads it before any other, so the host's MPI could never replace it",
+                remedy=f"take it out of packages.pip, then `fairlead recipe lock {loaded.given}`",
+                check="mpi-in-python",
+            )
+
+
+def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
+    for consumer in facts.consumers:
+        providers = [m for m in facts.mpis if m.family == _family(consumer)]
+        if not providers:
+            continue  # e.g. mpi4py's module for a family that this image does not have
+        lacking = min((_lacking(consumer, m) for m in providers), key=len)
+        if lacking:
+            names = ", ".join(lacking[:5]) + (
+                f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+            )
+            yield error(
+                f"{consumer.path} needs MPI functions that the image's MPI does not have",
+                where=f"{providers[0].path} ({providers[0].title})",
+                why=f"missing: {names}",
+                remedy=f"raise mpi.version or lower the package's, then `fairlead recipe lock {loaded.given}`",
+                check="image-mpi-symbols",
+            )
+
+
+def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
+    """Functions of a newer MPI standard than the recipe promises to need."""
+    mpi = loaded.recipe.mpi
+    if mpi is None or mpi.floor is None:
+        return
+    for consumer in facts.consumers:
+        if _family(consumer).value != mpi.family:
+            continue
+        editions = {name: edition_of(name) for name in consumer.mpi_imports}
+        above = {n: e for n, e in editions.items() if version_key(e) > version_key(mpi.floor)}
+        if above:
+            shown = [f"{name} (MPI {above[name]})" for name in sorted(above)]
+            more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+            yield error(
+                f"{consumer.path} needs more than MPI {mpi.floor}",
+                where=f"{loaded.folder / 'recipe.toml'}, mpi.floor",
+                why=f"it calls {', '.join(shown[:5])}{more}",
+                remedy="raise mpi.floor, or take an older version of what calls them, then "
+                f"`fairlead recipe lock {loaded.given}`",
+                check="image-mpi-floor",
+            )
+
+
+def _family(consumer: Elf) -> AbiFamily:
+    found = [f for f in map(family_of_soname, consumer.needed) if f is not AbiFamily.UNKNOWN]
+    return found[0] if found else AbiFamily.UNKNOWN
+
+
+def _lacking(consumer: Elf, library: MpiLibrary) -> list[str]:
+    return sorted(set(consumer.mpi_imports) - set(library.elf.mpi_exports))

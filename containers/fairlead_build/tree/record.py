@@ -1,0 +1,102 @@
+"""What is known of a tree in the cache, beside it: its files, what uses an MPI, its packages.
+
+A tree is never without its record: the record is written first, and depends on the tree alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import fairlead
+from fairlead.base.paths import atomic_write
+from fairlead.base.serde import from_json, to_json
+from fairlead.elf.facts import ImageFacts
+from fairlead.image.packages import Installed
+from fairlead.image.tree_digest import Entry, Tree
+from fairlead_build.cache.store import Cache, publish
+
+
+@dataclass(frozen=True)
+class TreeRecord:
+    """What is known of a tree.
+
+    Attributes:
+        sha256: of its squashfs.
+        entries: its files and folders, as ``fairlead.image.tree_digest`` tells them.
+        facts, installed: None when an older fairlead looked, which may have found less.
+    """
+
+    sha256: str
+    entries: Tree
+    facts: ImageFacts | None = None
+    installed: Installed | None = None
+
+
+def read_record(cache: Cache, key: str) -> TreeRecord | None:
+    """The record of the tree ``key``; None when it or the tree is not there."""
+    try:
+        data = json.loads(cache.tree_record(key).read_text("utf-8"))
+        entries = {path: Entry(*told) for path, told in data["entries"].items()}
+        record = TreeRecord(data["sha256"], entries)
+        if not cache.tree(key).is_file():
+            return None
+        if data["scanner"] == _scanner():
+            facts, installed = data["facts"], data["installed"]
+            record = replace(
+                record,
+                facts=from_json(ImageFacts, facts) if facts else None,
+                installed=from_json(Installed, installed) if installed else None,
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record
+
+
+def publish_tree(
+    made: Path,
+    cache: Cache,
+    key: str,
+    entries: Tree,
+    facts: ImageFacts | None = None,
+    installed: Installed | None = None,
+) -> TreeRecord:
+    """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with made.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    record = TreeRecord(sha256, entries, facts, installed)
+    write_record(cache, key, record)
+    publish(made, cache.tree(key))
+    return record
+
+
+def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
+    """Keeps ``record`` for the tree ``key``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    told = {
+        "sha256": record.sha256,
+        "scanner": _scanner(),
+        "facts": to_json(record.facts) if record.facts else None,
+        "installed": to_json(record.installed) if record.installed else None,
+        "entries": record.entries,
+    }
+    with atomic_write(cache.tree_record(key), "w") as out:
+        json.dump(told, out)
+
+
+def _scanner() -> str:
+    """The digest of the code that finds facts: newer code finds other facts in the same tree."""
+    folder = Path(fairlead.__file__).parent
+    names = (
+        "elf/reader.py", "elf/facts.py", "elf/mpi_symbols.py", "image/packages.py", "image/scan.py"
+    )  # fmt: skip
+    return hashlib.sha256(b"".join((folder / name).read_bytes() for name in names)).hexdigest()

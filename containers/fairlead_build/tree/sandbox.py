@@ -1,0 +1,282 @@
+"""A tree that one works in: unpacked, with programs of its own running in it, cut off from the rest.
+
+A process of its own is root of user, mount, process, network and host name namespaces that end with
+it: nothing mounted or started in it outlives it, nothing in it reaches a network, and an ordinary
+user may do it. :func:`chamber` starts a module there (``treework.py``, ``sourcework.py``), which
+calls :func:`enter` and then :func:`spawn`; what changed in the tree leaves as a tar, by
+:func:`write_changes`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from fairlead_build.base.proc import child, clean_environment
+
+# Not part of a tree: engines mount over them, or they are caches and scratch.
+_LEFT_OUT = frozenset(
+    {"dev", "proc", "sys", "run", "tmp", "var/tmp", "var/cache/ldconfig", "var/log", "root"}
+)
+_OWN = ".fairlead-"
+# By the tree's own tar, in it. Debian's /lib is a link to /usr/lib, and stays one.
+LAY = ("tar", "-x", "-p", "--no-same-owner", "--keep-directory-symlink", "-C", "/", "-f")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+
+
+@contextmanager
+def chamber(
+    module: str, request: Mapping[str, Any], scratch: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts ``python -m module`` in namespaces of its own, with a request for :func:`enter`.
+
+    Args:
+        scratch: an empty folder of ours; the tree is unpacked in it.
+    """
+    asked = scratch / "request.json"
+    asked.write_text(json.dumps({**request, "root": str(scratch / "root")}), "utf-8")
+    # -P: modules come from where this process has them, never from the folder it stands in.
+    argv: list[str | Path] = [
+        "unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--uts", "--ipc",
+        "--fork", "--kill-child=KILL", sys.executable, "-P", "-m", module, asked,
+    ]  # fmt: skip
+    env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    # unshare waits for its child and hears nothing but KILL.
+    with child(argv, env=env, stderr=subprocess.PIPE, parting="KILL") as process:
+        yield process
+
+
+# --- inside ------------------------------------------------------------------------------------
+
+
+def enter(asked: Mapping[str, Any]) -> Path:
+    """Unpacks the tree ``asked["base"]`` and makes it ready to run programs in; returns its root.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: it cannot be.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # process 1 ignores it otherwise
+    os.umask(0o022)
+    socket.sethostname("fairlead")
+    _loopback_up()
+    root = Path(asked["root"])
+    root.mkdir()
+    with subprocess.Popen(asked["untar"], stdout=subprocess.PIPE) as source:
+        unpack: list[str | Path] = ["tar", "-x", "-p", "--numeric-owner", "-C", root]
+        subprocess.run(unpack, stdin=source.stdout, check=True)
+    if source.returncode:
+        raise subprocess.CalledProcessError(source.returncode, asked["untar"])
+    for name in ("dev", "proc", "sys", "run", "tmp"):
+        (root / name).mkdir(exist_ok=True)
+    for name in _DEVICES:
+        _bind(Path("/dev", name), root / "dev" / name)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1")):
+        (root / "dev" / name).symlink_to(target)
+    (root / "dev" / "shm").mkdir()
+    _mount("-t", "tmpfs", "-o", "mode=1777", "none", root / "dev" / "shm")
+    # A process file system of our own is refused where parts of the machine's are covered.
+    if subprocess.run(
+        ["mount", "-t", "proc", "proc", root / "proc"], capture_output=True
+    ).returncode:
+        _mount("--rbind", "/proc", root / "proc")
+    for target, source_path in asked["binds"].items():
+        _bind(Path(source_path), root / target.lstrip("/"))
+    return root
+
+
+def _bind(source: Path, target: Path) -> None:
+    if source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.touch()
+    _mount("--bind", source, target)
+
+
+def _mount(*words: str | Path) -> None:
+    subprocess.run(["mount", *words], check=True)
+
+
+def _loopback_up() -> None:
+    """MPI programs want an interface to listen on, even alone. Source: netdevice(7)."""
+    with socket.socket() as any_socket:
+        request = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
+        fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
+
+
+def spawn(
+    root: Path,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    folder: str = "/",
+    output: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts a program of the tree in it.
+
+    Args:
+        output: where both its outputs go, ``subprocess.PIPE`` or else stderr: stdout is the answer.
+    """
+
+    def move() -> None:
+        os.chroot(root)
+        os.chdir(folder)
+
+    stdout = sys.stderr.fileno() if output is None else output
+    return subprocess.Popen(
+        argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.STDOUT,
+        preexec_fn=move,
+    )  # fmt: skip
+
+
+def execute(root: Path, argv: Sequence[str], env: Mapping[str, str], folder: str = "/") -> None:
+    """Runs a program of the tree to its end.
+
+    Raises:
+        SystemExit: it failed; with its exit code.
+    """
+    if code := spawn(root, argv, env, folder).wait():
+        sys.exit(code if code > 0 else 128 - code)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is in a tree at one time: for each path what tells whether it was touched since."""
+
+    seen: dict[str, tuple[int, ...]]
+
+
+def snapshot(root: Path) -> Snapshot:
+    """Looks at every file below ``root``. A change after it moves the change time of its inode."""
+    seen = {path: _mark(info) for path, _, info in _walk(root)}
+    newest = max((mark[2] for mark in seen.values() if len(mark) > 2), default=0)
+    probe = root / f"{_OWN}probe"
+    # Clocks of file systems tick in milliseconds: the next change must fall into a later tick.
+    while True:
+        probe.touch()
+        if probe.stat().st_ctime_ns > newest:
+            break
+        probe.unlink()
+    probe.unlink()
+    return Snapshot(seen)
+
+
+def _mark(info: os.stat_result) -> tuple[int, ...]:
+    if stat.S_ISDIR(info.st_mode):
+        return (0, info.st_mode)  # that something was put in it does not matter
+    return (info.st_ino, info.st_mode, info.st_ctime_ns)
+
+
+def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
+    """Every path of the tree, in one fixed order, a folder before what is in it."""
+    waiting = [("", root)]
+    while waiting:
+        name, folder = waiting.pop()
+        inner = []
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            path = f"{name}/{entry.name}" if name else entry.name
+            if path in _LEFT_OUT or path.startswith(_OWN):
+                continue
+            info = entry.stat(follow_symlinks=False)
+            yield path, Path(entry.path), info
+            if stat.S_ISDIR(info.st_mode):
+                inner.append((path, Path(entry.path)))
+        waiting += reversed(inner)
+
+
+def leave(root: Path, asked: Mapping[str, Any]) -> None:
+    """Takes away all that is not the tree's, but for the system's own file systems.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: it cannot be.
+    """
+    for target in asked["binds"]:
+        place = root / target.lstrip("/")
+        subprocess.run(["umount", place], check=True)
+        place.rmdir() if place.is_dir() else place.unlink()
+    for name in _LEFT_OUT - {"dev", "proc", "sys"}:
+        shutil.rmtree(root / name, ignore_errors=True)
+
+
+def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> None:
+    """Writes what changed since ``before``: a line of JSON, then a tar without its end mark.
+
+    The line says which paths of the tree are ``replaced`` (they must not come from it any more),
+    and how many ``bytes`` the new files have. Owners, times and set-user-id bits are normalised.
+    """
+    found = list(_walk(root))
+    now = {path: _mark(info) for path, _, info in found}
+    replaced = [path for path, mark in before.seen.items() if now.get(path) != mark]
+    changed = [item for item in found if before.seen.get(item[0]) != now[item[0]]]
+    size = sum(info.st_size for _, _, info in changed if stat.S_ISREG(info.st_mode))
+    head = {"replaced": replaced, "bytes": size, "files": len(changed)}
+    out.write(json.dumps(head).encode() + b"\n")
+    write_tar(changed, epoch, out)
+
+
+def write_folder(root: Path, epoch: int, out: IO[bytes]) -> None:
+    """Writes all below ``root`` as a tar without its end mark, normalised as above."""
+    write_tar(_walk(root), epoch, out)
+
+
+def write_tar(
+    members: Iterator[tuple[str, Path, os.stat_result]]
+    | Sequence[tuple[str, Path, os.stat_result]],
+    epoch: int,
+    out: IO[bytes],
+) -> None:
+    """Writes a tar of ``members``: path in it, path here, and what ``lstat`` says."""
+    links: dict[int, str] = {}
+    # Never closed: its end mark would end the stream that others go on with.
+    pipe = cast("IO[bytes]", _Told(out))
+    archive: Any = tarfile.open(fileobj=pipe, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
+    archive.copybufsize = 1 << 20
+    for path, real, info in members:
+        member = tarfile.TarInfo(f"./{path}")
+        member.mode = stat.S_IMODE(info.st_mode) & 0o1777
+        member.mtime = epoch
+        member.uname = member.gname = "root"
+        if stat.S_ISDIR(info.st_mode):
+            member.type = tarfile.DIRTYPE
+        elif stat.S_ISLNK(info.st_mode):
+            member.type, member.linkname = tarfile.SYMTYPE, str(real.readlink())
+        elif not stat.S_ISREG(info.st_mode):
+            continue  # sockets and pipes that a build left
+        elif info.st_nlink > 1 and info.st_ino in links:
+            member.type, member.linkname = tarfile.LNKTYPE, links[info.st_ino]
+        else:
+            links[info.st_ino] = member.name
+            member.size = info.st_size
+            with real.open("rb") as data:
+                archive.addfile(member, data)
+            continue
+        archive.addfile(member)
+    out.flush()
+
+
+class _Told:
+    """A pipe that knows how much was written to it, as ``tarfile`` asks."""
+
+    def __init__(self, out: IO[bytes]):
+        self._out, self._at = out, 0
+
+    def write(self, data: bytes) -> int:
+        self._at += len(data)
+        return self._out.write(data)
+
+    def tell(self) -> int:
+        return self._at

@@ -1,0 +1,292 @@
+"""What a recipe builds from source: each ``[[source]]`` becomes a wheel, or a tar of its files.
+
+They are built in a tree that also holds what only a build needs (``lock.build_deb``, wheels of role
+``build``), cut off from the network, in a fixed folder and at a fixed time (``sourcework.py``).
+Only the result is kept, in the cache under a key of all it was made from; the image never sees a
+compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.progress import Progress
+from fairlead.image.frameworks import frameworks
+from fairlead_build.base.proc import no_space, tool_failed
+from fairlead_build.base.progress_protocol import Phases, stdout_of
+from fairlead_build.cache.store import Cache, check_blob, scratch_parent, workspace
+from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, file_name
+from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
+from fairlead_build.squashfs.squash import unsquash_argv
+from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree, digest
+from fairlead_build.tree.sandbox import chamber
+from fairlead_build.tree.wheel import pack
+from fairlead_build.tree.wheel_staging import BuiltWheel, path_of, plan_of, stage_wheels
+
+_HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What came of one source.
+
+    Attributes:
+        folder: in the cache; it holds the result and ``build.log``.
+        wheel: the wheel, in normal form; None when the result is ``overlay.tar``.
+    """
+
+    name: str
+    folder: Path
+    wheel: Path | None
+
+    @property
+    def inside(self) -> str:
+        """Its path in a tree that has the cache's sources at ``/.fairlead-sources``."""
+        result = self.wheel.name if self.wheel else "overlay.tar"
+        return f"/.fairlead-sources/{self.folder.name}/{result}"
+
+    def as_wheel(self) -> BuiltWheel:
+        assert self.wheel is not None
+        return BuiltWheel(self.wheel, self.inside)
+
+
+def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> list[str]:
+    """A key for each source, in their order: a later one may use an earlier one's result.
+
+    Args:
+        wanted: ``loaded.sources``, or ``loaded.bundled``.
+    """
+    if not wanted:
+        return []
+    here = Path(__file__).parent
+    told: dict[str, Any] = {
+        "debian": debian_key((*lock.deb, *lock.build_deb), lock),
+        "wheels": sorted([w.role, w.sha256] for w in _wheels(lock, wanted)),
+        "prefixes": plan_of(loaded),
+        "how": [digest(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / n for n in _HOW))],
+    }
+    found: list[str] = []
+    for source in wanted:
+        archive = _archive(source, lock)
+        told |= {
+            "source": source.digest,
+            "archive": archive.sha256 if archive else "",
+            "before": list(found),
+        }
+        found.append(hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest())
+    return found
+
+
+def _wheels(lock: Lock, wanted: Sequence[RecipeSource]) -> tuple[Wheel, ...]:
+    """The wheels that are there while ``wanted`` are built: fairlead's own need none but TensorFlow."""
+    ours = all(source.source.bundled is not None for source in wanted)
+    if ours and "tensorflow" not in frameworks({w.name: w.version for w in lock.wheel}):
+        return ()
+    return lock.wheel
+
+
+def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:
+    if source.source.path is not None or source.source.bundled is not None:
+        return None
+    return next(a for a in lock.source if a.name == source.source.name)
+
+
+def build_sources(
+    loaded: LoadedRecipe,
+    lock: Lock,
+    wanted: Sequence[RecipeSource],
+    cache: Cache,
+    progress: Progress,
+) -> tuple[Built, ...]:
+    """The results of sources, from the cache or built now, from the store alone.
+
+    Args:
+        wanted: as for :func:`keys`.
+    Raises:
+        FairleadError: a source is hostile, a patch does not apply, a build fails; with the last
+            lines of its log and where the whole log is.
+    """
+    folders = [cache.source(key) for key in keys(loaded, lock, wanted)]
+    if not all(map(Path.is_dir, folders)):
+        _build(loaded, lock, list(zip(wanted, folders, strict=True)), cache, progress)
+    return tuple(
+        Built(source.source.name, folder, next(folder.glob("*.whl"), None))
+        for source, folder in zip(wanted, folders, strict=True)
+    )
+
+
+def _build(
+    loaded: LoadedRecipe,
+    lock: Lock,
+    wanted: Sequence[tuple[RecipeSource, Path]],
+    cache: Cache,
+    progress: Progress,
+) -> None:
+    debs = (*lock.deb, *lock.build_deb)
+    below = debian_tree(debs, lock, cache, progress, loaded.given)
+    wheels = _wheels(lock, [source for source, _ in wanted])
+    size = 5 * sum(p.size for p in (*debs, *wheels)) + 20 * sum(s.size for s in lock.source)
+    with (
+        workspace(scratch_parent(size + (1 << 30)), "fairlead-") as scratch,
+        workspace(cache.root / "work", "sources-") as work,
+    ):
+        with progress.stage("check wheels", None) as stage:
+            stage_wheels(wheels, (), loaded, cache, scratch, stage)
+        results = scratch / "results"
+        results.mkdir()
+        asked = {
+            "untar": [str(word) for word in unsquash_argv(below, cache)],
+            "epoch": lock.source_date_epoch,
+            "python": bool(wheels),
+            "sources": [
+                _request(number, source, lock, folder, loaded, cache, scratch)
+                for number, (source, folder) in enumerate(wanted)
+            ],
+            "results": str(results),
+            "binds": {
+                "/.fairlead-stage": str(scratch / "stage"),
+                "/.fairlead-blobs": str(cache.root / "blobs" / "sha256"),
+                "/.fairlead-sources": str(cache.root / "sources"),
+                "/.fairlead-given": str(scratch / "given"),
+            },
+        }
+        phases = _Builds(progress)
+        with (
+            phases.open(),
+            chamber("fairlead_build.tree.source_in_sandbox", asked, scratch) as process,
+        ):
+            for _ in stdout_of(process, phases.hear):
+                pass
+            code = process.wait()
+            for number, (_, folder) in enumerate(wanted):
+                if (results / str(number) / "done").is_file():
+                    _keep(results / str(number), work / str(number), folder)
+            if code:
+                raise _failed(loaded, [s for s, _ in wanted], results, phases, code, cache)
+
+
+class _Builds(Phases):
+    """Also hears which step of which source failed."""
+
+    failed: tuple[str, ...] = ()
+
+    def hear(self, line: str) -> None:
+        if line.startswith("fairlead-failed\t"):
+            self.failed = tuple(line.split("\t")[1:])
+        else:
+            super().hear(line)
+
+
+def _request(
+    number: int,
+    source: RecipeSource,
+    lock: Lock,
+    result: Path,
+    loaded: LoadedRecipe,
+    cache: Cache,
+    scratch: Path,
+) -> dict[str, Any]:
+    """One source as ``sourcework.py`` wants it; what the recipe gives is laid into ``given/``."""
+    given = scratch / "given" / str(number)
+    (given / "tree").mkdir(parents=True)
+    for file in source.tree:
+        target = given / "tree" / file.target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file.source, target)
+        target.chmod(file.mode)
+    for position, patch in enumerate(source.patches):
+        shutil.copyfile(patch.source, given / f"{position}.patch")
+    told, archive = source.source, _archive(source, lock)
+    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    done = Built(told.name, result, next(result.glob("*.whl"), None)) if result.is_dir() else None
+    return {
+        "name": told.name,
+        "version": told.version,
+        "done": done.inside if done else "",
+        "archive": str(check_blob(cache, archive.sha256)) if archive else "",
+        "file": archive.file if archive else "",
+        "patches": [patch.target for patch in source.patches],
+        "run": told.run,
+        "env": {
+            "PATH": path_of(loaded.recipe),
+            "PREFIX": python.prefix if python else "/usr/local",
+            "MPI_PREFIX": mpi.home if mpi and mpi.source == "wheel" else "/usr",
+            "JOBS": str(len(os.sched_getaffinity(0))),
+            "SOURCE_DATE_EPOCH": str(lock.source_date_epoch),
+            "LC_ALL": "C",
+            "TZ": "UTC",
+            "HOME": "/nonexistent",
+            "PYTHONHASHSEED": "0",
+            **told.env,
+        },
+    }
+
+
+def _failed(
+    loaded: LoadedRecipe,
+    wanted: Sequence[RecipeSource],
+    results: Path,
+    phases: _Builds,
+    code: int,
+    cache: Cache,
+) -> FairleadError:
+    """The error of a build; its log is kept."""
+    tail = "\n".join(phases.tail)
+    if phases.no_space:
+        return no_space("build from source", results)
+    if len(phases.failed) != 3:
+        return tool_failed(["sourcework"], code, tail, "build from source", loaded.given)
+    number, step, detail = phases.failed
+    source = wanted[int(number)].source
+    log = results / number / "build.log"
+    kept = cache.root / "sources" / f"{file_name(loaded.name)}-{source.name}.log"
+    where = f"[[source]] {source.name} of {loaded.folder / 'recipe.toml'}"
+    if log.is_file():
+        shutil.copyfile(log, kept)
+        where += f"; the whole log: {kept}"
+    why = tail or f"its commands ended with exit code {code}"
+    remedy = f"mend it, then `fairlead build {loaded.given}`"
+    match step:
+        case "hostile":
+            what = f"the archive of source `{source.name}` is not safe to unpack"
+            return fail(what, where=where, why=detail, remedy=remedy, check="source-hostile")
+        case "patch":
+            what = f"patch `{detail}` does not apply to source `{source.name}`"
+            return fail(what, where=where, why=why, remedy=remedy, check="source-patch")
+        case "empty":
+            what = f"source `{source.name}` installed nothing below $DESTDIR"
+            return fail(what, where=where, why=why, remedy=remedy, check="source-empty")
+    what = f"source `{source.name}` cannot be built"
+    return fail(what, where=where, why=why, remedy=remedy, check="source-build")
+
+
+def _keep(made: Path, beside: Path, final: Path) -> None:
+    """Gives a result its final name, whole or not at all."""
+    beside.mkdir()
+    for wheel in made.glob("*.whl"):
+        (beside / wheel.name).write_bytes(pack(*_members(wheel)))
+    for name in ("overlay.tar", "build.log"):
+        if (made / name).is_file():
+            shutil.copyfile(made / name, beside / name)
+    for path in beside.iterdir():
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+    beside.rename(final)
+
+
+def _members(wheel: Path) -> tuple[dict[str, bytes], frozenset[str]]:
+    """A wheel's files, and which of them may be executed."""
+    import zipfile
+
+    with zipfile.ZipFile(wheel) as archive:
+        files = [item for item in archive.infolist() if not item.is_dir()]
+        members = {item.filename: archive.read(item) for item in files}
+    return members, frozenset(i.filename for i in files if i.external_attr >> 16 & 0o111)

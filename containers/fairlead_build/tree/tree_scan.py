@@ -1,0 +1,150 @@
+"""Looks into a squashfs without unpacking it: its facts, and what its own Python compiles.
+
+Runs as a process of its own, root of a user and mount namespace that ends with it: there an
+ordinary user may mount, no set-user-id helper is needed, and no mount is left behind, however the
+process ends. :func:`examine` starts it; ``main`` is what runs inside.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import FairleadError, error, fail
+from fairlead.base.serde import from_json, to_json
+from fairlead.elf.facts import ImageFacts
+from fairlead.image.packages import Installed, installed
+from fairlead.image.scan import scan_tree
+from fairlead_build.base.proc import child, clean_environment, run
+
+_BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found in a tree.
+
+    Attributes:
+        facts: None when they were not asked for.
+        installed: its packages; likewise.
+        bytecode: the .pyc files of the wheel, by name relative to the site-packages folder.
+    """
+
+    facts: ImageFacts | None
+    installed: Installed | None
+    bytecode: dict[str, bytes]
+
+
+def examine(
+    squashfs: Path, folder: Path, *, facts: bool, wheel: bytes | None, python: str, site: str
+) -> Examined:
+    """Mounts ``squashfs`` and looks into it.
+
+    Args:
+        folder: an empty folder of ours; the mount point is made in it.
+        facts: whether to scan it for facts and packages.
+        wheel: a wheel to compile, None for none.
+        python: the tree's Python, a path inside it.
+        site: the folder inside the tree that the wheel is laid into.
+    Raises:
+        FairleadError: it cannot be mounted here, or its Python cannot compile the wheel.
+    """
+    mount = folder / "mnt"
+    mount.mkdir(exist_ok=True)
+    asked = {
+        "squashfs": str(squashfs),
+        "mount": str(mount),
+        "facts": facts,
+        "wheel": base64.b64encode(_with_comment(wheel, site)).decode() if wheel else "",
+        "python": python,
+    }
+    # -P: modules come from where this process has them, never from the folder it stands in.
+    python_argv = [sys.executable, "-P", "-m", __name__]
+    argv = ["unshare", "--user", "--map-root-user", "--mount", *python_argv]
+    env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    said = run(
+        argv,
+        env=env,
+        stdin=json.dumps(asked).encode(),
+        doing="look into the image's tree",
+        remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",
+    )
+    told = json.loads(said)
+    if "findings" in told:
+        raise FairleadError([error(**finding) for finding in told["findings"]])
+    bytecode = {}
+    if told["bytecode"]:
+        with zipfile.ZipFile(io.BytesIO(base64.b64decode(told["bytecode"]))) as archive:
+            bytecode = {name: archive.read(name) for name in archive.namelist()}
+    return Examined(
+        from_json(ImageFacts, told["facts"]) if facts else None,
+        from_json(Installed, told["installed"]) if facts else None,
+        bytecode,
+    )
+
+
+def _with_comment(wheel: bytes, site: str) -> bytes:
+    """The wheel, telling where it is laid: tracebacks name that folder."""
+    buffer = io.BytesIO(wheel)
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.comment = site.encode()
+    return buffer.getvalue()
+
+
+def main() -> None:
+    """Inside the namespaces: request on stdin, answer on stdout, both JSON."""
+    asked = json.load(sys.stdin)
+    try:
+        answer = _answer(asked)
+    except FairleadError as exc:
+        kept = ("what", "where", "why", "remedy", "check")
+        answer = {"findings": [{key: getattr(f, key) for key in kept} for f in exc.findings]}
+    json.dump(answer, sys.stdout)
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    mount = Path(asked["mount"])
+    argv = ["squashfuse_ll", "-f", "-o", "ro", asked["squashfs"], str(mount)]
+    with child(argv, env=clean_environment(), stderr=subprocess.STDOUT) as process:
+        deadline = time.monotonic() + 30
+        while not mount.is_mount():
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.terminate()
+                said = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
+                raise fail(
+                    "the image's tree cannot be mounted",
+                    where=f"squashfuse_ll, {mount}",
+                    why=said.strip() or "it did not start",
+                    remedy="sudo chmod 666 /dev/fuse (as udev does), and check that `modprobe fuse` works",
+                    check="fuse",
+                )
+            time.sleep(0.01)
+        compiled = b""
+        if asked["wheel"]:
+            # Nothing is written to the tree: the wheel goes in by stdin and comes out by stdout.
+            script = _BYTECODE.read_text("utf-8")
+            compiled = run(
+                ["chroot", mount, asked["python"], "-I", "-S", "-c", script],
+                env=clean_environment(),
+                stdin=base64.b64decode(asked["wheel"]),
+                doing="compile fairlead for the image's Python",
+                remedy="fairlead doctor",
+            )
+        return {
+            "facts": to_json(scan_tree(mount)) if asked["facts"] else None,
+            "installed": to_json(installed(mount)) if asked["facts"] else None,
+            "bytecode": base64.b64encode(compiled).decode(),
+        }
+
+
+if __name__ == "__main__":
+    main()

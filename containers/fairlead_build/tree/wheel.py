@@ -1,0 +1,172 @@
+"""Our own wheel, byte for byte the same from a checkout and from an installed copy.
+
+The image carries the very code that builds it. A checkout's wheel is made by hatchling; either way
+it is then packed again in one normal form: sorted, dated 1980, hashed by its content alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import io
+import re
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from fairlead.base.errors import fail
+from fairlead.base.paths import atomic_write, checkout
+from fairlead_build.cache.store import Cache, workspace
+
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
+_FILES = ("pyproject.toml", "LICENSE")
+# Written by an installer, so not part of a wheel.
+_INSTALLER_FILES = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
+
+
+def runtime_requirements() -> tuple[str, ...]:
+    """What the fairlead runtime needs, as requirements; extras are left out."""
+    root = checkout()
+    if root is not None:
+        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+        return tuple(project["dependencies"])
+    found = importlib.metadata.requires("fairlead") or []
+    return tuple(re.sub(r"\s+", "", text) for text in found if "extra ==" not in text)
+
+
+def own_wheel(cache: Cache) -> bytes:
+    """Our wheel, from the cache unless the code changed.
+
+    Raises:
+        FairleadError: the code is incomplete.
+    """
+    root = checkout()
+    files = _checkout_files(root) if root else _installed_files()
+    digest = _digest(files)
+    target = cache.wheel(digest)
+    try:
+        return target.read_bytes()
+    except FileNotFoundError:
+        pass
+    wheel = pack(
+        _build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()}
+    )
+    with atomic_write(target) as out:
+        out.write(wheel)
+    for old in target.parent.glob("*.whl"):  # not what another build is just writing
+        if old != target:
+            old.unlink(missing_ok=True)
+    return wheel
+
+
+def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> bytes:
+    """A wheel of these members, RECORD renewed, in normal form; ``programs`` may be executed."""
+    info = next(
+        (name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None
+    )
+    if info is None:
+        raise fail(
+            "fairlead's own installation is incomplete",
+            where="its METADATA",
+            why="there is none",
+            remedy="install fairlead again",
+            check="own-wheel",
+        )
+    kept = {n: b for n, b in members.items() if not _by_installer(n)}
+    kept[f"{info}/METADATA"] = _without_readme(kept[f"{info}/METADATA"])
+    rows = [
+        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b'=').decode()},{len(body)}"
+        for name, body in sorted(kept.items())
+    ]
+    kept[f"{info}/RECORD"] = ("\n".join([*rows, f"{info}/RECORD,,"]) + "\n").encode()
+    buffer = io.BytesIO()
+    # Stored, not deflated: zlib's output differs between versions, and the squashfs compresses it.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, body in sorted(kept.items()):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = (0o100755 if name in programs else 0o100644) << 16
+            entry.create_system = 3
+            archive.writestr(entry, body)
+    return buffer.getvalue()
+
+
+def _without_readme(metadata: bytes) -> bytes:
+    """The headers alone: a word changed in the README must not change every image."""
+    headers = metadata.split(b"\n\n", 1)[0].splitlines()
+    return b"\n".join(h for h in headers if not h.startswith(b"Description-Content-Type")) + b"\n"
+
+
+def _by_installer(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.parent.name.endswith(".dist-info") and path.name in _INSTALLER_FILES
+
+
+def _checkout_files(root: Path) -> dict[str, Path]:
+    found = {name: root / name for name in _FILES}
+    for folder in _SOURCES:
+        for path in (root / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
+                found[str(path.relative_to(root))] = path
+    return found
+
+
+def _installed_files() -> dict[str, Path]:
+    distribution = importlib.metadata.distribution("fairlead")
+    found = {}
+    for entry in distribution.files or ():
+        name = str(entry)
+        if name.startswith("..") or name.endswith(".pyc") or _by_installer(name):
+            continue  # the console script and what the installer made
+        found[name] = Path(str(distribution.locate_file(entry)))
+    return found
+
+
+def _digest(files: dict[str, Path]) -> str:
+    total = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        try:
+            body = path.read_bytes()
+        except OSError as exc:
+            raise fail(
+                "fairlead's own installation is incomplete",
+                where=str(path),
+                why=exc.strerror or str(exc),
+                remedy="install fairlead again, or check out the file",
+                check="own-wheel",
+            ) from None
+        total.update(f"{name}\0{len(body)}\0".encode() + body)
+    return total.hexdigest()
+
+
+@contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """hatchling asks ``tempfile`` for its own: whatever a kill leaves of them goes with the folder."""
+    before = tempfile.tempdir
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+
+
+def _build(root: Path, cache: Cache) -> dict[str, bytes]:
+    try:
+        from hatchling.builders.wheel import WheelBuilder
+    except ImportError:
+        raise fail(
+            "hatchling is not installed",
+            where="this Python's site-packages",
+            why="a checkout's wheel is made with it",
+            remedy="pip install 'fairlead[build]'",
+            check="tool-missing",
+        ) from None
+    with workspace(cache.root / "work", "wheel-") as folder, _temporary_files_in(folder):
+        builder = WheelBuilder(str(root))
+        path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}

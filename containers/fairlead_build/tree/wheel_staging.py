@@ -1,0 +1,96 @@
+"""What ``inside/install.py`` finds in a tree: wheels by role, their hashes, and the prefixes."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.progress import Stage
+from fairlead_build.cache.store import Cache, check_blob
+from fairlead_build.recipe.load import LoadedRecipe
+from fairlead_build.recipe.lock import Wheel
+from fairlead_build.recipe.model import Recipe
+from fairlead_build.tree.debian import INSIDE, digest, write
+
+# The wheels that make an image; those of role "build" are for sources only.
+ROLES = ("python", "mpi", "installer")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class BuiltWheel:
+    """A wheel that came of a source: in the cache, and as the tree sees it."""
+
+    path: Path
+    inside: str
+
+    @property
+    def name(self) -> str:
+        return self.path.name.split("-")[0]
+
+    @property
+    def version(self) -> str:
+        return self.path.name.split("-")[1]
+
+
+def path_of(recipe: Recipe, below: str = "") -> str:
+    """PATH in an image of ``recipe``; ``below`` is that of the image that it starts from."""
+    bins = [f"{recipe.python.prefix}/bin"] if recipe.python else []
+    if recipe.mpi and recipe.mpi.source == "wheel":
+        bins.append(f"{recipe.mpi.home}/bin")
+    return ":".join([*bins, below or _SYSTEM_PATH])
+
+
+def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
+    """The prefixes, as ``install.py`` wants them."""
+    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    return {
+        "python": python.prefix if python else "",
+        "mpi": mpi.home if mpi and mpi.source == "wheel" else "",
+    }
+
+
+def stage_wheels(
+    wheels: Sequence[Wheel],
+    built: Sequence[BuiltWheel],
+    loaded: LoadedRecipe,
+    cache: Cache,
+    scratch: Path,
+    stage: Stage,
+) -> None:
+    """Lays out what ``install.py`` reads: ``stage/ROLE/``, each wheel a link into the store.
+
+    Args:
+        built: wheels that were built from source, for the Python prefix.
+    Raises:
+        FairleadError: a wheel in the store has changed.
+    """
+    inside = scratch / "stage"
+    unpacked = 0
+    for role in (*ROLES, "build"):
+        (inside / role).mkdir(parents=True)
+        pins = []
+        for wheel in (w for w in wheels if w.role == role):
+            blob = check_blob(cache, wheel.sha256)
+            stage.advance(wheel.size)
+            (inside / role / wheel.file).symlink_to(f"/.fairlead-blobs/{wheel.sha256}")
+            pins.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
+            if role != "installer":
+                unpacked += _unpacked(blob)
+        for made in built if role == "python" else ():
+            (inside / role / made.path.name).symlink_to(made.inside)
+            pins.append(f"{made.name}=={made.version} --hash=sha256:{digest(made.path)}\n")
+            unpacked += _unpacked(made.path)
+        write(inside / role / "requirements.txt", "".join(pins))
+    write(inside / "plan.json", json.dumps({**plan_of(loaded), "bytes": unpacked}))
+    for script in INSIDE.glob("*.py"):
+        write(inside / script.name, script.read_text("utf-8"))
+
+
+def _unpacked(wheel: Path) -> int:
+    """Bytes of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return sum(info.file_size for info in archive.infolist())

@@ -1,0 +1,136 @@
+"""Where fairlead keeps things: XDG folders, and the data that ships with it.
+
+``atomic_write`` and ``atomic_folder`` are the only ways a file or folder gets its final name: made
+beside, synced, renamed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def _xdg(variable: str, fallback: str, environ: Mapping[str, str]) -> Path:
+    value = environ.get(variable, "")
+    # The XDG specification says that relative values are to be ignored.
+    base = Path(value) if value.startswith("/") else Path(environ.get("HOME") or "/") / fallback
+    return base / "fairlead"
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Downloads, trees, images, facts: all of it can be deleted and comes back."""
+    return _xdg("XDG_CACHE_HOME", ".cache", environ)
+
+
+def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What fairlead installed for the user: a private Apptainer, a host MPI."""
+    return _xdg("XDG_DATA_HOME", ".local/share", environ)
+
+
+def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's own site profiles and settings."""
+    return _xdg("XDG_CONFIG_HOME", ".config", environ)
+
+
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """What was measured: it would not come back, and is nobody's setting."""
+    return _xdg("XDG_STATE_HOME", ".local/state", environ)
+
+
+def checkout() -> Path | None:
+    """The source checkout this package runs from, or None when it was installed as a wheel."""
+    root = _PACKAGE.parent.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "sitecfg").is_dir() else None
+
+
+def bundled(name: str) -> Path:
+    """The folder of bundled data called ``name``: ``recipes`` or ``sitecfg``.
+
+    A checkout's own folder wins, so that an edited recipe is seen at once.
+    """
+    root = checkout()
+    return root / name if root else _PACKAGE / "_data" / name
+
+
+@contextmanager
+def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[type-arg]
+    """Opens a file beside ``path`` and gives it that name only when the block ended well.
+
+    Raises:
+        OSError: as ``open``, ``fsync`` and ``rename`` do; nothing is left behind then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    try:
+        with os.fdopen(fd, mode) as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)  # mkstemp's 0600 would hide the file from a group
+        Path(name).replace(path)
+    except BaseException as exc:
+        Path(name).unlink(missing_ok=True)
+        # A write that finds the disk full does not say which: the message needs the folder.
+        if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            exc.filename = exc.filename or str(path)
+        raise
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside ``path`` that gets that name only when the block ended well.
+
+    What was at ``path`` before is replaced; what killed processes left beside it is deleted. So
+    two processes must not make the same folder at once: hold :func:`locked`.
+
+    Raises:
+        OSError: nothing is left behind then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.*.partial"):
+        shutil.rmtree(left, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        tree = work / "new"
+        tree.mkdir()
+        yield tree
+        for file in (p for p in tree.rglob("*") if p.is_file() and not p.is_symlink()):
+            fd = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        if path.exists():
+            path.rename(work / "old")
+        tree.rename(path)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """One process at a time inside the block; a killed one holds nothing.
+
+    Args:
+        path: the lock's own file; it stays.
+        waiting: called once when another process is inside.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,218 @@
+"""Other programs, run to their end: what they said, or a finding that quotes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import fail
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A program that ended. ``returncode`` is 127 when there is no such program."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def said(self) -> str:
+        """The last lines of what it wrote, errors preferred."""
+        return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-6:])
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    timeout_s: float = 600.0,
+) -> Ran:
+    """Runs ``argv`` with nothing on its standard input, in the C locale, and waits for it."""
+    words = tuple(str(word) for word in argv)
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={**environ, "LC_ALL": "C"},
+            cwd=cwd,
+            timeout=timeout_s,
+            check=False,
+        )
+    except FileNotFoundError as exc:
+        return Ran(words, 127, stderr=str(exc))
+    except OSError as exc:  # not executable, or damaged
+        return Ran(words, 126, stderr=str(exc))
+    except subprocess.TimeoutExpired:
+        return Ran(words, 124, stderr=f"no end after {timeout_s:.0f} s")
+    return Ran(words, done.returncode, done.stdout, done.stderr)
+
+
+def run_boxed(
+    argv: Sequence[str | Path],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    timeout_s: float = 2.0,
+    most_bytes: int = 1 << 20,
+) -> Ran:
+    """As :func:`run`, of a program that may hang, print without end or leave children behind.
+
+    It has a session of its own, so it has no terminal to ask on; at the end of its time, or of what it
+    may print, everything in that session's process group is killed. What cannot be killed, since it
+    waits for a file system, is not waited for.
+
+    Args:
+        most_bytes: of its standard output and error together.
+    """
+    words = tuple(str(word) for word in argv)
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except FileNotFoundError as exc:
+        return Ran(words, 127, stderr=str(exc))
+    except (OSError, ValueError) as exc:  # not executable, damaged, or a null byte in it
+        return Ran(words, 126, stderr=str(exc))
+    try:
+        said, why = _read_both(process, time.monotonic() + timeout_s, most_bytes)
+    finally:
+        # Children that outlive it count as much: the group's number is its own until it is reaped.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    out, err = (part.decode(errors="replace") for part in said)
+    if why == "time":
+        return Ran(words, 124, out, f"no end after {timeout_s:g} s")
+    if why == "size":
+        return Ran(words, 124, out, f"it printed more than {most_bytes} bytes")
+    return Ran(words, process.returncode if process.returncode is not None else 124, out, err)
+
+
+def _read_both(
+    process: subprocess.Popen[bytes], until: float, most_bytes: int
+) -> tuple[tuple[bytes, bytes], str]:
+    """Standard output and error, and why it was left off: ``time``, ``size`` or nothing."""
+    assert process.stdout and process.stderr
+    with process.stdout as out, process.stderr as err, selectors.DefaultSelector() as pipes:
+        parts = {stream.fileno(): bytearray() for stream in (out, err)}
+        for fd in parts:
+            os.set_blocking(fd, False)
+            pipes.register(fd, selectors.EVENT_READ)
+        # Its end is enough: a child that holds the pipe, in a session of its own, may stay for ever. What
+        # it wrote is in the pipe by then, however late we come to read it.
+        while not (ended := _has_ended(process)) and time.monotonic() < until:
+            if pipes.get_map():
+                for key, _ in pipes.select(min(0.02, max(0.0, until - time.monotonic()))):
+                    if not _drain(key.fd, parts[key.fd], most_bytes):
+                        pipes.unregister(key.fd)
+            else:
+                time.sleep(0.002)
+            if sum(map(len, parts.values())) > most_bytes:
+                break
+        for fd, part in parts.items():
+            _drain(fd, part, most_bytes)
+        said = tuple(bytes(part) for part in parts.values())
+    if sum(map(len, said)) > most_bytes:
+        return (said[0], said[1]), "size"
+    return (said[0], said[1]), "" if ended else "time"
+
+
+def _drain(fd: int, part: bytearray, most_bytes: int) -> bool:
+    """Reads what is there; whether more may come."""
+    while len(part) <= most_bytes:
+        try:
+            piece = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return True
+        if not piece:
+            return False
+        part += piece
+    return True
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it ended, without reaping it: its number must stay its own until the group is killed."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def follow(
+    argv: Sequence[str | Path],
+    on_line: Callable[[str], None],
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Ran:
+    """As :func:`run` without a time limit, and shows each line as it comes.
+
+    Args:
+        on_line: told each line of its standard output and error, which are one in the result.
+    """
+    words = tuple(str(word) for word in argv)
+    lines: list[str] = []
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**environ, "LC_ALL": "C"},
+        )
+    except OSError as exc:
+        return Ran(words, 127, stderr=str(exc))
+    with process:
+        assert process.stdout
+        for line in process.stdout:
+            lines.append(line)
+            on_line(line.strip())
+    return Ran(words, process.returncode, "".join(lines))
+
+
+def run_checked(
+    argv: Sequence[str | Path],
+    what: str,
+    remedy: str,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> str:
+    """As :func:`run`, and returns its standard output.
+
+    Args:
+        what: the sentence for the case that it fails, e.g. ``cannot unpack apptainer``.
+        remedy: the next command to type then.
+    Raises:
+        FairleadError: it ended with another code than 0.
+    """
+    return checked(run(argv, environ=environ, cwd=cwd), what, remedy)
+
+
+def checked(ran: Ran, what: str, remedy: str) -> str:
+    """The standard output of a program that ended well; for the rest see :func:`run_checked`."""
+    if ran.returncode:
+        raise fail(
+            what,
+            where=" ".join(ran.argv),
+            why=ran.said or f"it ended with code {ran.returncode} and said nothing",
+            remedy=remedy,
+            check="command-failed",
+        )
+    return ran.stdout

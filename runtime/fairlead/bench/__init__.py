@@ -1,5 +1,0 @@
-"""Benchmarks: messages by plain MPI and by ``fairlead.comm``, and training beside other libraries.
-
-``fairlead bench collectives`` is :mod:`fairlead.bench.collectives`; ``fairlead bench peers`` begins in
-:mod:`fairlead.bench.host`, and what each of its ranks does is :mod:`fairlead.bench.worker`.
-"""

@@ -1,0 +1,275 @@
+"""``fairlead site detect``, ``why-not`` and ``check``: a machine held against profiles."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead import site as sites
+from fairlead.base.errors import ExitCode, Finding, Severity, fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.serde import to_json
+from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table
+from fairlead.detect import capture as captures
+
+if TYPE_CHECKING:  # what a verb does not use, it does not load
+    from fairlead.detect.drift import Compared
+    from fairlead.detect.model import SiteFacts
+    from fairlead.site.match import Detected
+
+_EDITED = "fairlead site show {0}; then move it into ~/.config/fairlead/sites/"
+
+
+@click.command("detect")
+@click.option(
+    "--write",
+    "write",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Write a draft profile with the evidence for each value. [default: NAME.toml]",
+)
+@json_option
+def detect_site(write: str | None, as_json: bool) -> None:
+    """Which profile this machine is, the evidence for it, and what can be seen of the machine.
+
+    Nothing needs root. A tool that hangs, crashes or is missing costs what it would have said.
+    """
+    from fairlead.base.system import Machine
+    from fairlead.base.timeboxed import PATIENCE_S
+    from fairlead.detect.gather import gather
+    from fairlead.detect.table import rows
+    from fairlead.site.match import cautions, detect
+
+    machine = Machine(patience_s=PATIENCE_S)
+    found = detect(world=machine)
+    facts = gather(machine)
+    site = sites.load_site(found.profile) if found.profile else None
+    told = (*found.notes, *cautions(facts, site))
+    written = _written(write, facts, found, site) if write is not None else None
+    if as_json:
+        print_json(
+            "site-detect",
+            {
+                **to_json(found),
+                "cautions": list(told),
+                "facts": to_json(facts),
+                "draft": str(written) if written else None,
+            },
+        )
+        return
+    if written:
+        click.echo(str(written))
+        click.echo(f"next: {_EDITED.format(shlex.quote(str(written)))}", err=True)
+        return
+    click.echo(f"{click.style(platform.node(), bold=True)}: {_verdict(found.profile, found.ties)}")
+    for reason in found.reasons:
+        click.echo(f"  {plain(reason)}")
+    for note in told:
+        click.echo(f"{click.style('note:', fg='yellow')} {plain(note)}")
+    click.echo()
+    for line in _lines(rows(facts)):
+        click.echo(line)
+    if found.against:
+        click.echo("\nleft out")
+        shown = [(f"  {name}", why[0] if why else "") for name, why in found.against.items()]
+        click.echo(table(shown))
+        click.echo("\n`fairlead site why-not NAME` tells all that speaks for and against one")
+    if not found.profile:
+        click.echo(
+            "\nnext: name a profile with --site, or draft one: fairlead site detect --write",
+            err=True,
+        )
+
+
+_WIDE = 110
+
+
+def _lines(facts: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """What and value in columns; where it was seen behind it, or below where that would be too wide."""
+    home = str(Path.home())
+    last = ""
+    for what, value, seen in facts:
+        where = re.sub(rf"(?<![\w/]){re.escape(home)}(?=/)", "~", plain(seen))
+        head = f"{'' if what == last else what:<15} "
+        last = what
+        if len(head) + len(value) + len(where) + 4 <= _WIDE:
+            yield f"{head}{plain(value)}" + click.style(f"  ({where})", dim=True)
+        else:
+            yield head + plain(value)
+            yield " " * 18 + click.style(f"({where})", dim=True)
+
+
+def _verdict(profile: str | None, ties: tuple[str, ...]) -> str:
+    if profile:
+        return f"site `{profile}`"
+    if ties:
+        return f"several profiles fit equally: {', '.join(ties)}"
+    return "no profile fits"
+
+
+def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | None) -> Path:
+    from fairlead.detect.draft import draft, name_for
+
+    path = Path(write or f"{name_for(facts)}.toml")
+    if path.suffix != ".toml" or not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", path.stem):
+        raise click.UsageError(
+            f"--write {path}: a profile is NAME.toml, its name of lower case letters, digits and hyphens"
+        )
+    base = _base(site)
+    text = draft(path.stem, facts, found, base)
+    if os.path.lexists(path):
+        raise fail(
+            f"{path} is there already",
+            where=str(path),
+            why="somebody may have edited it; a draft takes no file's place",
+            remedy=f"fairlead site detect --write {path.with_stem(path.stem + '-new')}",
+            check="site-draft",
+            code=ExitCode.USAGE,
+        )
+    try:
+        with atomic_write(path, "w") as stream:
+            stream.write(text)
+    except OSError as exc:
+        raise fail(
+            "the draft cannot be written",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="give another file: fairlead site detect --write FILE.toml",
+            check="site-draft",
+        ) from None
+    return path
+
+
+def _base(site: sites.Site | None) -> sites.Site | None:
+    """The family that a new profile is laid over: a site's own, or that which was found."""
+    if site is None or site.is_family:
+        return site
+    for name in site.lineage[1:]:
+        above = sites.load_site(name)
+        if above.is_family:
+            return above
+    return site
+
+
+@click.command("why-not")
+@click.argument("name", metavar="SITE")
+@json_option
+def why_not_site(name: str, as_json: bool) -> None:
+    """Every clue of one profile, and what of it is seen on this machine."""
+    from fairlead.base.system import Machine
+    from fairlead.site.match import account, detect
+
+    site = sites.load_site(name)
+    machine = Machine()
+    held = account(site, machine)
+    found = detect(world=machine)
+    own = found.profile == site.name
+    if as_json:
+        print_json(
+            "site-why-not",
+            {
+                "site": site.name,
+                "fits": own,
+                "detected": found.profile,
+                "clues": to_json(held.clues),
+                "expired": held.expired,
+                "reasons": list(found.against.get(site.name, ())),
+            },
+        )
+        return
+    if own:
+        click.echo(f"{site.name}: this machine is taken for it ({found.by})")
+    else:
+        taken = f"taken for {found.profile}" if found.profile else "taken for none"
+        click.echo(f"{site.name}: not this machine, which is {taken}")
+        for reason in found.against.get(site.name, ()):
+            click.echo(f"  {reason}")
+    marks = {"for": "for", "against": "against", "nothing": "-"}
+    shown = [(marks[c.says], c.what, c.seen) for c in held.clues]
+    if held.expired:
+        shown.append(("against", "dates", held.expired))
+    click.echo("\n" + (table(shown, ("says", "clue", "here")) if shown else "it has no clues"))
+
+
+@click.command("check")
+@click.argument("name", metavar="[SITE]", required=False)
+@click.option(
+    "--against",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="CAPTURE",
+    help="A machine's capture, instead of the machine that this is.",
+)
+@json_option
+def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCode:
+    """Where a profile and its machine have come apart.
+
+    SITE is a profile's name or a .toml file; without it, that of this machine. A library that an update
+    has moved is named with its new place. Exit code 1 when a value differs that is documented or was seen
+    to work; what was guessed may differ.
+    """
+    from fairlead.base.system import Machine, View
+    from fairlead.base.timeboxed import PATIENCE_S
+    from fairlead.detect import drift
+    from fairlead.detect.gather import gather
+
+    world: View | None
+    if against:
+        taken = captures.read(against)
+        site = sites.load_site(name) if name else taken.site
+        facts, world, where = taken.facts, None, f"{taken.node}, captured {taken.taken}"
+    else:
+        site, _ = sites.resolve(name)
+        world = Machine(os.environ, patience_s=PATIENCE_S)
+        facts, where = gather(world), platform.node()
+    compared = drift.compare(site, facts, world)
+    wrong = [c for c in compared if c.severity is Severity.ERROR]
+    if as_json:
+        print_json(
+            "site-check",
+            {
+                "site": site.name,
+                "machine": where,
+                "differs": len(wrong),
+                "values": to_json(compared),
+            },
+        )
+        return ExitCode.FAILED if wrong else ExitCode.DONE
+    click.echo(f"{click.style(site.name, bold=True)} against {where}\n")
+    shown = []
+    for value in compared:
+        seen = value.seen
+        if value.moved_to:
+            seen += f"; now {', '.join(value.moved_to)}"
+        known = value.origin.status.value if value.origin else ""
+        shown.append((value.state.value, value.key, value.wanted, known, seen))
+    click.echo(table(shown, ("state", "key", "the profile says", "known", "seen here")))
+    counts = {state: sum(c.state is state for c in compared) for state in drift.State}
+    said = f"{counts[drift.State.OK]} ok, {counts[drift.State.DIFFERS]} differ, {counts[drift.State.UNSEEN]} cannot be seen here"
+    click.echo(f"\n{said}")
+    for value in wrong:
+        _tell(value, site)
+    return ExitCode.FAILED if wrong else ExitCode.DONE
+
+
+def _tell(value: Compared, site: sites.Site) -> None:
+    moved = f"write {value.moved_to[0]} in its place" if value.moved_to else "correct it"
+    origin = value.origin
+    where = f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else ""
+    finding = Finding(
+        value.severity,
+        f"`{value.key}` of {site.name} does not hold here: {value.wanted}",
+        where,
+        value.seen + (f"; now {', '.join(value.moved_to)}" if value.moved_to else ""),
+        f"{moved}, in a profile of your own that extends {site.name}: "
+        f"~/.config/fairlead/sites/{site.name}.toml",
+        "site-drift",
+    )
+    click.echo("\n" + finding_lines(finding), err=True)

@@ -1,0 +1,177 @@
+"""Somebody else's library beneath :class:`fairlead.comm.core.Comm`: MPI agrees, the library carries.
+
+A :class:`Carrier` moves buffers, and need not notice that ranks differ: Horovod waits, others mix
+gradients up. So every collective begins as in the reference, with an agreement by mpi4py, and the library
+is called once that holds: with buffers alike on all ranks, in one order. What is small (numbers, objects,
+digests) goes by mpi4py.
+
+:mod:`fairlead.comm.backends.horovod` and :mod:`fairlead.comm.backends.dl_comm` are carriers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.comm.backends.model import Backend
+from fairlead.comm.core import Array, Comm, Pending, Timings
+
+MOST_ELEMENTS = 1 << 30  # MPI before 4.0 counts elements in a C int
+
+
+class Carrier(Protocol):
+    """What moves the buffers. Every method is collective, and may raise whatever the library does.
+
+    Attributes:
+        name: library and version, for people.
+        background: it may be called from a helper thread while the main one is in another call.
+    """
+
+    name: str
+    background: bool
+
+    def mean(self, buffer: Array, team: int) -> None:
+        """Replaces ``buffer`` (1-D, contiguous, not empty; float or complex) by its mean over ranks.
+
+        Args:
+            team: calls of one team come one after the other, those of two teams at any time.
+        """
+
+    def broadcast(self, buffer: Array, root: int, team: int) -> None:
+        """Replaces ``buffer`` (1-D bytes, contiguous, not empty) by that of ``root``."""
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+
+    def close(self) -> None:
+        """Ends the library; MPI is ended after it, by others."""
+
+
+class Carried:
+    """:class:`Backend` by a carrier, over the MPI that all ranks are connected by."""
+
+    def __init__(self, mpi: Backend, carrier: Carrier, teams: Iterator[int] | None = None):
+        self._mpi, self.carrier = mpi, carrier
+        self._teams = itertools.count() if teams is None else teams
+        self._team = next(self._teams)  # the same on all ranks, which make their teams in one order
+        self.name = carrier.name
+        self.rank, self.size, self.local_rank = mpi.rank, mpi.size, mpi.local_rank
+
+    def sum(self, buffer: Array) -> None:
+        self._mpi.sum(buffer)
+
+    def mean(self, buffer: Array) -> None:
+        if buffer.size:
+            self._call(lambda: self.carrier.mean(buffer, self._team))
+
+    def largest(self, buffer: Array) -> None:
+        self._mpi.largest(buffer)
+
+    def broadcast(self, buffer: Array, root: int) -> None:
+        if buffer.size:
+            self._call(lambda: self.carrier.broadcast(buffer, root, self._team))
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._mpi.allgather(value)
+
+    def gather(self, value: Any, root: int) -> list[Any] | None:
+        return self._mpi.gather(value, root)
+
+    def barrier(self) -> None:
+        self._call(self.carrier.barrier)
+
+    def abort(self, code: int) -> None:
+        self._mpi.abort(code)
+
+    def another(self) -> Carried:
+        return Carried(self._mpi.another(), self.carrier, self._teams)
+
+    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
+        return self._mpi.clock_of_rank_0(ask, rounds)
+
+    def close(self) -> None:
+        self._call(self.carrier.close)
+        self._mpi.close()
+
+    def _call(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except FairleadError:
+            raise
+        except Exception as exc:
+            raise fail(
+                f"{self.name} failed",
+                where=f"rank {self.rank}",
+                why=f"{type(exc).__name__}: {exc}".strip().splitlines()[0],
+                remedy="look for the first rank's own last words; or let the core carry the gradients:"
+                " `fairlead run --comm native`",
+                check="comm-carrier",
+            ) from exc
+
+
+class CarriedComm(Comm):
+    """:class:`Comm` by a carrier; aggregations go on in the background where the carrier can."""
+
+    def __init__(self, backend: Carried):
+        """Collective."""
+        super().__init__(backend)
+        self._carried = backend
+        # Nothing orders what goes on behind against the calls in front: it has messages of its own.
+        self._behind = Comm(backend.another()) if backend.carrier.background else None
+        self._helper: ThreadPoolExecutor | None = None
+        self._started: list[Future[list[Array]]] = []
+
+    @property
+    def timings(self) -> Timings:
+        return self._spent + self._behind.timings if self._behind else self._spent
+
+    def start(
+        self,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None = None,
+        compression: str | None = None,
+        names: Sequence[str] = (),
+        any_values: bool = False,
+    ) -> Pending:
+        if self._behind is None:
+            return super().start(arrays, out, compression, names, any_values)
+        if self._helper is None:
+            self._helper = ThreadPoolExecutor(1, "fairlead-comm")
+        done = self._helper.submit(
+            self._behind.aggregate, list(arrays), out, compression, names, any_values
+        )
+        # What nobody waits for is waited for at the end, so that its error is seen.
+        self._started = [one for one in self._started if not one.done() or one.exception()]
+        self._started.append(done)
+
+        def wait() -> list[Array]:
+            if done in self._started:
+                self._started.remove(done)
+            return done.result()
+
+        return Pending(wait, done.done)
+
+    def _another(self) -> Comm:
+        return CarriedComm(self._carried.another())
+
+    def close(self) -> None:
+        for one in self._started:
+            one.result()
+        if self._helper is not None:
+            self._helper.shutdown()
+        super().close()
+
+
+def parts(buffer: Array, most: int = MOST_ELEMENTS) -> Iterator[Array]:
+    """``buffer`` (1-D) in views of at most ``most`` real numbers each; complex ones are two.
+
+    >>> import numpy as np
+    >>> [part.size for part in parts(np.zeros(5, np.complex64), 4)]
+    [4, 4, 2]
+    """
+    whole = buffer.view(buffer.real.dtype)
+    for start in range(0, whole.size, most):
+        yield whole[start : start + most]

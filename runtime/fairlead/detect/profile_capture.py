@@ -1,0 +1,163 @@
+"""A machine as its profile alone tells of it, for those who are neither on it nor have its capture.
+
+What a plan needs and a profile says becomes a :class:`~fairlead.detect.capture.Capture`, made up of names: the
+MPI's family and edition, what stands behind it, the engine, the launcher. What a profile does not say is
+assumed in the plan's favour, and told: the answer is then a conditional one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead import __version__
+from fairlead.base.errors import Finding, Severity
+from fairlead.detect.capture import Capture
+from fairlead.detect.model import SiteFacts
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
+from fairlead.elf.mpi_standard import edition_of
+from fairlead.engines.model import Engine
+from fairlead.launchers.model import Launcher
+from fairlead.mpi.host import HostMpi
+from fairlead.site.model import Site, Status
+from fairlead.swap.site_rules import known_by
+
+_FAMILIES = {
+    "mpich": (AbiFamily.MPICH, "libmpi.so.12"),
+    "openmpi": (AbiFamily.OPENMPI, "libmpi.so.40"),
+    "mpi5": (AbiFamily.MPI5, "libmpi_abi.so.1"),
+}
+# Processor families as archspec names them, and as ELF files are described.
+_MACHINES = {"x86_64": "x64", "aarch64": "AArch64", "ppc64le": "64-bit PowerPC"}
+_SETUID_OR_SHARED = frozenset({"shifter", "podman-hpc", "sarus", "ce"})
+_BINDS_NO_FILES = frozenset({"shifter"})
+
+
+def tells_enough(site: Site) -> bool:
+    """Whether a profile says whose MPI a site has, without which nothing can be said."""
+    return site.mpi.family in _FAMILIES
+
+
+def machine(site: Site, facts: ImageFacts) -> Capture:
+    """The site as its profile tells of it.
+
+    Args:
+        facts: of the image; of the functions that it calls, the MPI has those of its edition.
+    """
+    kind = site.engine.kinds[0]
+    options = site.engine.options.get(kind, ())
+    apart = any(word in ("--fakeroot", "--userns") for word in options)
+    engine = Engine(
+        kind=kind,
+        path=kind,
+        userns_per_rank=apart and kind not in _SETUID_OR_SHARED,
+        options=(),
+        reasons=(),
+        binds_files=kind not in _BINDS_NO_FILES,
+    )
+    return Capture(
+        node=site.name,
+        taken="",
+        fairlead=__version__,
+        site=site,
+        reason="named by --site; nothing but its profile is known here",
+        engine=engine,
+        mpis=(_mpi(site, facts),),
+        facts=SiteFacts(site.name, 0),
+    )
+
+
+def _mpi(site: Site, facts: ImageFacts) -> HostMpi:
+    family, soname = _FAMILIES[site.mpi.family]
+    folder = site.mpi.search[0] if site.mpi.search else f"(the MPI of {site.name})"
+    arch = _machine(site) or facts.arch
+    called = {name for elf in facts.consumers for name in elf.mpi_imports}
+    level = site.mpi.level or "5.0"
+    exports = tuple(sorted(name for name in called if edition_of(name) <= level))
+    needs = {"GLIBC": site.mpi.glibc} if site.mpi.glibc else {}
+
+    def file(name: str) -> Elf:
+        return Elf(f"{folder}/{name}", arch, soname=name, needs=needs)
+
+    library = Elf(
+        f"{folder}/{soname}",
+        arch,
+        soname=soname,
+        needed=site.dependencies.expected,
+        needs=needs,
+        mpi_exports=(*exports, "MPI_Init", "MPI_Comm_rank"),
+    )
+    vendor = site.mpi.vendor or "MPI"
+    kind = site.launcher.kinds[0]
+    return HostMpi(
+        library=MpiLibrary(library, family, vendor, "", site.mpi.level or "unknown", (soname,)),
+        prefix=folder,
+        closure=tuple(file(name) for name in site.dependencies.expected),
+        companions=(),
+        plugins=(),
+        data=(),
+        missing=(),
+        launcher=Launcher(kind, family, kind, kind),
+        found_by=f"the profile {site.name} says so",
+    )
+
+
+def _machine(site: Site) -> str:
+    if not site.node.processor:
+        return ""
+    import archspec.cpu
+
+    known = archspec.cpu.TARGETS.get(site.node.processor[0])
+    return _MACHINES.get(str(known.family), "") if known else ""
+
+
+def assumptions(site: Site) -> Iterator[Finding]:
+    """What the answer stands on."""
+    relied = ("mpi.family", "mpi.level", "mpi.glibc", "engine.kinds", "launcher.kinds")
+    said = [
+        f"{key}: {_value(site, key)} ({known_by(site, key)})" for key in relied if _value(site, key)
+    ]
+    unknown = [key for key in relied if not _value(site, key)]
+    why = "\n".join(said)
+    if unknown:
+        why += f"\nnot said, and assumed to fit: {', '.join(unknown)}"
+    yield Finding(
+        Severity.WARNING,
+        f"the answer is what the profile {site.name} says, not what is there",
+        site.name,
+        why,
+        "on that machine: fairlead site capture -o THERE.json; then fairlead preflight IMAGE --site THERE.json",
+        "profile-only",
+    )
+
+
+def _value(site: Site, key: str) -> str:
+    section, _, name = key.partition(".")
+    value = getattr(getattr(site, section), name)
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def policy(site: Site, mpi: str) -> Iterator[Finding]:
+    """What the site itself exchanges in a container, when that is not its MPI."""
+    if mpi == "container" or site.mpi.replaces == "mpi":
+        return
+    known = site.status("mpi.replaces")
+    if site.mpi.replaces == "none":
+        yield Finding(
+            Severity.WARNING if known is Status.GUESS else Severity.ERROR,
+            f"{site.name} offers no MPI for a container's to be exchanged for",
+            site.name,
+            f"mpi.replaces is `none` ({known_by(site, 'mpi.replaces')}): images there run their own MPI",
+            "--mpi container, with an image whose own MPI knows the fabric; or --mpi PREFIX for an MPI "
+            "that you have there",
+            "site-mpi",
+        )
+        return
+    yield Finding(
+        Severity.WARNING,
+        f"{site.name} exchanges libfabric in containers, not the MPI",
+        site.name,
+        f"mpi.replaces is `libfabric` ({known_by(site, 'mpi.replaces')}); to exchange the whole MPI is "
+        "not what its documents describe",
+        "watch the proof's transport; or --mpi container with the site's own hook for libfabric",
+        "site-mpi",
+    )

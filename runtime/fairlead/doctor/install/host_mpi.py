@@ -1,0 +1,110 @@
+"""A host MPI from a wheel, for machines that have none: whole, movable, in a prefix of its own.
+
+``host_mpi_wheels.toml`` beside this file pins which. ``fairlead.mpi.host`` finds what is installed
+here. One prefix each, because MPICH and Intel MPI both own ``lib/libmpi.so.12``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_folder, data_dir, locked
+from fairlead.base.process import run_checked
+from fairlead.base.progress import Progress, Silent
+from fairlead.base.suggest import suggest
+from fairlead.base.toml import Strict, load
+
+RETRY = "fairlead doctor --fix host-mpi"
+
+
+class Wheel(Strict):
+    """One pinned wheel; a hash for each processor family it exists for."""
+
+    name: str
+    version: str
+    sha256: tuple[str, ...]
+
+    @property
+    def pin(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+class Wheels(Strict):
+    """``host_mpi_wheels.toml``."""
+
+    default: str
+    wheel: tuple[Wheel, ...]
+
+
+def known_wheels() -> Wheels:
+    """The MPIs that can be installed, and the one that is when nothing else is asked for."""
+    return load(Path(__file__).with_name("host_mpi_wheels.toml"), Wheels, RETRY)
+
+
+def install_wheel_mpi(
+    name: str,
+    version: str,
+    progress: Progress | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Path:
+    """Installs a pinned MPI below ``data_dir()/mpi``, or finds it there, and returns its prefix.
+
+    Raises:
+        FairleadError: exit code 2 when it is not one of :func:`known_wheels`; else pip's words.
+    """
+    pin = f"{name}=={version}"
+    known = {wheel.pin: wheel for wheel in known_wheels().wheel}
+    if pin not in known:
+        raise fail(
+            f"no pinned wheel of `{pin}`",
+            where="--host-mpi",
+            why=suggest(pin, known),
+            remedy="fairlead doctor --fix --host-mpi " + known_wheels().default,
+            check="host-mpi",
+            code=ExitCode.USAGE,
+        )
+    prefix = data_dir(environ) / "mpi" / f"{name}-{version}"
+    with (
+        (progress or Silent()).stage(f"host MPI {name} {version}") as stage,
+        locked(prefix.parent / ".lock", lambda: stage.note("waiting for another installation")),
+    ):
+        if not prefix.is_dir():
+            with atomic_folder(prefix) as tree:
+                _pip_install(known[pin], tree, environ)
+        stage.result(str(prefix))
+    return prefix
+
+
+def _pip_install(wheel: Wheel, tree: Path, environ: Mapping[str, str]) -> None:
+    pins = tree.with_name("requirements.txt")
+    hashes = " ".join(f"--hash=sha256:{digest}" for digest in wheel.sha256)
+    pins.write_text(f"{wheel.pin} {hashes}\n")
+    run_checked(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--ignore-installed",
+            "--no-compile",
+            "--no-warn-script-location",
+            "--only-binary",
+            ":all:",
+            "--require-hashes",
+            "--prefix",
+            tree,
+            "-r",
+            pins,
+        ],
+        f"cannot install the host MPI {wheel.pin}",
+        f"check the network and pip's index, then `{RETRY}`",
+        environ={**environ, "PIP_USER": "0"},  # a user's own default, which excludes --prefix
+    )

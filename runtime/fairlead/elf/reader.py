@@ -1,0 +1,202 @@
+"""ELF facts: what a file needs, offers and where it looks for it. No code of the file is run.
+
+pyelftools reads headers and sections; the symbol table is unpacked here, because a TensorFlow
+image holds libraries with 10^5 symbols and only those about MPI are wanted. Source: System V
+gABI chapter 5 and the LSB's symbol versioning. ``scan.py`` calls this for every file of a tree.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fairlead.elf.facts import Elf
+
+if TYPE_CHECKING:
+    from elftools.elf.elffile import ELFFile
+
+_MPI_SYMBOL = re.compile(r"P?MPI_[A-Z]\w*|p?mpi_\w+?_{1,2}")
+_VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
+_PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
+# Data objects that some MPIs export and others never do; see identify.py.
+MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
+
+
+class NotElf(ValueError):
+    """The file is no ELF file, or a damaged one."""
+
+
+class Symbol(NamedTuple):
+    """One entry of ``.dynsym``."""
+
+    name: str
+    defined: bool
+    weak: bool
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """``"2.34"`` as ``(2, 34)``, so that versions compare as numbers.
+
+    >>> version_key("2.4") < version_key("2.34")
+    True
+    """
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def newest(versions: Iterator[str] | list[str]) -> str:
+    """The highest of some versions; empty when there are none."""
+    return max(versions, key=version_key, default="")
+
+
+def read(path: Path, shown_as: str = "") -> Elf:
+    """The facts of the file at ``path``, called ``shown_as`` in them (its path in an image).
+
+    Raises:
+        NotElf: it is no ELF file, is truncated, or contradicts itself.
+        OSError: it cannot be read.
+    """
+    status = path.stat()
+    facts = _read(str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return replace(facts, path=shown_as) if shown_as else facts
+
+
+@lru_cache(maxsize=1024)  # glibc is behind every library, and is asked for as often
+def _read(name: str, *identity: int) -> Elf:
+    from elftools.elf.elffile import ELFFile  # 20 ms, and facts are mostly cached
+
+    path = Path(name)
+    with path.open("rb") as stream:
+        if stream.read(4) != b"\x7fELF":
+            raise NotElf(f"{path} is not an ELF file")
+        stream.seek(0)
+        try:
+            elf = ELFFile(stream)
+            return _facts(elf, name)
+        except Exception as exc:
+            # pyelftools trusts what it reads: damage shows as an error of any kind, among them
+            # a seek to an impossible place. Only a failing disk is something else.
+            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
+                raise
+            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+
+
+def _facts(elf: ELFFile, name: str) -> Elf:
+    needed: list[str] = []
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    soname = ""
+    dynamic: Any = elf.get_section_by_name(".dynamic") or _dynamic_segment(elf)
+    for tag in dynamic.iter_tags() if dynamic else ():
+        kind = tag.entry.d_tag
+        if kind == "DT_NEEDED":
+            needed.append(tag.needed)
+        elif kind == "DT_SONAME":
+            soname = tag.soname
+        elif kind == "DT_RPATH":
+            rpath = tuple(filter(None, tag.rpath.split(":")))
+        elif kind == "DT_RUNPATH":
+            runpath = tuple(filter(None, tag.runpath.split(":")))
+    imports: set[str] = set()
+    exports: set[str] = set()
+    for symbol in _symbols(elf, b"MPI_") if dynamic else ():
+        if _MPI_SYMBOL.fullmatch(symbol.name) or symbol.name in MARKERS:
+            if symbol.defined:
+                exports.add(symbol.name)
+            elif not symbol.weak:
+                imports.add(symbol.name)
+    if not dynamic:
+        exports.update(_static_mpi(elf))
+    return Elf(
+        path=name,
+        machine=elf.get_machine_arch(),
+        soname=soname,
+        needed=tuple(needed),
+        rpath=rpath,
+        runpath=runpath,
+        needs=_highest(_needed_versions(elf)),
+        offers=_highest(_defined_versions(elf)),
+        mpi_imports=tuple(sorted(imports)),
+        mpi_exports=tuple(sorted(exports)),
+        interpreter=_interpreter(elf),
+        build_id=_build_id(elf),
+    )
+
+
+def _dynamic_segment(elf: ELFFile) -> Any:
+    return next((s for s in elf.iter_segments() if s.header.p_type == "PT_DYNAMIC"), None)
+
+
+def _symbols(elf: ELFFile, only_if: bytes) -> Iterator[Symbol]:
+    """Symbols of ``.dynsym``; nothing when ``only_if`` is not among its strings."""
+    table = elf.get_section_by_name(".dynsym")
+    if table is None:
+        return
+    strings: bytes = elf.get_section(table["sh_link"]).data()
+    if only_if not in strings:
+        return
+    order = "<" if elf.little_endian else ">"
+    # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
+    layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
+    data: bytes = table.data()
+    for entry in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
+        info, index = (entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5])
+        end = strings.find(b"\0", entry[0])
+        name = strings[entry[0] : end].decode("ascii", "replace")
+        if name:
+            yield Symbol(name, defined=index != 0, weak=info >> 4 == 2)
+
+
+def _static_mpi(elf: ELFFile) -> set[str]:
+    """``MPI_*`` functions inside a program without a dynamic section (a static link)."""
+    table: Any = elf.get_section_by_name(".symtab")
+    if table is None or b"MPI_Init" not in elf.get_section(table["sh_link"]).data():
+        return set()
+    names = {s.name for s in table.iter_symbols() if s.entry.st_shndx != "SHN_UNDEF"}
+    return {name for name in names if _MPI_SYMBOL.fullmatch(name)}
+
+
+def _needed_versions(elf: ELFFile) -> Iterator[str]:
+    section: Any = elf.get_section_by_name(".gnu.version_r")
+    for _, versions in section.iter_versions() if section else ():
+        for version in versions:
+            yield version.name
+
+
+def _defined_versions(elf: ELFFile) -> Iterator[str]:
+    section: Any = elf.get_section_by_name(".gnu.version_d")
+    for _, names in section.iter_versions() if section else ():
+        for entry in names:
+            yield entry.name
+
+
+def _highest(names: Iterator[str]) -> dict[str, str]:
+    best: dict[str, str] = {}
+    for name in names:
+        match = _VERSION.match(name)
+        if match and match[1] in _PREFIXES:
+            prefix, version = match[1], match[2]
+            if version_key(version) > version_key(best.get(prefix, "")):
+                best[prefix] = version
+    return dict(sorted(best.items()))
+
+
+def _interpreter(elf: ELFFile) -> str:
+    segment: Any
+    for segment in elf.iter_segments():
+        if segment.header.p_type == "PT_INTERP":
+            return str(segment.get_interp_name())
+    return ""
+
+
+def _build_id(elf: ELFFile) -> str:
+    section: Any = elf.get_section_by_name(".note.gnu.build-id")
+    for note in section.iter_notes() if section else ():
+        if note["n_type"] == "NT_GNU_BUILD_ID":
+            return str(note["n_desc"])
+    return ""

@@ -1,0 +1,110 @@
+"""CSCS' Container Engine: a part of ``srun``, which is told an environment by the file that describes it.
+
+The file is an EDF: image, mounts, variables. It is written below the cache, which must be on a file system
+that the nodes see. The shell that keeps a rank's exit code is then in the container too.
+Source: eth-cscs/cscs-docs, docs/software/container-engine/edf.md and run.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fairlead.base.errors import FairleadError
+from fairlead.base.paths import cache_dir
+from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.unfit import unfit_bind, unfit_image
+
+
+class ContainerEngine:
+    """CSCS' Container Engine."""
+
+    kind = "ce"
+
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """It is there where ``srun`` is and the site says so; only srun's own help could tell."""
+        path = shutil.which("srun", path=environ.get("PATH", os.defpath))
+        if path is None:
+            return None
+        return Engine(
+            "ce", path, False, (), (), takes=Takes.SQUASHFS, folder=str(cache_dir(environ) / "edf")
+        )
+
+    def words(self, engine: Engine, call: Call) -> Words:
+        """``srun --environment=FILE``.
+
+        Raises:
+            FairleadError: exit code 121; the image is no squashfs, or the format cannot hold something.
+        """
+        if not call.image.endswith((".squashfs", ".sqsh")):
+            raise unfit_image(
+                "The Container Engine",
+                call.image,
+                "it opens a squashfs by its path",
+                "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
+            )
+        env = {**call.image_env, **call.env, **call.literal}
+        text = edf(call.image, call.binds, env, workdir=call.workdir)
+        name = f"fairlead-{hashlib.sha256(text.encode()).hexdigest()[:16]}.toml"
+        file = str(Path(engine.folder, name))
+        launcher = (f"--environment={file}", *engine.options, *call.extra)
+        return Words(call.command, {}, launcher, {file: text})
+
+
+DRIVER = ContainerEngine()
+
+
+def edf(
+    image: str,
+    mounts: Iterable[tuple[str, str, bool]],
+    env: Mapping[str, str],
+    *,
+    workdir: str = "",
+    cxi: bool = False,
+) -> str:
+    """An environment definition file.
+
+    Args:
+        image: empty for an environment to build others on.
+        mounts: ``(source, target, read only)``.
+        cxi: the site's hook exchanges libfabric; the host's comes with its MPI otherwise.
+    Raises:
+        FairleadError: exit code 121; a path has a colon, or a variable is empty.
+    """
+    lines = [f"image = {_text(image)}"] if image else []
+    lines += [f"workdir = {_text(workdir)}"] if workdir else []
+    listed = [f"    {_text(_mount(*mount))}," for mount in mounts]
+    if listed:
+        lines += ["mounts = [", *listed, "]"]
+    if env:
+        lines += ["", "[env]"]
+    for name, value in sorted(env.items()):
+        if not value or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise _unset(name)
+        lines.append(f"{name} = {_text(value)}")
+    lines += ["", "[annotations]", f'com.hooks.cxi.enabled = "{str(cxi).lower()}"']
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _unset(name: str) -> FairleadError:
+    return unfit_bind("The Container Engine", name, "an empty value takes the variable away")
+
+
+def _mount(source: str, target: str, read_only: bool) -> str:
+    for path in (source, target):
+        if ":" in path:
+            raise unfit_bind(
+                "The Container Engine", path, "a `:` separates source, target and flags of a mount"
+            )
+    return f"{source}:{target}" + (":ro" if read_only else "")
+
+
+def _text(value: str) -> str:
+    """A TOML string in which nothing is expanded: ``$`` is written ``$$``."""
+    # JSON's escapes are TOML's, but for the one of DEL.
+    return json.dumps(value.replace("$", "$$"), ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -1,0 +1,71 @@
+"""Charliecloud: ``ch-run``, which needs no privilege and parts nothing but files.
+
+It becomes the command that it starts, so descriptors, signals and exit codes are the command's own.
+Whatever it binds must have a place in the image already: ``unpacked.py`` makes them.
+
+Source: ch-run(1) of Charliecloud 0.31, and the program itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+
+from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.rank_shell import BASH, PLACES, variables
+
+# It would bind TMPDIR as /tmp, and will not start without USER.
+_RANK = (
+    r"""
+p=$1 root=$2 w=$3
+shift 3
+[ "$USER" ] || USER=$(id -un 2>/dev/null) || USER=$EUID
+export USER
+"""
+    + PLACES.strip()
+    + r"""
+o=(--env-no-expand)
+for f in "${places[@]}"; do
+  [ "$f" != /tmp ] && [ -d "$root$f" ] && o+=(--bind "$f:$f")
+done
+[ "$TMPDIR" ] && o+=(--set-env="TMPDIR='$TMPDIR'")
+unset TMPDIR
+[ "$w" ] || { [ -d "$root$PWD" ] && w=$PWD; } || case $PWD in /tmp/*) w=$PWD ;; esac
+exec "$p" "${o[@]}" --cd "${w:-/}" "$@"
+"""
+)
+_REASONS = (
+    ("--bind HOME, the working folder, /var/tmp", "seen under their own names, as Apptainer does"),
+    ("--set-env", "what the image sets, and the plan; the launcher's variables come by themselves"),
+    (
+        "IMAGE as a folder",
+        "the image, laid out once, read-only: every place that is bound over must be there before",
+    ),
+)
+
+
+class Charliecloud:
+    """Charliecloud."""
+
+    kind = "charliecloud"
+
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """``ch-run``, for this user."""
+        path = shutil.which("ch-run", path=environ.get("PATH", os.defpath))
+        if not path:
+            return None
+        return Engine(self.kind, path, True, (), _REASONS, takes=Takes.FOLDER, makes_places=False)
+
+    def words(self, engine: Engine, call: Call) -> Words:
+        """A shell of the rank's own that becomes ``ch-run``, which becomes the command."""
+        words = list(engine.options)
+        for source, target, _ in call.binds:  # it knows no read-only binds
+            words += ["--bind", f"{source}:{target}"]
+        # It takes one pair of quotes off a value that has one around it.
+        words += [f"--set-env={name}='{value}'" for name, value in variables(call).items()]
+        rank = (*BASH, _RANK.strip(), "fairlead-ch-run", engine.path, call.image, call.workdir)
+        return Words((*rank, *words, *call.extra, call.image, "--", *call.command), {})
+
+
+DRIVER = Charliecloud()

@@ -1,0 +1,73 @@
+"""enroot: a squashfs or a folder, without root; pyxis is its face in Slurm.
+
+It hands on nothing of the caller's environment that it is not told to, so a shell around it names the
+variables that the launcher has set. What the image sets of itself goes by ``--env`` too: enroot reads
+/etc/environment of an image, and an image that enroot has not made has none.
+Source: NVIDIA/enroot, doc/cmd/start.md, doc/image-format.md, conf/hooks/extra/50-slurm-pmi.sh.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from fairlead.engines.find import named_or_on_path
+from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.unfit import unfit_bind, unfit_image
+
+# $0 is enroot; the launcher's variables come before its other words.
+_START = (
+    "for v in $(env | sed -n 's/^\\(\\(PMI\\|PMIX\\|PALS\\|SLURM\\|OMPI\\|MPI\\|HYDI\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); "
+    'do set -- --env "$v" "$@"; done; exec "$0" start "$@"'
+)
+
+
+class Enroot:
+    """NVIDIA's enroot."""
+
+    kind = "enroot"
+
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """enroot, where it is on PATH."""
+        path = named_or_on_path("FAIRLEAD_ENROOT", "enroot", environ)
+        if path is None:
+            return None
+        return Engine("enroot", str(path), True, (), (), takes=Takes.SQUASHFS)
+
+    def words(self, engine: Engine, call: Call) -> Words:
+        """``enroot start``.
+
+        Raises:
+            FairleadError: exit code 121; the image is no squashfs, or a path has a letter that ends a field.
+        """
+        if not call.image.endswith((".squashfs", ".sqsh")):
+            raise unfit_image(
+                "enroot",
+                call.image,
+                "it opens a squashfs by its path, and folders by names in a store of its own",
+                "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
+            )
+        words = []
+        for source, target, read_only in call.binds:
+            for path in (source, target):
+                if re.search(r"[\s:$]", path):
+                    raise unfit_bind(
+                        "enroot", path, "blanks, `:` and `$` mean something in --mount"
+                    )
+            flags = "x-create=auto,rbind" + (",ro" if read_only else "")
+            words += ["--mount", f"{source}:{target}:none:{flags}"]
+        for name, value in {**call.image_env, **call.env, **call.literal}.items():
+            if "\n" in value:
+                raise unfit_bind(
+                    "enroot", name, "its value has a line break, which ends a variable"
+                )
+            words += ["--env", f"{name}={value}"]
+        command = call.command
+        if call.workdir:
+            command = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"', call.workdir, *command)
+        inner = (*engine.options, *words, *call.extra, call.image, *command)
+        return Words(("/bin/sh", "-c", _START, engine.path, *inner), {})
+
+
+DRIVER = Enroot()

@@ -1,0 +1,92 @@
+"""Shifter: setuid, images in a store of its own, folders only.
+
+It takes LD_* out of the caller's environment, so those go by ``--env``. What the site's modules set
+comes after that and would win, hence none of them; a user's ``--engine-arg=--module=gpu`` brings one
+back. What is shown to a container must be visible in it under the same path: /tmp is, a home is where
+the site says so (siteFs).
+Source: NERSC/shifter, src/shifter.c, src/VolumeMap.c; each word was tried.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlead.engines.find import named_or_on_path
+from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.unfit import unfit_bind, unfit_image
+
+VARIABLE = "FAIRLEAD_SHIFTER"
+_NO_MODULE = "--module=none"
+# Vendors' folders, which a user may not show; the site's own configuration does (siteFs).
+_BY_THE_SITE = ("/var/opt/", "/etc/opt/", "/dev/", "/sys/")
+
+
+class Shifter:
+    """NERSC's Shifter."""
+
+    kind = "shifter"
+
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """Shifter, where it is on PATH or named.
+
+        Raises:
+            FairleadError: exit code 2; the variable names something that cannot be executed.
+        """
+        path = named_or_on_path(VARIABLE, "shifter", environ)
+        if path is None:
+            return None
+        why = "a module of the site would put its own MPI before the one that is staged"
+        return Engine(
+            "shifter", str(path), False, (_NO_MODULE,), ((_NO_MODULE, why),),
+            binds_files=False, takes=Takes.NAME,
+        )  # fmt: skip
+
+    def words(self, engine: Engine, call: Call) -> Words:
+        """``shifter --image=id:ID``.
+
+        Raises:
+            FairleadError: exit code 121; the image is none of Shifter's, or a path has a letter that
+                separates paths.
+        """
+        given = [w for w in (*engine.options, *call.extra) if re.match(r"(--module|-m)", w)]
+        # Of several, Shifter takes one: a module that the user or the profile names, or none.
+        options = [o for o in engine.options if not (o == _NO_MODULE and len(given) > 1)]
+        words = [engine.path, f"--image=id:{image_id(call.image)}", *options]
+        for source, target, read_only in call.binds:
+            if source == target and target.startswith(_BY_THE_SITE):
+                continue
+            for path in (source, target):
+                if re.search(r"[\s:;,]", path):
+                    raise unfit_bind(
+                        "Shifter", path, "blanks, `:`, `;` and `,` end a path in --volume"
+                    )
+            words.append(f"--volume={source}:{target}" + (":ro" if read_only else ""))
+        for name, value in {**call.env, **call.literal}.items():
+            words.append(f"--env={name}={value}")
+        if call.workdir:
+            words.append(f"--workdir={call.workdir}")
+        return Words((*words, *call.extra, *call.command), {})
+
+
+DRIVER = Shifter()
+
+
+def image_id(image: str) -> str:
+    """The id of ``FOLDER/ID.squashfs``, as Shifter keeps it.
+
+    Raises:
+        FairleadError: exit code 121; it is another kind of image.
+    """
+    path = Path(image)
+    if path.suffix == ".squashfs":
+        return path.stem
+    raise unfit_image(
+        "Shifter",
+        image,
+        "it opens what is in its own store: ID.squashfs with ID.meta beside it, in the folder that "
+        "imagePath of its udiRoot.conf names",
+        "fairlead build RECIPE --format shifter -o IMAGEPATH, then IMAGEPATH/RECIPE as IMAGE",
+    )

@@ -1,0 +1,108 @@
+"""podman-hpc: a module (``--fairlead-mpich``) for its ``modules.d``, and the script that stages the MPI.
+
+Each argument is a single word: podman-hpc hands the list on as it is, so ``-e NAME`` in one item would be
+one argument with a blank in it.
+Source: NERSC/podman-hpc, podman_hpc/siteconfig.py (read_site_modules, get_cmd_extensions),
+podman_hpc/hook_tool.py (resolve_src_and_dest), etc/modules.d/mpich.yaml.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from fairlead import __version__
+from fairlead.engines.podman_hpc import LAUNCHERS
+from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.staged import library, script, staged
+
+# What podman-hpc reads of a module; it ignores anything else.
+KEYS = frozenset(
+    ("name", "help", "cli_arg", "env", "conflicts", "depends_on", "shared_run", "additional_args")
+) | {"annotation", "copy", "bind"}
+# Modules that bring an MPI of their own, by their names at NERSC.
+_OTHERS = ("mpich", "cuda-mpi", "openmpi-pmi2", "openmpi-pmix")
+
+
+def files(facts: Facts) -> tuple[ExportFile, ...]:
+    """The module and the staging script."""
+    made = staged(facts, "podman-hpc", gpu=True)
+    family = facts.host.library.family.value if facts.host else "mpi"
+    name = facts.name or f"fairlead-{family}"
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise unfit(
+            f"the name `{name}`",
+            name,
+            "it becomes an option: small letters, digits and `-`",
+            "podman-hpc",
+        )
+    binds = [(made.folder, made.place), *made.over, *((p, p) for p in facts.here.binds)]
+    binds += [(device, device) for device in facts.here.devices]
+    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
+    path = ":".join([*made.search, *filter(None, own.split(":"))])
+    variables = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
+    module: dict[str, object] = {
+        "name": name,
+        "cli_arg": name,
+        "help": f"{made.plan.planned_title} of the host in place of the image's",
+        "env": f"ENABLE_{name.upper().replace('-', '_')}",
+        "conflicts": list(_OTHERS),
+        # One container a node, which the ranks enter: only Slurm tells a rank what that needs.
+        "shared_run": facts.site.scheduler.kind == "slurm",
+        "additional_args": [
+            *(f"--env={pattern}" for pattern in LAUNCHERS),
+            *(f"--env={n}={v}" for n, v in sorted(variables.items())),
+            "--ipc=host",
+            "--network=host",
+            "--pid=host",
+        ],
+        "bind": [_rule(source, target) for source, target in binds],
+    }
+    head = (
+        f"# fairlead {__version__}: {made.plan.planned_title} of {facts.node}. First run stage.sh.\n"
+        f"# Use: podman-hpc run --{name} IMAGE COMMAND\n"
+    )
+    goes = "/etc/podman_hpc/modules.d, or the modules_dir of podman_hpc.yaml"
+    staging = script(facts, made, f"podman-hpc's --{name}")
+    for_gpus: tuple[ExportFile, ...] = ()
+    if made.gpu:
+        more: dict[str, object] = {
+            "name": f"{name}-gpu",
+            "cli_arg": f"{name}-gpu",
+            "help": f"Messages from GPU to GPU, with --{name} and the site's option for GPUs",
+            "env": f"{module['env']}_GPU",
+            "conflicts": list(_OTHERS),
+            "depends_on": [name],
+            "additional_args": [f"--env={n}={v}" for n, v in sorted(made.gpu.items())],
+        }
+        for_gpus = (ExportFile(f"modules.d/{name}-gpu.yaml", head + yaml(more), goes),)
+    return (
+        ExportFile(f"modules.d/{name}.yaml", head + yaml(module), goes),
+        *for_gpus,
+        ExportFile(
+            "stage.sh", staging, "run it where the ranks run, as whoever may write there", 0o755
+        ),
+    )
+
+
+def _rule(source: str, target: str) -> str:
+    for path in (source, target):
+        if re.search(r"[:*?\[$~]", path):
+            raise unfit(
+                path, path, "`:` separates, `*`, `?`, `[`, `$` and `~` expand", "a bind rule"
+            )
+    return f"{source}:{target}"
+
+
+def yaml(document: Mapping[str, object]) -> str:
+    """A flat YAML document; its words are quoted as JSON's, which are YAML's too."""
+    lines = []
+    for key, value in document.items():
+        assert key in KEYS
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            lines.append(f"{key}:" if value else f"{key}: []")
+            lines += [f"  - {json.dumps(item, ensure_ascii=False)}" for item in value]
+        else:
+            lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
+    return "\n".join(lines) + "\n"

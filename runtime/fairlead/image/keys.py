@@ -1,0 +1,444 @@
+"""Keys that sign images, and the keys of others that one trusts: ed25519, in OpenSSH's formats.
+
+A private key is an OpenSSH file, encrypted with a passphrase, so ``ssh-keygen -p`` changes that. A
+public key is one line, ``ssh-ed25519 BASE64``. Trusted keys are files in two folders, a file a key,
+called after its identifier: the first 32 digits of the sha256 of its 32 bytes.
+
+The cryptography is the library ``cryptography``'s, the only module that imports it is this one.
+Read next: ``signature.py``, which says what is signed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write, config_dir
+
+SYSTEM_KEYS = Path("/etc/fairlead/keys")
+SUFFIX = ".pub"
+_KIND = b"ssh-ed25519"
+_PRIVATE = ("-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----")
+_MAGIC = b"openssh-key-v1\0"
+_MOST_BYTES = 16 << 10
+_CIPHER = rb"aes(128|192|256)-(ctr|cbc|gcm@openssh\.com)"
+# Rounds of bcrypt: what one guess at the passphrase costs, and what a damaged file may ask for.
+_ROUNDS, _MOST_ROUNDS = 32, 1024
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A public key. ``raw`` is its 32 bytes, ``path`` the file it was read from."""
+
+    raw: bytes
+    path: str = ""
+
+    @property
+    def id(self) -> str:
+        return hashlib.sha256(self.raw).hexdigest()[:32]
+
+    @property
+    def line(self) -> str:
+        """The key as OpenSSH writes it."""
+        return f"{_KIND.decode()} {base64.b64encode(_packed(_KIND, self.raw)).decode()}\n"
+
+    def verifies(self, signature: bytes, message: bytes) -> bool:
+        """Whether ``signature`` was made over ``message`` with the private half of this key."""
+        ed25519, _ = _library()
+        try:
+            ed25519.Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
+        except Exception as exc:  # the library's own class cannot be named without importing it
+            if type(exc).__name__ in ("InvalidSignature", "ValueError"):
+                return False
+            raise
+        return True
+
+
+@dataclass(frozen=True)
+class PrivateKey:
+    """A private key that was opened with its passphrase."""
+
+    public: PublicKey
+    secret: Any  # cryptography's Ed25519PrivateKey
+
+    def sign(self, message: bytes) -> bytes:
+        """64 bytes, the same for the same message (RFC 8032)."""
+        return bytes(self.secret.sign(message))
+
+
+def _library() -> tuple[Any, Any]:
+    """The library's ed25519 and its file formats.
+
+    Raises:
+        FairleadError: it is not installed.
+    """
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError as exc:
+        raise _no_library(str(exc)) from None
+    return ed25519, serialization
+
+
+def _no_library(why: str) -> FairleadError:
+    return fail(
+        "signatures need a library that is not installed",
+        where="this Python's packages",
+        why=why,
+        remedy="pip install 'fairlead[sign]' (or: pip install cryptography bcrypt)",
+        check="sign-library",
+    )
+
+
+def default_key(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the user's own private key is."""
+    return config_dir(environ) / "signing.key"
+
+
+def public_file(private: Path) -> Path:
+    """The public half of the key in ``private``, beside it."""
+    return private.with_name(private.name + SUFFIX)
+
+
+def new_key(path: Path, passphrase: bytes) -> PublicKey:
+    """Makes a key: the private half in ``path``, for its owner only, the public half beside it.
+
+    Raises:
+        FairleadError: one is there already, or it cannot be written.
+    """
+    ed25519, formats = _library()
+    check_new(path)
+    secret = ed25519.Ed25519PrivateKey.generate()
+    how = formats.PrivateFormat.OpenSSH.encryption_builder().kdf_rounds(_ROUNDS)
+    try:
+        text = secret.private_bytes(
+            formats.Encoding.PEM, formats.PrivateFormat.OpenSSH, how.build(passphrase)
+        )
+    except Exception as exc:
+        if type(exc).__name__ == "UnsupportedAlgorithm":  # bcrypt is a package of its own
+            raise _no_library(str(exc)) from None
+        raise
+    public = PublicKey(
+        secret.public_key().public_bytes(formats.Encoding.Raw, formats.PublicFormat.Raw),
+        str(public_file(path)),
+    )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = os.umask(0o077)
+        try:
+            with atomic_write(path) as out:
+                out.write(text)
+        finally:
+            os.umask(before)
+        with atomic_write(public_file(path), "w") as out:
+            out.write(public.line)
+    except OSError as exc:
+        for half in (path, public_file(path)):
+            half.unlink(missing_ok=True)
+        raise fail(
+            "the key cannot be written",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="give another file with -o",
+            check="key-unwritable",
+        ) from None
+    return public
+
+
+def check_new(path: Path) -> None:
+    """Raises: FairleadError, exit code 2: there is a key already, which is not replaced."""
+    for file in (path, public_file(path)):
+        if os.path.lexists(file):
+            raise fail(
+                f"there is a key already: {file}",
+                where=str(file),
+                why="a key that is replaced is lost, and nothing can be signed with it again",
+                remedy="give another file with -o, or use that one",
+                check="key-exists",
+                code=ExitCode.USAGE,
+            )
+
+
+def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
+    """The private key in ``path``.
+
+    Args:
+        passphrase: asked for once the file was found sound.
+    Raises:
+        FairleadError: it is missing, damaged, open to others, without a passphrase, or the
+            passphrase is not its own.
+    """
+    raw = _content(path, "fairlead key new")
+    if path.stat().st_mode & 0o077:
+        raise fail(
+            f"others may read the private key {path.name}",
+            where=str(path),
+            why=f"its mode is {stat.S_IMODE(path.stat().st_mode):04o}; a private key is for its owner only",
+            remedy=f"chmod 600 {path}",
+            check="key-exposed",
+        )
+    encrypted, stored = _header(path, raw)
+    if not encrypted:
+        raise fail(
+            f"the private key {path.name} has no passphrase",
+            where=str(path),
+            why="whoever copies the file could sign in your name",
+            remedy=f"ssh-keygen -p -f {path}",
+            check="key-passphrase",
+        )
+    _, formats = _library()
+    try:
+        secret = formats.load_ssh_private_key(raw, passphrase())
+        public = PublicKey(
+            secret.public_key().public_bytes(formats.Encoding.Raw, formats.PublicFormat.Raw),
+            str(path),
+        )
+    except (ValueError, TypeError, binascii.Error) as exc:
+        raise fail(
+            f"the private key {path.name} does not open",
+            where=str(path),
+            why=f"the passphrase is another one, or the file is damaged ({exc})",
+            remedy="type the passphrase again; $FAIRLEAD_KEY_PASSPHRASE is used when it is set",
+            check="key-passphrase",
+        ) from None
+    except Exception as exc:
+        if type(exc).__name__ == "UnsupportedAlgorithm":
+            raise _no_library(str(exc)) from None
+        raise
+    # The format has no checksum over the secret itself: what it gives must fit the public half.
+    if public.raw != stored:
+        raise _damaged(path, "its secret half does not belong to its public half")
+    return PrivateKey(public, secret)
+
+
+def _header(path: Path, raw: bytes) -> tuple[bool, bytes]:
+    """Whether an OpenSSH private key is encrypted, and its public half; the file is held against
+    its one canonical form, since readers of the format pass over stray characters.
+
+    Source: OpenSSH, PROTOCOL.key.
+    """
+    try:
+        first, *body, last, end = raw.decode("ascii").split("\n")
+        data = base64.b64decode("".join(body), validate=True)
+        width = len(body[0])
+        if (first, last, end) != (*_PRIVATE, "") or any(len(line) != width for line in body[:-1]):
+            raise ValueError("it does not begin, end or break its lines as an OpenSSH key does")
+        if not 0 < len(body[-1]) <= width or base64.b64encode(data).decode() != "".join(body):
+            raise ValueError("its text is not as OpenSSH writes it")
+        if not data.startswith(_MAGIC):
+            raise ValueError("it is not of OpenSSH's format")
+        (cipher, kdf, options, count, public), _ = _unpacked(data[len(_MAGIC) :], "sssns")
+        if count != 1:
+            raise ValueError(f"it holds {count} keys")
+        (kind, point), rest = _unpacked(public, "ss")
+        if kind != _KIND or len(point) != 32 or rest:
+            raise ValueError("it is no ed25519 key")
+        if kdf == b"none" and cipher == b"none":
+            return False, point
+        if kdf != b"bcrypt" or not re.fullmatch(_CIPHER, cipher):
+            raise ValueError("it is encrypted in a way that OpenSSH does not use")
+        (_, rounds), _ = _unpacked(options, "sn")
+        if not 0 < rounds <= _MOST_ROUNDS:
+            raise ValueError(f"it asks for {rounds} rounds of bcrypt")
+    except (ValueError, IndexError, struct.error) as exc:
+        raise _damaged(path, str(exc)) from None
+    return True, point
+
+
+def _packed(*parts: bytes) -> bytes:
+    """SSH's strings: each behind its length (RFC 4251, section 5)."""
+    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+
+
+def _unpacked(data: bytes, shape: str) -> tuple[list[Any], bytes]:
+    """The strings (``s``) and numbers (``n``) that ``data`` begins with, and what is left."""
+    found: list[Any] = []
+    for letter in shape:
+        (number,) = struct.unpack_from(">I", data)
+        data = data[4:]
+        if letter == "s":
+            if number > len(data):
+                raise ValueError("it is cut short")
+            found.append(data[:number])
+            data = data[number:]
+        else:
+            found.append(number)
+    return found, data
+
+
+def read_public(path: Path) -> PublicKey:
+    """The public key in ``path``: one line of OpenSSH's; a comment behind the key is allowed.
+
+    Raises:
+        FairleadError: exit code 2; it cannot be read, or is no ed25519 public key.
+    """
+    raw = _content(path, "fairlead key list")
+    try:
+        kind, text, *_ = raw.decode("utf-8").split()
+        data = base64.b64decode(text, validate=True)
+        (inner, point), rest = _unpacked(data, "ss")
+        if kind.encode() != _KIND or inner != _KIND or len(point) != 32 or rest:
+            raise ValueError("it is no ed25519 key")
+        if base64.b64encode(data).decode() != text:
+            raise ValueError("its text is not as OpenSSH writes it")
+    except (ValueError, struct.error) as exc:
+        why = "it begins like a private key" if raw.startswith(b"-----BEGIN") else str(exc)
+        raise fail(
+            f"{path.name} is no public key",
+            where=str(path),
+            why=f"{why}; a public key is a line `ssh-ed25519 BASE64`",
+            remedy=f"give the file beside the private key: {path.name.removesuffix(SUFFIX)}{SUFFIX}",
+            check="key-damaged",
+            code=ExitCode.USAGE,
+        ) from None
+    return PublicKey(point, str(path))
+
+
+def _content(path: Path, remedy: str) -> bytes:
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(2, "there is no such file")
+        with path.open("rb") as stream:
+            raw = stream.read(_MOST_BYTES + 1)
+    except OSError as exc:
+        raise fail(
+            f"cannot read the key {path}",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy=remedy,
+            check="key-unreadable",
+            code=ExitCode.USAGE,
+        ) from None
+    if len(raw) > _MOST_BYTES:
+        raise _damaged(path, f"it has more than {_MOST_BYTES} bytes")
+    return raw
+
+
+def _damaged(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"the key {path.name} is damaged",
+        where=str(path),
+        why=why,
+        remedy="take it from your backup, or make another: `fairlead key new -o FILE`",
+        check="key-damaged",
+    )
+
+
+def key_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where trusted keys are: the user's own, the system's."""
+    return config_dir(environ) / "keys", SYSTEM_KEYS
+
+
+def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
+    """Every trusted key, by identifier.
+
+    Raises:
+        FairleadError: one is damaged, or somebody else could have put it there.
+    """
+    found: dict[str, PublicKey] = {}
+    for folder in reversed(key_folders(environ)):
+        for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+            for part in (folder, path):
+                if why := open_to_others(part):
+                    raise fail(
+                        "a folder of trusted keys is open to others",
+                        where=str(part),
+                        why=f"{why}: whoever may write there decides which images are run",
+                        remedy=f"chmod go-w {part}",
+                        check="key-exposed",
+                    )
+            key = read_public(path)
+            if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
+                raise _damaged(path, f"it holds the key {key.id}, not the one it is called after")
+            found[key.id] = key
+    return found
+
+
+def open_to_others(path: Path) -> str:
+    """Why somebody else could change what ``path`` is; empty when only its owner and root can.
+
+    A sticky folder (``/tmp``) is closed: only the owner of a file there may replace it.
+    """
+    status = path.stat()
+    if status.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {status.st_uid}"
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if status.st_mode & 0o022 and not sticky:
+        return f"its mode is {stat.S_IMODE(status.st_mode):04o}"
+    return ""
+
+
+def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:
+    """Adds ``key`` to the user's trusted ones.
+
+    Raises:
+        FairleadError: the folder cannot be written to.
+    """
+    path = key_folders(environ)[0] / f"{key.id}{SUFFIX}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        before = os.umask(0o022)
+        try:
+            with atomic_write(path, "w") as out:
+                out.write(key.line)
+        finally:
+            os.umask(before)
+    except OSError as exc:
+        raise fail(
+            "the key cannot be written",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="set XDG_CONFIG_HOME to a folder of yours",
+            check="key-unwritable",
+        ) from None
+    return path
+
+
+def find_trusted(beginning: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file of the one trusted key whose identifier begins so.
+
+    Files are not read, so a damaged key can be found, and removed, too.
+
+    Raises:
+        FairleadError: exit code 2; there is none, or there are several.
+    """
+    files = [p for f in key_folders(environ) if f.is_dir() for p in sorted(f.glob(f"*{SUFFIX}"))]
+    found = [p for p in files if beginning and p.name.startswith(beginning)]
+    if len(found) != 1:
+        raise fail(
+            f"{'no' if not found else len(found)} trusted key{'s' if found else ''} `{beginning}`",
+            where="the folders of trusted keys",
+            why=f"of {len(files)} keys there, {len(found)} begin so",
+            remedy="fairlead key list",
+            check="key-unknown",
+            code=ExitCode.USAGE,
+        )
+    return found[0]
+
+
+def distrust(path: Path) -> None:
+    """Removes one file that :func:`find_trusted` found.
+
+    Raises:
+        FairleadError: it cannot be removed.
+    """
+    try:
+        path.unlink()
+    except OSError as exc:
+        raise fail(
+            "the key cannot be removed",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy=f"sudo rm {path}",
+            check="key-unwritable",
+        ) from None

@@ -1,0 +1,163 @@
+"""Looks into the squashfs of an image that has no record of its own, without unpacking it.
+
+:func:`look` starts ``main`` as a process of its own, in a mount namespace (and, for an ordinary
+user, a user namespace) that ends with it: no set-user-id helper is needed, and no mount is left
+behind, however the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import FairleadError, error, fail
+from fairlead.base.serde import from_json, to_json
+from fairlead.elf.facts import ImageFacts
+from fairlead.image.packages import Installed, installed
+from fairlead.image.scan import resolve_in, scan_tree
+from fairlead.image.tree_digest import scan_folder, tree_sha256
+
+# What fairlead's builder leaves in an image.
+RECORD = ".fairlead/image.json"
+MATERIALS = ".fairlead/sbom.cdx.json"
+_LONGEST_START_S = 30
+# When the process that started one of these is killed, the kernel ends it too.
+_TIED = ("setpriv", "--pdeathsig", "KILL")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is in an image.
+
+    Attributes:
+        record: of fairlead's builder; empty when there is none.
+        materials: the text of its bill of materials; likewise.
+        tree_sha256: empty when it was not asked for, since all of the image has to be read.
+    """
+
+    facts: ImageFacts
+    installed: Installed
+    record: dict[str, Any]
+    materials: str
+    tree_sha256: str
+
+
+def look(
+    path: Path, offset: int, environ: Mapping[str, str] = os.environ, *, whole: bool = False
+) -> Seen:
+    """What is in the squashfs that begins at ``offset`` of ``path``.
+
+    Args:
+        whole: read all of it, for the digest of its tree.
+    Raises:
+        FairleadError: squashfuse is missing, or it cannot be mounted.
+    """
+    program = shutil.which("squashfuse_ll", path=environ.get("PATH"))
+    if program is None:
+        raise fail(
+            "squashfuse_ll is not installed",
+            where="PATH",
+            why=f"{path.name} must be looked into, which needs squashfuse_ll",
+            remedy="fairlead doctor --fix packages",
+            check="squashfuse",
+        )
+    # -P: modules come from where this process has them, never from the folder it stands in.
+    python = [sys.executable, "-P", "-m", __name__]
+    namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+    with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:
+        done = subprocess.run(
+            [
+                *("unshare", *namespaces, *_TIED, *python),
+                *(program, str(path), str(offset), folder, "whole" if whole else ""),
+            ],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+    if done.returncode:
+        raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
+    told = json.loads(done.stdout)
+    if "finding" in told:
+        raise FairleadError(error(**told["finding"]))
+    return from_json(Seen, told)
+
+
+def look_into(root: Path, *, whole: bool = False) -> Seen:
+    """As :func:`look`, of a folder.
+
+    Raises:
+        OSError: a part of it cannot be read.
+    """
+    record: Any = {}
+    with contextlib.suppress(ValueError):
+        record = json.loads(_text(root, RECORD) or "{}")
+    return Seen(
+        facts=scan_tree(root),
+        installed=installed(root),
+        record=record if isinstance(record, dict) else {},
+        materials=_text(root, MATERIALS),
+        tree_sha256=tree_sha256(scan_folder(root)) if whole else "",
+    )
+
+
+def _text(root: Path, name: str) -> str:
+    inner = resolve_in(root, root / name)
+    return inner.read_text("utf-8", "replace") if inner and inner.is_file() else ""
+
+
+def main(program: str, path: str, offset: str, folder: str, whole: str) -> None:
+    """Inside the namespaces: the answer on stdout, as JSON."""
+    try:
+        answer = _answer(program, Path(path), offset, Path(folder), bool(whole))
+    except FairleadError as exc:
+        finding = exc.findings[0].to_json()
+        answer = {"finding": {k: v for k, v in finding.items() if k != "severity"}}
+    json.dump(answer, sys.stdout)
+
+
+def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> dict[str, Any]:
+    argv = [*_TIED, program, "-f", "-o", f"ro,offset={offset}", str(path), str(mount)]
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        until = time.monotonic() + _LONGEST_START_S
+        while not mount.is_mount():
+            if process.poll() is not None or time.monotonic() > until:
+                process.kill()
+                said = process.communicate()[0].decode("utf-8", "replace").strip()
+                raise _unseen(path, said or "squashfuse_ll did not mount it")
+            time.sleep(0.01)
+        seen: dict[str, Any] = to_json(look_into(mount, whole=whole))
+        return seen
+    except (OSError, ValueError) as exc:
+        raise _unseen(path, str(exc)) from None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _unseen(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"{path.name} cannot be looked into",
+        where=str(path),
+        why=why,
+        remedy="fairlead doctor fuse user-namespaces; if both are well, the file is damaged: fetch or build it again",
+        check="image-mount",
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,330 @@
+"""An image on disk and what is known of it: from its own record, or by looking inside.
+
+IMAGE is the name of a built recipe, a SIF, a bare squashfs, a folder that holds a root file system,
+FOLDER/ID of an image that Shifter keeps, an OCI layout, or the reference of an image that was pulled.
+What was learned is kept in the cache by the file's identity, so a 1 GB image is read once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write, bundled, cache_dir
+from fairlead.base.progress import Progress, Silent
+from fairlead.base.serde import from_json, to_json
+from fairlead.base.suggest import suggest
+from fairlead.elf.facts import ImageFacts
+from fairlead.image.mount import RECORD, look
+from fairlead.image.packages import Installed
+from fairlead.image.scan import resolve_in, scan_tree
+from fairlead.image.sif import identity, is_sif, read_sif
+
+_RECORD_NAME = "image.json"  # the SIF's JSON object
+_SQUASHFS_MAGIC = b"hsqs"
+_TEXTS = ("recipe", "fairlead_version", "squashfs_sha256", "tree_sha256")
+_SUFFIXES = (".sif", ".sqsh", ".squashfs")
+
+
+@dataclass(frozen=True)
+class Image:
+    """One image.
+
+    Attributes:
+        name: as the user gave it.
+        path: the file or folder that an engine is given.
+        format: ``sif``, ``squashfs`` or ``sandbox``.
+        digest: sha256 of its squashfs, verified; empty for a sandbox.
+        looked: True when the facts come from looking inside, not from the image's record.
+        record: the record that fairlead's builder left in it; empty in images of others.
+        installed: its packages, of an image that was looked into; a record has them itself.
+    """
+
+    name: str
+    path: str
+    format: str
+    bytes: int
+    digest: str
+    looked: bool
+    facts: ImageFacts
+    record: Mapping[str, Any] = field(default_factory=dict)
+    installed: Installed = field(default_factory=Installed)
+
+    @property
+    def packages(self) -> Mapping[str, Mapping[str, str]]:
+        """Versions by name, of the kinds ``deb`` and ``wheel``."""
+        told: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
+        return told or self.installed.versions()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment that the image sets, as its record says."""
+        return dict(self.record.get("env", {}))
+
+
+def find(
+    name: str, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
+) -> Path:
+    """The file or folder of IMAGE ``name``.
+
+    A built image's name comes before a folder that happens to be called so where one stands;
+    ``./NAME`` is always the folder. References to registries and OCI layouts are known to whoever
+    is registered under the entry point group ``fairlead.images``.
+
+    Raises:
+        FairleadError: exit code 2; there is neither such a file nor a built image of that name.
+    """
+    path = Path(name)
+    index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
+    # os.path, since pathlib's questions raise for a name that is too long.
+    folder = os.path.isdir(name) and not os.path.isfile(index)  # noqa: PTH112, PTH113
+    if "://" in name or (folder and os.path.isfile(path / "oci-layout")):  # noqa: PTH113
+        elsewhere = _known_elsewhere(name, environ, progress or Silent())
+        if elsewhere:
+            return elsewhere
+    if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
+        if os.path.exists(name):  # noqa: PTH110
+            return path.absolute()
+        if shifter := _shifter_image(name):
+            return shifter
+        why, remedy = "there is no such file or folder", "fairlead recipe list"
+        if "://" in name:
+            why = "it begins with neither docker:// nor oras://"
+            remedy = "fairlead pull docker://HOST/REPOSITORY:TAG, then that as IMAGE"
+        raise fail(
+            f"no image at {name}",
+            where="IMAGE" if "://" in name else str(path.absolute()),
+            why=why,
+            remedy=remedy,
+            check="image",
+            code=ExitCode.USAGE,
+        )
+    remedy = f"fairlead build {name}"
+    try:
+        built = Path(json.loads(index.read_text())["path"])
+        if built.exists():
+            return built
+        why = f"it was built, but {built} is gone"
+    except (OSError, ValueError, KeyError):
+        known = sorted(p.stem for p in index.parent.glob("*.json")) if index.parent.is_dir() else []
+        why = f"no recipe of that name was built here. {suggest(name, known)}"
+        if not name or not os.path.isdir(bundled("recipes") / name.split(":")[0]):  # noqa: PTH112
+            remedy = "fairlead recipe list"
+    raise fail(
+        f"no image called `{name}`",
+        where="IMAGE",
+        why=why,
+        remedy=remedy,
+        check="image",
+        code=ExitCode.USAGE,
+    )
+
+
+def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
+    """What the image builder, which this package does not import, knows under ``name``."""
+    from importlib.metadata import entry_points
+
+    for provider in entry_points(group="fairlead.images"):
+        found: Path | None = provider.load()(name, environ, progress)
+        if found:
+            return found
+    return None
+
+
+def _shifter_image(name: str) -> Path | None:
+    """``FOLDER/ID`` as Shifter keeps it: ``ID.squashfs`` with ``ID.meta`` beside it."""
+    both = (Path(f"{name}.squashfs"), Path(f"{name}.meta"))
+    return both[0].absolute() if all(map(os.path.isfile, both)) else None
+
+
+def open_image(
+    name: str, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
+) -> Image:
+    """IMAGE with its facts, read at most once.
+
+    Raises:
+        FairleadError: it is missing, cut short, damaged, or of a format that fairlead cannot read.
+    """
+    path = find(name, environ, progress)
+    if path.is_dir():
+        _check_root(path)
+        facts, record = scan_tree(path), _folder_record(path)
+        return Image(name, str(path), "sandbox", 0, "", True, facts, record, Installed())
+    kind = file_format(path)
+    if kind == "sif":
+        read_sif(path)  # a truncated file must be told even when its facts are in the cache
+    status = path.stat()
+    identity = f"4 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    cached = (
+        cache_dir(environ)
+        / "facts"
+        / f"image-{hashlib.sha256(identity.encode()).hexdigest()[:20]}.json"
+    )
+    try:
+        known = from_json(Image, json.loads(cached.read_text()))
+        return Image(
+            name,
+            known.path,
+            known.format,
+            known.bytes,
+            known.digest,
+            known.looked,
+            known.facts,
+            known.record,
+            known.installed,
+        )
+    except (OSError, ValueError):
+        pass
+    image = _read(name, path, kind, status.st_size, progress or Silent(), environ)
+    try:
+        with atomic_write(cached, "w") as stream:
+            json.dump(to_json(image), stream)
+    except OSError:
+        pass  # a full or read-only cache costs time, not the answer
+    return image
+
+
+def _check_root(path: Path) -> None:
+    if not any((path / name).is_dir() for name in ("bin", "usr/bin")):
+        raise _no_image(path, "the folder holds no root file system: neither bin nor usr/bin")
+
+
+def unreadable(path: Path, exc: OSError) -> FairleadError:
+    return fail(
+        f"cannot read {path.name}",
+        where=str(path),
+        why=exc.strerror or str(exc),
+        remedy=f"ls -l {shlex.quote(str(path))}",
+        check="image",
+        code=ExitCode.USAGE,
+    )
+
+
+def file_format(path: Path) -> str:
+    try:
+        if not path.is_file():  # a pipe would be waited for, for ever
+            raise _no_image(path, "it is a device, a pipe or a socket, and no file")
+        with path.open("rb") as stream:
+            magic = stream.read(4)
+        if magic == _SQUASHFS_MAGIC:
+            return "squashfs"
+        if is_sif(path):
+            return "sif"
+    except OSError as exc:
+        raise unreadable(path, exc) from None
+    raise _no_image(path, "it is neither a SIF nor a squashfs: it does not begin like one")
+
+
+def _no_image(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"{path.name or path} is no image",
+        where=str(path),
+        why=why,
+        remedy="give a .sif or .squashfs file, a folder, or the name of a built recipe (`fairlead recipe list`)",
+        check="image-format",
+        code=ExitCode.USAGE,
+    )
+
+
+def _read(
+    name: str, path: Path, kind: str, size: int, progress: Progress, environ: Mapping[str, str]
+) -> Image:
+    record: dict[str, Any] = {}
+    offset, length = 0, size
+    if kind == "sif":
+        sif = read_sif(path)
+        record = _sound(sif.document(_RECORD_NAME) or {}, path)
+        offset, length = sif.squashfs.offset, sif.squashfs.size
+    with progress.stage(f"verifying {path.name}", length, "B") as stage:
+        digest = _sha256(path, offset, length, stage.advance)
+    expected = record.get("squashfs_sha256", "")
+    if expected and digest != expected:
+        raise fail(
+            f"{path.name} is damaged",
+            where=str(path),
+            why=f"its file system has sha256 {digest[:16]}…, its record says {str(expected)[:16]}…",
+            remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
+            check="image-digest",
+            code=ExitCode.USAGE,
+        )
+    if expected and kind == "sif":
+        text = sif.document_bytes(_RECORD_NAME) or b""
+        if sif.uuid != str(identity(digest, text)):
+            raise fail(
+                f"{path.name} is damaged",
+                where=f"{path}, object `{_RECORD_NAME}`",
+                why="its record does not match the identifier in its header: one of them was changed",
+                remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
+                check="image-digest",
+                code=ExitCode.USAGE,
+            )
+    if "facts" in record and expected:
+        try:
+            facts = from_json(ImageFacts, record["facts"])
+            kept = {k: v for k, v in record.items() if k != "facts"}
+            return Image(name, str(path), kind, size, digest, False, facts, kept)
+        except ValueError:
+            pass  # a record of another version: look instead
+    with progress.stage(f"looking into {path.name}") as stage:
+        seen = look(path, offset, environ)
+        stage.result(f"{seen.facts.files} ELF files")
+    record = record or _sound({k: v for k, v in seen.record.items() if k != "facts"}, path)
+    return Image(name, str(path), kind, size, digest, True, seen.facts, record, seen.installed)
+
+
+def _folder_record(path: Path) -> dict[str, Any]:
+    """What a folder says of itself. Unlike that of a file, nothing shows whether it still holds."""
+    inner = resolve_in(path, path / RECORD)
+    try:
+        record = json.loads(inner.read_text("utf-8")) if inner and inner.is_file() else {}
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(record, dict):
+        return {}
+    return _sound({k: v for k, v in record.items() if k != "facts"}, path)
+
+
+def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    """``record``, whose parts that fairlead reads are of the right kind; anybody may have made it."""
+
+    def texts(value: object) -> bool:
+        return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+
+    packages = record.get("packages", {})
+    if not (
+        texts(record.get("env", {}))
+        and isinstance(packages, dict)
+        and all(map(texts, packages.values()))
+        and texts({k: record.get(k, "") for k in _TEXTS})
+    ):
+        raise fail(
+            f"the record in {path.name} is damaged",
+            where=f"{path}, {_RECORD_NAME}",
+            why="env and packages must be tables of text, recipe, version and digests text",
+            remedy="fetch or build it again: `fairlead build RECIPE`",
+            check="image-record",
+            code=ExitCode.USAGE,
+        )
+    return record
+
+
+def _sha256(path: Path, offset: int, length: int, advance: Any) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        left = length
+        while left > 0:
+            block = stream.read(min(left, 4 << 20))
+            if not block:
+                break
+            digest.update(block)
+            left -= len(block)
+            advance(len(block))
+    return digest.hexdigest()

@@ -1,0 +1,120 @@
+"""What is installed in a tree, from what its package managers left behind: dpkg and Python.
+
+Nothing in the tree is executed, and links in it lead nowhere on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from pathlib import Path
+
+from fairlead.image.scan import resolve_in
+
+_SKIP = frozenset({"proc", "sys", "dev"})
+_MOST_BYTES = 64 << 20
+# Debian's own Python modules are told by dpkg.
+_DEBIAN = re.compile(r"usr/lib/python3(\.\d+)?/dist-packages$")
+
+
+@dataclass(frozen=True)
+class Package:
+    """One installed package.
+
+    Attributes:
+        kind: ``deb`` or ``wheel``.
+        architecture: of a .deb.
+        licence: an SPDX expression when ``spdx``, else in the package's own words; of a .deb empty.
+    """
+
+    kind: str
+    name: str
+    version: str
+    architecture: str = ""
+    licence: str = ""
+    spdx: bool = False
+
+
+@dataclass(frozen=True)
+class Installed:
+    """All packages of a tree, sorted. ``distribution`` and ``suite`` are empty when it tells none."""
+
+    distribution: str = ""
+    suite: str = ""
+    packages: tuple[Package, ...] = ()
+
+    def versions(self) -> dict[str, dict[str, str]]:
+        """``{"deb": {name: version}, "wheel": {…}}``, as an image's record has them."""
+        found: dict[str, dict[str, str]] = {"deb": {}, "wheel": {}}
+        for package in self.packages:
+            found[package.kind][package.name] = package.version
+        return found
+
+
+def installed(root: Path) -> Installed:
+    """The packages of the tree at ``root``."""
+    release = _fields(_text(root, root / "etc/os-release"))
+    found = {*_debs(root), *_wheels(root)}
+    return Installed(
+        distribution=release.get("ID", ""),
+        suite=release.get("VERSION_CODENAME", ""),
+        packages=tuple(sorted(found, key=lambda p: (p.kind, p.name.lower(), p.version))),
+    )
+
+
+def _text(root: Path, path: Path) -> str:
+    """A file of the tree; empty when there is none."""
+    inner = resolve_in(root, path)
+    try:
+        if inner is None or not inner.is_file() or inner.stat().st_size > _MOST_BYTES:
+            return ""
+        return inner.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _fields(text: str) -> Mapping[str, str]:
+    pairs = re.findall(r'^(\w+)=["\']?([^"\'\n]*)', text, re.MULTILINE)
+    return dict(pairs)
+
+
+def _debs(root: Path) -> Iterator[Package]:
+    dpkg = root / "var/lib/dpkg"
+    folder = resolve_in(root, dpkg / "status.d")  # of images without a package manager
+    parts = sorted(folder.iterdir()) if folder and folder.is_dir() else []
+    texts = [_text(root, path) for path in (dpkg / "status", *parts)]
+    for stanza in re.split(r"\n{2,}", "\n\n".join(texts)):
+        told = dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
+        state = told.get("Status", "install ok installed").split()
+        if "Package" in told and "Version" in told and state[-1] == "installed":
+            yield Package("deb", told["Package"], told["Version"], told.get("Architecture", ""))
+
+
+def _wheels(root: Path) -> Iterator[Package]:
+    for folder, folders, _ in os.walk(root):
+        above = Path(folder)
+        if above == root:
+            folders[:] = [name for name in folders if name not in _SKIP]
+        infos = [name for name in folders if name.endswith(".dist-info")]
+        if infos and not _DEBIAN.search(folder):
+            yield from filter(None, (_wheel(_text(root, above / n / "METADATA")) for n in infos))
+        folders[:] = [name for name in folders if not name.endswith(".dist-info")]
+
+
+def _wheel(metadata: str) -> Package | None:
+    head = HeaderParser().parsestr(metadata.partition("\n\n")[0], headersonly=True)
+    name, version = head.get("Name"), head.get("Version")
+    if not name or not version:
+        return None
+    # The core metadata specification: License-Expression is SPDX, License is anything, be it a
+    # whole text, and the classifiers have names of their own.
+    if expression := head.get("License-Expression"):
+        return Package("wheel", name, version, licence=expression.strip(), spdx=True)
+    free = (head.get("License") or "").strip()
+    if not free or "\n" in free or len(free) > 100 or free.upper() == "UNKNOWN":
+        told = [c for c in head.get_all("Classifier", []) if c.startswith("License ::")]
+        free = "; ".join(sorted({c.rpartition("::")[2].strip() for c in told}))
+    return Package("wheel", name, version, licence=free)

@@ -1,0 +1,105 @@
+"""What ``inspect`` tells beyond an image's facts: the digest of its tree, its bill of materials.
+
+What fairlead's builder recorded is taken from the record; of other images it is found by looking.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlead import __version__
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.progress import Progress, Silent
+from fairlead.image.mount import MATERIALS, Seen, look, look_into
+from fairlead.image.open import Image
+from fairlead.image.packages import Installed, installed
+from fairlead.image.sbom import component_of, document
+from fairlead.image.sif import read_sif
+from fairlead.image.tree_digest import scan_folder, tree_sha256
+
+
+def tree_of(
+    image: Image, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
+) -> str:
+    """The digest of an image's tree (``treedigest.py``), from its record or by reading all of it.
+
+    Raises:
+        FairleadError: it cannot be looked into.
+        OSError: a part of a folder cannot be read.
+    """
+    progress = progress or Silent()
+    if image.format == "sandbox":
+        with progress.stage(f"reading {Path(image.path).name}", unit="B") as stage:
+            return tree_sha256(scan_folder(Path(image.path), stage.advance))
+    recorded = str(image.record.get("tree_sha256", ""))
+    if recorded and not image.looked:
+        return recorded
+    kept = cache_dir(environ) / "facts" / f"tree-{image.digest[:20]}.json"
+    try:
+        return str(json.loads(kept.read_text("utf-8"))["tree_sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    with progress.stage(f"reading {Path(image.path).name}"):
+        digest = _seen(image, environ, whole=True).tree_sha256
+    try:
+        with atomic_write(kept, "w") as out:
+            json.dump({"squashfs_sha256": image.digest, "tree_sha256": digest}, out)
+    except OSError:
+        pass  # a full or read-only cache costs time, not the answer
+    return digest
+
+
+def packages_of(image: Image) -> Mapping[str, Mapping[str, str]]:
+    """Versions of an image's packages by name, of the kinds ``deb`` and ``wheel``."""
+    if image.format == "sandbox":
+        return installed(Path(image.path)).versions()  # its record may be older than it is
+    return image.packages
+
+
+def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
+    """An image's bill of materials, CycloneDX JSON: its own, or one made of what is found in it.
+
+    Raises:
+        FairleadError: it cannot be looked into, or its own is not the one its record tells of.
+    """
+    seen = _seen(image, environ)
+    told = image.record.get("sbom")
+    expected = str(told.get("sha256", "")) if isinstance(told, dict) else ""
+    if not seen.materials:
+        return _found(image, seen.installed)
+    found = hashlib.sha256(seen.materials.encode()).hexdigest()
+    if expected and found != expected:
+        raise fail(
+            "the image's bill of materials was changed",
+            where=f"{image.path}, /{MATERIALS}",
+            why=f"its sha256 is {found[:16]}…, the image's record says {expected[:16]}…",
+            remedy="fetch or build the image again",
+            check="sbom-changed",
+            code=ExitCode.USAGE,
+        )
+    return seen.materials
+
+
+def _found(image: Image, found: Installed) -> str:
+    return document(
+        Path(image.path).name,
+        version="",
+        summary=f"Packages found in {image.facts.os or 'the image'}",
+        components=[component_of(p, found.distribution, found.suite) for p in found.packages],
+        identity=image.digest or json.dumps(found.versions(), sort_keys=True),
+        fairlead=__version__,
+        epoch=None,
+    ).decode()
+
+
+def _seen(image: Image, environ: Mapping[str, str], whole: bool = False) -> Seen:
+    path = Path(image.path)
+    if image.format == "sandbox":
+        return look_into(path, whole=whole)
+    offset = read_sif(path).squashfs.offset if image.format == "sif" else 0
+    return look(path, offset, environ, whole=whole)

@@ -1,0 +1,290 @@
+"""Reads SIF files: the header, the table of objects, and objects by their extent.
+
+A SIF (Singularity Image Format, version 1) is a header, a table of descriptors, and the objects
+they point to: for fairlead one squashfs and one JSON document. Nothing is mounted or executed to
+read it. ``fairlead_build.formats.sif`` writes them, with the layout below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+
+# Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
+# launch line, magic, version, arch, uuid, created, modified, free and total descriptors,
+# descriptors' offset and size, data's offset and size.
+HEADER = struct.Struct("<32s10s3s3s16s8q")
+# datatype, used, id, group, link, offset, size, size with padding, created, modified, uid, gid,
+# name, extra.
+DESCRIPTOR = struct.Struct("<i?3I7q128s384s")
+PARTITION_EXTRA = struct.Struct("<ii3s")  # file system, kind of partition, arch
+MAGIC = b"SIF_MAGIC"
+VERSION = b"01"
+LAUNCH = b"#!/usr/bin/env run-singularity\n"
+ARCHES = {"amd64": b"02", "arm64": b"04"}
+DATA_PARTITION = 0x4004
+DATA_GENERIC_JSON = 0x4006
+FS_SQUASHFS = 1
+PART_PRIMARY_SYSTEM = 2
+GROUP_MASK = 0xF0000000
+PAGE = 4096
+
+_MOST_DESCRIPTORS = 4096
+_MOST_JSON_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class SifObject:
+    """One object of a SIF: ``size`` bytes from ``offset`` on."""
+
+    id: int
+    datatype: int
+    offset: int
+    size: int
+    name: str
+    filesystem: int = 0
+    parttype: int = 0
+
+
+@dataclass(frozen=True)
+class Sif:
+    """A SIF whose header and table are sound, and whose objects lie inside the file."""
+
+    path: Path
+    uuid: str
+    arch: str
+    created: int
+    objects: tuple[SifObject, ...]
+
+    @property
+    def squashfs(self) -> SifObject:
+        """The primary system partition.
+
+        Raises:
+            FairleadError: there is none, or it is no squashfs.
+        """
+        for item in self.objects:
+            if item.datatype == DATA_PARTITION and item.parttype == PART_PRIMARY_SYSTEM:
+                if item.filesystem == FS_SQUASHFS:
+                    return item
+                raise fail(
+                    f"{self.path.name} holds no squashfs",
+                    where=f"{self.path}, object {item.id}",
+                    why=f"its system partition is of type {item.filesystem}, squashfs is {FS_SQUASHFS}",
+                    remedy="build the image with a squashfs system partition: `fairlead build RECIPE`",
+                    check="sif-partition",
+                    code=ExitCode.USAGE,
+                )
+        raise fail(
+            f"{self.path.name} holds no root file system",
+            where=str(self.path),
+            why=f"none of its {len(self.objects)} objects is a primary system partition",
+            remedy="build the image again: `fairlead build RECIPE`",
+            check="sif-partition",
+            code=ExitCode.USAGE,
+        )
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """The generic JSON object called ``name``; None when the SIF has none.
+
+        Raises:
+            FairleadError: it is no JSON object.
+        """
+        raw = self.document_bytes(name)
+        if raw is None:
+            return None
+        try:
+            value = json.loads(raw)
+        except (ValueError, RecursionError) as exc:
+            raise _broken(self.path, f"object `{name}` is not JSON: {exc}") from None
+        if not isinstance(value, dict):
+            raise _broken(self.path, f"object `{name}` is not a JSON object")
+        return value
+
+    def document_bytes(self, name: str) -> bytes | None:
+        """As :meth:`document`, the bytes as they stand in the file."""
+        for item in self.objects:
+            if item.datatype == DATA_GENERIC_JSON and item.name == name:
+                if item.size > _MOST_JSON_BYTES:
+                    raise _broken(self.path, f"object `{name}` claims {item.size} bytes of JSON")
+                with self.path.open("rb") as stream:
+                    stream.seek(item.offset)
+                    return stream.read(item.size)
+        return None
+
+
+def identity(squashfs_sha256: str, document: bytes) -> uuid.UUID:
+    """The identifier of an image that fairlead makes: a hash of its file system's sha256 and its
+    record, so that a changed digit in the record is found like one in the file system."""
+    return uuid.UUID(bytes=hashlib.sha256(squashfs_sha256.encode() + document).digest()[:16])
+
+
+def read_sif(path: Path) -> Sif:
+    """Reads and checks the header and the table of ``path``.
+
+    Raises:
+        FairleadError: unreadable, not a SIF, cut short, or inconsistent.
+    """
+    try:
+        real = path.stat().st_size
+        with path.open("rb") as stream:
+            head = stream.read(HEADER.size)
+            header = _header(path, head, real)
+            stream.seek(header.table_offset)
+            table = stream.read(header.table_size)
+    except OSError as exc:
+        raise fail(
+            f"cannot read the image {path.name}",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="check the path and its permissions: `ls -l` it",
+            check="sif-unreadable",
+            code=ExitCode.USAGE,
+        ) from None
+    if len(table) < header.table_size:
+        raise _truncated(path, real, header.least)
+    objects = tuple(_objects(path, table, header.total))
+    least = max([header.least, *(item.offset + item.size for item in objects)])
+    if least > real:
+        raise _truncated(path, real, least)
+    return Sif(path, header.uuid, header.arch, header.created, objects)
+
+
+def is_sif(path: Path) -> bool:
+    """Whether ``path`` begins as a SIF does; says nothing about the rest of it."""
+    with path.open("rb") as stream:
+        head = stream.read(HEADER.size)
+    return head[32 : 32 + len(MAGIC)] == MAGIC
+
+
+def copy_object(path: Path, item: SifObject, out: IO[bytes]) -> None:
+    """Writes the bytes of one object of ``path`` to ``out``.
+
+    Raises:
+        FairleadError: the file has become shorter than its table says.
+        OSError: as reading and writing do.
+    """
+    left = item.size
+    with path.open("rb") as source:
+        source.seek(item.offset)
+        while left:
+            chunk = source.read(min(left, 4 << 20))
+            if not chunk:
+                raise _truncated(path, path.stat().st_size, item.offset + item.size)
+            out.write(chunk)
+            left -= len(chunk)
+
+
+@dataclass(frozen=True)
+class _Header:
+    uuid: str
+    arch: str
+    created: int
+    total: int
+    table_offset: int
+    table_size: int
+    least: int
+
+
+def _header(path: Path, head: bytes, real: int) -> _Header:
+    if len(head) < HEADER.size:
+        if head[32 : 32 + len(MAGIC)] == MAGIC:
+            raise _truncated(path, real, HEADER.size)
+        raise _not_a_sif(path, f"it has {real} bytes, a SIF header alone has {HEADER.size}")
+    (
+        _,
+        magic,
+        version,
+        arch,
+        identity,
+        created,
+        _,
+        _,
+        total,
+        table_offset,
+        _,
+        data_offset,
+        data_size,
+    ) = HEADER.unpack(head)
+    if magic.rstrip(b"\0") != MAGIC:
+        raise _not_a_sif(path, f"bytes 32 to 41 are {magic!r}, a SIF has {MAGIC!r} there")
+    if version.rstrip(b"\0") != VERSION:
+        raise _not_a_sif(
+            path, f"its format version is {version!r}; this fairlead reads {VERSION!r}"
+        )
+    if not 0 < total <= _MOST_DESCRIPTORS:
+        raise _broken(path, f"its header claims {total} objects")
+    if (
+        min(table_offset, data_offset, data_size) < HEADER.size - 1
+        or max(table_offset, data_offset) > 1 << 62
+    ):
+        raise _broken(path, "an offset in its header points into the header or beyond any file")
+    names = {code: name for name, code in ARCHES.items()}
+    size = total * DESCRIPTOR.size
+    return _Header(
+        uuid=str(uuid.UUID(bytes=identity)),
+        arch=names.get(arch.rstrip(b"\0"), "unknown"),
+        created=created,
+        total=total,
+        table_offset=table_offset,
+        table_size=size,
+        least=max(table_offset + size, data_offset + data_size),
+    )
+
+
+def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
+    found = []
+    for number in range(total):
+        (datatype, used, ident, _, _, offset, size, _, _, _, _, _, name, extra) = (
+            DESCRIPTOR.unpack_from(table, number * DESCRIPTOR.size)
+        )
+        if not used:
+            continue
+        if offset < HEADER.size or size < 0 or offset + size > 1 << 62:
+            raise _broken(path, f"object {ident} claims {size} bytes at offset {offset}")
+        filesystem = parttype = 0
+        if datatype == DATA_PARTITION:
+            filesystem, parttype, _ = PARTITION_EXTRA.unpack_from(extra)
+        text = name.split(b"\0", 1)[0].decode("utf-8", "replace")
+        found.append(SifObject(ident, datatype, offset, size, text, filesystem, parttype))
+    return found
+
+
+def _not_a_sif(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"{path.name} is not a SIF image",
+        where=str(path),
+        why=why,
+        remedy="give a built recipe's name or a .sif file: `fairlead build RECIPE` makes one",
+        check="sif-magic",
+        code=ExitCode.USAGE,
+    )
+
+
+def _truncated(path: Path, real: int, least: int) -> FairleadError:
+    return fail(
+        f"the image {path.name} is cut short",
+        where=str(path),
+        why=f"it has {real} bytes; its own table of contents needs {least}",
+        remedy="copy it again, or build it again: `fairlead build RECIPE`",
+        check="sif-truncated",
+        code=ExitCode.USAGE,
+    )
+
+
+def _broken(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"the image {path.name} is damaged",
+        where=str(path),
+        why=why,
+        remedy="copy it again, or build it again: `fairlead build RECIPE`",
+        check="sif-damaged",
+        code=ExitCode.USAGE,
+    )

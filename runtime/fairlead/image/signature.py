@@ -1,0 +1,467 @@
+"""Signatures over images: a file ``IMAGE.sig`` beside the image, made with an offline key.
+
+What is signed is a :class:`Statement`: every file of the image by size and sha256. ``verify`` reads
+all of it anew each time and remembers which files those were, so that ``unchanged`` can tell, before
+and after a launch, whether they are the same still.
+
+The signature file has one canonical form and is held against it byte for byte: a changed space in
+it is found like a changed byte of the image. Read next: ``keys.py``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shlex
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.progress import Progress, Silent
+from fairlead.base.serde import from_json, to_json
+from fairlead.image.keys import PrivateKey, PublicKey, open_to_others
+from fairlead.image.open import file_format, find, unreadable
+from fairlead.image.sif import Sif, read_sif
+
+SCHEMA, VERSION = "fairlead/signature", 1
+# Goes before what is signed, so that no signature made for another purpose can be passed off as one.
+_DOMAIN = b"fairlead image signature v1\0"
+_MOST_BYTES = 16 << 20
+_MOST_FILES = 10_000
+
+
+@dataclass(frozen=True)
+class SignedFile:
+    """One file of an image. ``name`` is its part, or its path in an OCI layout; never its own
+    name, so an image may be renamed."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is signed.
+
+    Attributes:
+        format: ``sif``, ``squashfs``, ``shifter`` (squashfs and ``.meta``) or ``oci``.
+        squashfs_sha256, tree_sha256: of the file system inside, where known; they follow from
+            ``files``, and let a reader compare images of other formats.
+        key: identifier of the key.
+        created: UTC, as ``2026-01-31T12:00:00Z``.
+    """
+
+    format: str
+    files: tuple[SignedFile, ...]
+    squashfs_sha256: str
+    tree_sha256: str
+    key: str
+    created: str
+
+    @property
+    def message(self) -> bytes:
+        """The bytes that the key signs."""
+        text = json.dumps(to_json(self), sort_keys=True, separators=(",", ":"))
+        return _DOMAIN + text.encode("ascii")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Which file was read: any write to it or replacement of it changes one of these."""
+
+    path: str
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A signature that holds."""
+
+    path: str
+    key: str
+    key_file: str
+    statement: Statement
+    seen: tuple[Seen, ...]
+
+
+def signature_file(image: Path) -> Path:
+    """The signature of ``image``, beside it."""
+    return image.with_name(image.name + ".sig")
+
+
+def located(name: str, environ: Mapping[str, str], progress: Progress | None = None) -> Path:
+    """The file or folder whose signature counts for IMAGE ``name``.
+
+    An OCI layout is signed itself, although what runs is the SIF that fairlead makes of it.
+
+    Raises:
+        FairleadError: as :func:`fairlead.image.open.find`.
+    """
+    if os.path.isfile(os.path.join(name, "oci-layout")):  # noqa: PTH113, PTH118
+        return Path(name).absolute()
+    return find(name, environ, progress)
+
+
+def sign(
+    image: Path,
+    key: PrivateKey,
+    *,
+    now: Callable[[], float] = time.time,
+    progress: Progress | None = None,
+) -> Statement:
+    """Signs ``image`` as it is now; ``image.sig`` is made, or replaced.
+
+    Raises:
+        FairleadError: it is no image that can be signed, it contradicts its own record, or the
+            signature cannot be written.
+    """
+    read = _read(image, progress or Silent())
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now()))
+    statement = Statement(
+        read.format, read.files, read.squashfs_sha256, read.tree_sha256, key.public.id, created
+    )
+    text = render(statement, key.sign(statement.message))
+    try:
+        with atomic_write(signature_file(image)) as out:
+            out.write(text)
+    except OSError as exc:
+        raise fail(
+            "the signature cannot be written",
+            where=str(signature_file(image)),
+            why=exc.strerror or str(exc),
+            remedy="copy the image to a folder of yours, and sign it there",
+            check="signature-unwritable",
+        ) from None
+    return statement
+
+
+def statement_of(image: Path, progress: Progress | None = None) -> Statement:
+    """What :func:`sign` would sign, without key and time."""
+    read = _read(image, progress or Silent())
+    return Statement(read.format, read.files, read.squashfs_sha256, read.tree_sha256, "", "")
+
+
+def verify(
+    image: Path, keys: Mapping[str, PublicKey], progress: Progress | None = None
+) -> Verified:
+    """Holds ``image`` against its signature, reading every byte of it.
+
+    Args:
+        keys: those that count, by identifier.
+    Raises:
+        FairleadError: there is no signature, its key is not among ``keys``, it is damaged, or the
+            image is not the one that was signed.
+    """
+    file = signature_file(image)
+    statement, signature = parse(_content(image, file), file)
+    key = keys.get(statement.key)
+    if key is None:
+        raise fail(
+            f"{image.name} is signed with a key that is not trusted here",
+            where=str(file),
+            why=f"its key is {statement.key}; trusted: {', '.join(sorted(keys)) or 'none'}",
+            remedy="ask its owner for the public key by a way that you trust; then `fairlead key trust FILE`",
+            check="signature-untrusted",
+        )
+    if not key.verifies(signature, statement.message):
+        raise fail(
+            f"the signature of {image.name} does not hold",
+            where=str(file),
+            why=f"it was not made with key {key.id}, or was changed since",
+            remedy="fetch image and signature again, from whoever signed it",
+            check="signature-bad",
+        )
+    read = _read(image, progress or Silent())
+    if lost := _difference(statement, read):
+        raise fail(
+            f"{image.name} is not the image that was signed",
+            where=str(image),
+            why=lost,
+            remedy="fetch image and signature again, from whoever signed it",
+            check="signature-mismatch",
+        )
+    return Verified(str(image), key.id, key.path, statement, read.seen)
+
+
+def unchanged(verified: Verified) -> None:
+    """Looks whether the files that were verified are the same still.
+
+    Raises:
+        FairleadError: one was written to, replaced or removed since.
+    """
+    for before in verified.seen:
+        try:
+            now = _seen(before.path, os.stat(before.path))  # noqa: PTH116
+        except OSError as exc:
+            raise changed(verified, f"{before.path}: {exc.strerror}") from None
+        if now != before:
+            raise changed(verified, f"{before.path} was written to or replaced")
+
+
+def exposed(verified: Verified) -> Finding | None:
+    """A warning when somebody else could replace the image in the moment between check and use."""
+    image = Path(verified.path).resolve()
+    for part in (image, *image.parents):
+        if why := open_to_others(part):
+            return Finding(
+                Severity.WARNING,
+                "others could replace this image after its signature was checked",
+                str(part),
+                f"{why}; fairlead looks again after the launch, and tells when that has happened",
+                f"keep the image in a folder that only you may write to, or: chmod go-w {shlex.quote(str(part))}",
+                "signature-exposed",
+            )
+    return None
+
+
+def carry(source: Path, target: Path) -> None:
+    """Gives a copy of an image its signature too: ``target.sig`` becomes that of ``source``.
+
+    A signature that lay at ``target`` belonged to what was there before, and goes.
+
+    Raises:
+        OSError: as reading and writing do.
+    """
+    try:
+        text = signature_file(source).read_bytes()
+    except FileNotFoundError:
+        text = b""
+    with suppress(FairleadError):
+        if parse(text, source)[0].format == "shifter" and not _meta(target).is_file():
+            text = b""  # it is one over both files
+    if not text:
+        signature_file(target).unlink(missing_ok=True)
+        return
+    with atomic_write(signature_file(target)) as out:
+        out.write(text)
+
+
+def render(statement: Statement, signature: bytes) -> bytes:
+    """The one text of a signature file."""
+    document = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "signed": to_json(statement),
+        "signature": base64.b64encode(signature).decode(),
+    }
+    return json.dumps(document, indent=1, sort_keys=True).encode("ascii") + b"\n"
+
+
+def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
+    """The inverse of :func:`render`; nothing is proved by it.
+
+    Raises:
+        FairleadError: it is not what :func:`render` writes, to the byte.
+    """
+    try:
+        document = json.loads(raw)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise ValueError(f"it is no object of schema {SCHEMA}")
+        if document.get("version") != VERSION:
+            raise ValueError(f"its version is {document.get('version')!r}, known is {VERSION}")
+        statement = from_json(Statement, document.get("signed"))
+        signature = base64.b64decode(document.get("signature", ""), validate=True)
+        if render(statement, signature) != raw:
+            raise ValueError("its text is not as fairlead writes it")
+    except (ValueError, TypeError, RecursionError) as exc:
+        raise fail(
+            f"the signature {file.name} is damaged",
+            where=str(file),
+            why=str(exc)[:200] or "nested too deeply",
+            remedy="fetch image and signature again, from whoever signed it",
+            check="signature-damaged",
+        ) from None
+    return statement, signature
+
+
+def _content(image: Path, file: Path) -> bytes:
+    try:
+        if not file.is_file():
+            raise FileNotFoundError(2, "there is no such file")
+        with file.open("rb") as stream:
+            raw = stream.read(_MOST_BYTES + 1)
+    except OSError as exc:
+        raise fail(
+            f"{image.name} is not signed",
+            where=str(file),
+            why=exc.strerror or str(exc),
+            remedy=f"fairlead sign {shlex.quote(str(image))}, or fetch the signature from whoever made the image",
+            check="signature-missing",
+        ) from None
+    if len(raw) > _MOST_BYTES:
+        return b""  # no signature is that long: read as a damaged one
+    return raw
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An image as it was just now."""
+
+    format: str
+    files: tuple[SignedFile, ...]
+    squashfs_sha256: str
+    tree_sha256: str
+    seen: tuple[Seen, ...]
+
+
+def _read(image: Path, progress: Progress) -> _Read:
+    """Reads every byte of ``image``."""
+    sif: Sif | None = None
+    if image.is_dir():
+        kind, parts = "oci", dict(_layout(image))
+    else:
+        kind, parts = file_format(image), {"image": image}
+        meta = _meta(image)
+        if kind == "squashfs" and image.suffix == ".squashfs" and os.path.lexists(meta):
+            kind, parts = "shifter", {"image": image, "meta": meta}
+        sif = read_sif(image) if kind == "sif" else None
+    record = (sif.document("image.json") or {}) if sif else {}
+    inner = (sif.squashfs.offset, sif.squashfs.size) if sif else (0, 0)
+    whole = sum(path.stat().st_size for path in parts.values())
+    files, seen, squashfs = [], [], ""
+    with progress.stage(f"reading {image.name}", whole, "B") as stage:
+        for name, path in sorted(parts.items()):
+            digest, squashfs_digest, identity = _hash(path, inner, stage.advance)
+            files.append(SignedFile(name, identity.size, digest))
+            seen.append(identity)
+            if name == "image":
+                squashfs = squashfs_digest if sif else digest
+            elif name.startswith("blobs/") and not name.endswith(f"/{digest}"):
+                raise _contradiction(path, f"its sha256 is {digest}")
+    told = str(record.get("squashfs_sha256", "") or squashfs)
+    if told != squashfs:
+        raise _contradiction(image, f"its record says that its squashfs has sha256 {told[:64]}")
+    return _Read(kind, tuple(files), squashfs, str(record.get("tree_sha256", "")), tuple(seen))
+
+
+def _meta(image: Path) -> Path:
+    """What Shifter keeps beside a squashfs."""
+    return image.with_name(image.name.removesuffix(".squashfs") + ".meta")
+
+
+def _layout(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every file of an OCI layout."""
+    if not (folder / "oci-layout").is_file():
+        raise fail(
+            f"{folder.name} is a folder, which cannot be signed",
+            where=str(folder),
+            why="a signature holds for bytes; a folder's change while it runs, and their names and "
+            "modes would have to be trusted too",
+            remedy="sign the image that it was unpacked from: a SIF, a squashfs, or an OCI layout",
+            check="signature-format",
+            code=ExitCode.USAGE,
+        )
+    count = 0
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            count += 1
+            mode = path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or count > _MOST_FILES:
+                raise fail(
+                    f"{folder.name} is no sound OCI layout",
+                    where=str(path),
+                    why="a layout holds files and folders only, and not many",
+                    remedy="build it again: `fairlead build RECIPE --format oci`",
+                    check="signature-format",
+                    code=ExitCode.USAGE,
+                )
+            if stat.S_ISREG(mode):
+                yield str(path.relative_to(folder)), path
+
+
+def _hash(
+    path: Path, inner: tuple[int, int], advance: Callable[[float], None]
+) -> tuple[str, str, Seen]:
+    """sha256 of a file and of the part of it at ``inner`` (offset, size), and which file it was."""
+    whole, part = hashlib.sha256(), hashlib.sha256()
+    begin, end = inner[0], inner[0] + inner[1]
+    at = 0
+    try:
+        with path.open("rb") as stream:
+            before = _seen(str(path), os.fstat(stream.fileno()))
+            while block := stream.read(4 << 20):
+                whole.update(block)
+                part.update(block[max(begin - at, 0) : max(end - at, 0)])
+                at += len(block)
+                advance(len(block))
+            after = _seen(str(path), os.fstat(stream.fileno()))
+    except OSError as exc:
+        raise unreadable(path, exc) from None
+    if before != after or at != before.size:
+        raise fail(
+            f"{path.name} changed while it was read",
+            where=str(path),
+            why="somebody is writing to it",
+            remedy="wait until that has ended, and run the same command again",
+            check="signature-changed",
+        )
+    return whole.hexdigest(), part.hexdigest(), after
+
+
+def _seen(path: str, status: os.stat_result) -> Seen:
+    return Seen(
+        path,
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
+
+
+def _difference(statement: Statement, read: _Read) -> str:
+    """How an image differs from what was signed, in words; empty when it does not."""
+    if statement.format != read.format:
+        return f"a {statement.format} image was signed, this is {read.format}"
+    signed = {file.name: file for file in statement.files}
+    found = {file.name: file for file in read.files}
+    for name in sorted({*signed, *found}):
+        if name not in found:
+            return f"{name} was signed and is not there"
+        if name not in signed:
+            return f"{name} was not signed"
+        if signed[name].size != found[name].size:
+            return f"{name} has {found[name].size} bytes, {signed[name].size} were signed"
+        if signed[name] != found[name]:
+            return f"{name} has sha256 {found[name].sha256[:16]}…, {signed[name].sha256[:16]}… was signed"
+    if (statement.squashfs_sha256, statement.tree_sha256) != (
+        read.squashfs_sha256,
+        read.tree_sha256,
+    ):
+        return "the digests of what is inside are others than those that were signed"
+    return ""
+
+
+def _contradiction(path: Path, why: str) -> FairleadError:
+    return fail(
+        f"{path.name} is damaged",
+        where=str(path),
+        why=why,
+        remedy="fetch or build it again, then sign it",
+        check="image-digest",
+        code=ExitCode.USAGE,
+    )
+
+
+def changed(verified: Verified, why: str) -> FairleadError:
+    """The error of an image that is no longer the one that was verified."""
+    return fail(
+        "the image was changed after its signature was checked",
+        where=verified.path,
+        why=why,
+        remedy="find out who writes to it; keep it in a folder that only you may write to",
+        check="signature-changed",
+    )

@@ -1,0 +1,111 @@
+"""Nodes for a run that is started outside of any job: the scheduler's own interactive command runs it again
+within the new job, and takes the nodes back when it ends.
+
+Slurm and Flux can do that and keep output, signals and exit code. The others open a shell or lose the code, so
+they are refused, with ``fairlead script`` as the way.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.launch.request import Asked
+from fairlead.launchers import flux, srun
+from fairlead.launchers.model import Shape
+from fairlead.schedulers.model import leading, options
+from fairlead.site.model import Site
+
+CREATED = "FAIRLEAD_ALLOCATED"
+_OWN = ("srun", "flux")
+
+
+def words(
+    shape: Shape,
+    asked: Asked,
+    site: Site,
+    launcher: str | None,
+    argv: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    quiet: bool = False,
+) -> tuple[str, ...] | None:
+    """What to become so that ``argv`` runs in a new job; None where none is needed.
+
+    Args:
+        launcher: as ``--launcher`` gives it.
+        argv: this very command.
+        quiet: the scheduler's command is to say nothing but errors.
+    Raises:
+        FairleadError: exit code 2; nodes are asked for, and nobody here can give them.
+    """
+    kind = site.scheduler.kind
+    scheduled = kind != "none" and site.launcher.kinds[0] != "mpiexec"
+    by_own = launcher in _OWN or (launcher or "").rpartition("/")[2] in _OWN
+    asks = bool(asked.of_scheduler) or (shape.nodes > 1 and not shape.hosts)
+    if kind == "none" and by_own:
+        kind = "slurm" if (launcher or "").endswith("srun") else "flux"
+        scheduled = True
+    if launcher and not by_own and not asks:
+        return None  # somebody's own mpiexec, on this node
+    if not scheduled and not asks:
+        return None
+    if kind == "slurm" and (program := shutil.which("salloc", path=environ.get("PATH", ""))):
+        _account(site, asked)
+        size = (*_sites(site, asked), *srun.allocation_words(shape))
+        # Unless it is told not to, it says that the job waits, and when it has its nodes.
+        return (program, *(["--quiet"] if quiet else []), *size, "--", *argv)
+    if kind == "flux" and (program := shutil.which("flux", path=environ.get("PATH", ""))):
+        _account(site, asked)
+        size = flux.allocation_words(shape, "--nslots", "per-slot")
+        return (program, "alloc", *_sites(site, asked), *size, "--", *argv)
+    said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
+    if kind == "none":
+        raise fail(
+            f"{' and '.join(said)}: there is no scheduler here",
+            where=f"site {site.name}",
+            why="this shell is in no job (SLURM_JOB_ID, PBS_NODEFILE, LSB_JOBID, FLUX_URI, COBALT_JOBID), and "
+            "the site's profile names no scheduler",
+            remedy="leave it out to run on this machine; name the nodes for mpiexec with --hosts; or name the "
+            "machine's profile with --site",
+            check="allocation",
+            code=ExitCode.USAGE,
+        )
+    raise fail(
+        f"this shell is in no {kind} job",
+        where=f"site {site.name}",
+        why=f"its ranks need nodes, and an interactive job of {kind} cannot run one command and keep its exit code"
+        if kind not in ("slurm", "flux")
+        else f"its ranks need nodes, and {'salloc' if kind == 'slurm' else 'flux'} is not on PATH",
+        remedy=f"fairlead script --scheduler {kind} -o job.sh … writes the job; or start an interactive job "
+        "and type the same command in it",
+        check="allocation",
+        code=ExitCode.USAGE,
+    )
+
+
+def _sites(site: Site, asked: Asked) -> list[str]:
+    """The site's options, but for those of which the user says otherwise."""
+    kept = leading(options(site.scheduler.directives), (), asked.partition)
+    return [word for option in kept for word in shlex.split(option)]
+
+
+def _account(site: Site, asked: Asked) -> None:
+    if site.scheduler.account and not asked.account:
+        raise fail(
+            "no account is named",
+            where=f"site {site.name}",
+            why="every job here must say who pays for it",
+            remedy="add --account NAME",
+            check="allocation",
+            code=ExitCode.USAGE,
+        )
+
+
+def become(words: Sequence[str]) -> NoReturn:
+    """This process becomes the scheduler's command."""
+    os.execve(words[0], list(words), {**os.environ, CREATED: "1"})

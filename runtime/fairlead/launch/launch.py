@@ -1,0 +1,422 @@
+"""Launches a plan: the launcher starts the engine once a rank, the engine starts the command.
+
+``command_line`` is pure, and is what ``--dry-run`` prints; ``launch`` runs it, records every
+rank's exit code, and sees to it that nothing of the run is left.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.paths import atomic_write
+from fairlead.engines import registry as engines
+from fairlead.engines.model import Call
+from fairlead.launch import processes, shm_cleanup
+from fairlead.launchers import registry as launchers
+from fairlead.launchers import srun
+from fairlead.swap.layout import RUN_MOUNT
+from fairlead.swap.plan import Bind, Plan
+
+# Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
+# raised again, since launchers end the other ranks only when one dies by a signal. A file that
+# stays empty is a rank that was started and then killed by the launcher.
+_RECORD = (
+    "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; "
+    "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${PALS_RANKID:-${FLUX_TASK_RANK:-"
+    "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
+    '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
+    'every node sees" >&2; kill -9 $$; }; '
+    'f=$1/exit.$r; shift; : >"$f"; "$@"; c=$?; '
+    'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
+)
+# A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
+# SLURM_PROCID is 0 in every batch script, so it comes last above.
+_STALE = (
+    "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
+    "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
+)  # fmt: skip
+_POLL_S = 0.1
+_KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
+_SIGN_OF_LIFE_S = 60.0
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What is executed: words, and the variables added to and taken from the shell's own.
+
+    Attributes:
+        kind: the launcher's.
+        files: texts by path, which the words name.
+    """
+
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+    unset: tuple[str, ...] = ()
+    kind: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def write_files(self) -> None:
+        """Writes what the line names; each file's name tells its content.
+
+        Raises:
+            FairleadError: exit code 123; one cannot be written.
+        """
+        for name, text in self.files.items():
+            try:
+                with atomic_write(Path(name), "w") as stream:
+                    stream.write(text)
+            except OSError as exc:
+                raise fail(
+                    "a file for the engine cannot be written",
+                    where=name,
+                    why=exc.strerror or str(exc),
+                    remedy="free some space, or set XDG_CACHE_HOME to a folder you may write",
+                    check="run-folder",
+                    code=ExitCode.LAUNCH_FAILED,
+                ) from None
+
+    def shell(self) -> str:
+        """A line that can be pasted into a shell."""
+        sets = [f"{k}={shlex.quote(v)}" for k, v in self.environ.items()]
+        if self.unset:
+            sets = ["env", *(f"-u {name}" for name in self.unset), *sets]
+        return " ".join([*sets, shlex.join(self.argv)])
+
+    def environment(self, shell: Mapping[str, str]) -> dict[str, str]:
+        """The environment it runs in, when ``shell`` is the caller's."""
+        gone = {*self.unset, *_STALE}
+        kept = {name: value for name, value in shell.items() if name not in gone}
+        return {**kept, **self.environ}
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How a rank ended: its exit code (128 + n for signal n), in order of ``order``."""
+
+    rank: str
+    code: int
+    order: int
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """How a launch ended.
+
+    Attributes:
+        code: of the first rank that failed; the launcher's own when no rank reported.
+        started: ranks that were started, whether or not their end was recorded.
+        launcher_code: what the launcher itself returned, negative for a signal.
+        killed: processes that had to be killed after the launcher's end.
+    """
+
+    code: int
+    launcher_code: int
+    started: int
+    ranks: tuple[RankExit, ...]
+    seconds: float
+    killed: int
+
+
+def command_line(
+    plan: Plan,
+    command: Sequence[str],
+    ranks: int,
+    binds: Sequence[Bind] = (),
+    record: Path | None = None,
+    workdir: str = "",
+    env: Mapping[str, str] | None = None,
+) -> CommandLine:
+    """The exact line that runs ``command`` on ``ranks`` ranks.
+
+    Args:
+        binds: added to the plan's.
+        record: folder for the ranks' exit codes; none are recorded without it.
+        env: variables for the container, added to the plan's; taken literally.
+    """
+    call = Call(
+        plan.opened or plan.image,
+        (*plan.wrapper, *command),
+        tuple((b.source, b.target, b.read_only) for b in (*plan.binds, *binds)),
+        env=plan.env,
+        literal=env or {},
+        image_env=plan.request.image_env,
+        extra=plan.request.engine_args,
+        workdir=workdir,
+        devices=plan.devices,
+    )
+    words = engines.driver(plan.engine.kind).words(plan.engine, call)
+    if words.launcher and launchers.kind_of(plan.launcher) != "srun":
+        raise fail(
+            f"the engine `{plan.engine.kind}` is a part of srun",
+            where=plan.launcher.path,
+            why="another launcher cannot start containers by it",
+            remedy="within a job of Slurm: --launcher srun",
+            check="engine-launcher",
+            code=ExitCode.PREFLIGHT_REFUSED,
+        )
+    inner = words.argv
+    if record is not None:
+        # Where the engine is a part of the launcher, this shell is in the container.
+        seen = RUN_MOUNT if words.launcher else str(record)
+        inner = recorded(inner, seen, plan.launcher.kind)
+    shape = plan.request.shape.of(ranks)
+    whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
+    environ = {**words.environ, **whole.environ}
+    return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)
+
+
+def recorded(words: Sequence[str], folder: str, kind: str) -> tuple[str, ...]:
+    """``words`` as a rank's command that writes its exit code into ``folder``.
+
+    Args:
+        kind: the launcher's.
+    """
+    script = (srun.NOTE_STEP if kind == "srun" else "") + _RECORD
+    return ("/bin/sh", "-c", script, "fairlead-rank", folder, *words)
+
+
+def new_run_folder(cache: Path) -> Path:
+    """A fresh folder for one run's records, below the cache; those of runs long ended are cleared.
+
+    Raises:
+        FairleadError: exit code 123; it cannot be made.
+    """
+    runs = cache / "runs"
+    folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as exc:
+        raise fail(
+            "no place for this run's records",
+            where=str(folder),
+            why=exc.strerror or str(exc),
+            remedy="free some space, or set XDG_CACHE_HOME to a folder you may write",
+            check="run-folder",
+            code=ExitCode.LAUNCH_FAILED,
+        ) from None
+    for old in sorted(runs.iterdir())[:-20]:
+        with suppress(FileNotFoundError):  # another launch may be clearing too
+            if time.time() - old.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def launch(
+    line: CommandLine,
+    folder: Path,
+    *,
+    limit_s: float | None = None,
+    after_death_s: float = 30.0,
+    watch: Callable[[], None] = lambda: None,
+    abrupt: bool = False,
+    stdout: IO[bytes] | int | None = None,
+    stderr: IO[bytes] | int | None = None,
+    stdin: int | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> LaunchResult:
+    """Runs ``line`` to its end; nothing of it survives, whatever ends it.
+
+    Args:
+        folder: where ``record`` of :func:`command_line` points.
+        limit_s: wall-clock limit; None for a program that may run for days.
+        after_death_s: how long the others may go on once a rank was killed by a signal, or failed
+            without MPI_Finalize.
+        watch: called again and again while it runs; what it raises ends the launch.
+        abrupt: kill the launcher at once then; Hydra would make many words about it. Open MPI's has
+            to clear up its session folder.
+    Raises:
+        FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
+        KeyboardInterrupt: after everything was ended.
+    """
+    line.write_files()
+    run_id = folder.name
+    begun = time.monotonic()
+    memory = shm_cleanup.listing()
+    whole, grace_s = False, 2.0
+    try:
+        started = processes.start(
+            line.argv,
+            line.environment(environ),
+            run_id,
+            stdout=stdout,
+            stderr=stderr,
+            stdin=stdin,
+        )
+    except OSError as exc:
+        raise fail(
+            "the launcher cannot be executed",
+            where=line.argv[0],
+            why=exc.strerror or str(exc),
+            remedy="fairlead doctor host-mpi",
+            check="launcher",
+            code=ExitCode.LAUNCH_FAILED,
+        ) from None
+    try:
+        _wait(started.process, folder, begun, limit_s, after_death_s, watch)
+        whole = started.process.returncode == 0
+    except FairleadError:
+        grace_s = 0.0 if abrupt else grace_s
+        raise
+    finally:
+        killed = processes.end(started, grace_s)
+        if line.kind == "srun" and not whole:
+            srun.cancel(line.argv[0], folder, environ)
+        if not whole or killed:
+            shm_cleanup.clear(memory)
+    ranks = exits(folder)
+    failed = [r for r in ranks if r.code]
+    own = started.process.returncode
+    code = failed[0].code if failed else own
+    return LaunchResult(
+        code if code >= 0 else 128 - code,
+        own,
+        len(list(folder.glob("exit.*"))),
+        ranks,
+        time.monotonic() - begun,
+        killed,
+    )
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    folder: Path,
+    begun: float,
+    limit_s: float | None,
+    after_death_s: float,
+    watch: Callable[[], None],
+) -> None:
+    died_at: float | None = None
+    looked, signed = 0.0, begun
+    while True:
+        if processes.wait(process, _POLL_S):
+            return
+        watch()
+        now = time.monotonic()
+        if now - looked > 0.2:
+            ended = exits(folder)
+            # Of ten thousand ranks, a look takes a while: it must not cost a core.
+            looked = now + 50 * (time.monotonic() - now)
+            dead = [
+                r for r in ended if 128 < r.code < 160 or (r.code and _within_mpi(folder, r.rank))
+            ]
+            died_at = (died_at or now) if dead else None
+            if died_at and now - died_at > after_death_s:
+                raise fail(
+                    f"rank {dead[0].rank} died and the others did not end",
+                    where=f"rank {dead[0].rank}, {signal_name(dead[0].code)}",
+                    why=f"they were still running {after_death_s:g} s later, waiting for it; all were killed",
+                    remedy="look at that rank's output above; what kills is mostly lack of memory: `dmesg | tail`",
+                    check="rank-died",
+                    code=ExitCode.WATCHDOG,
+                )
+        if now - signed > _SIGN_OF_LIFE_S:
+            signed = now
+            with suppress(OSError):
+                os.utime(folder)  # so that no later run takes it for one that has ended
+        if limit_s is not None and now - begun > limit_s:
+            raise fail(
+                f"the launch did not end within {limit_s:g} s",
+                where=str(folder),
+                why="its time limit passed; every process of it was killed",
+                remedy="give it more time with --watchdog SECONDS, or look why it hangs",
+                check="watchdog",
+                code=ExitCode.WATCHDOG,
+            )
+
+
+def _within_mpi(folder: Path, rank: str) -> bool:
+    """Whether a rank that has ended had called MPI_Init and not MPI_Finalize: the others wait then.
+
+    Between nodes MPICH's launcher does not end them. Until MPI_Finalize the witness's note of the
+    MPI_Init has text.
+    """
+    try:
+        return bool((folder / f"started.{rank}").read_bytes())
+    except OSError:
+        return False
+
+
+def exits(folder: Path) -> tuple[RankExit, ...]:
+    """The ranks that have ended so far, the first to end first."""
+    found = []
+    for path in folder.glob("exit.*"):
+        with suppress(OSError):  # a file server that is slow for a moment ends no job
+            text = path.read_text().strip()
+            if re.fullmatch(r"\d+", text):
+                order = path.stat().st_mtime_ns
+                found.append(RankExit(path.name.partition(".")[2], int(text), order))
+    return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
+
+
+def signal_name(code: int) -> str:
+    """``137`` as ``killed by SIGKILL``, ``3`` as ``exit code 3``."""
+    if code > 128:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(code - 128).name}"
+    return f"exit code {code}"
+
+
+def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:
+    """The rank that failed first, if a signal ended it, with its host; else None."""
+    first = next((r for r in result.ranks if r.code), None)
+    found = explain_exit(result) if first and first.code > 128 else None
+    return replace(found, where=on_host(found.where, hosts)) if found else None
+
+
+def on_host(where: str, hosts: Mapping[int, str]) -> str:
+    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known and not told yet."""
+    named = re.match(r"rank (\d+)(?! on )\b", where)
+    host = hosts.get(int(named[1])) if named else None
+    return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
+
+
+def explain_exit(result: LaunchResult) -> Finding | None:
+    """What went wrong in a launch that ended badly; None when every rank ended with 0."""
+    if result.code == 0:
+        return None
+    failed = [r for r in result.ranks if r.code]
+    if not failed and result.started:
+        return error(
+            f"the launcher ended the job: {signal_name(result.code)}",
+            where=f"{result.started} ranks were running",
+            why="a rank called MPI_Abort, or the launcher lost one",
+            remedy="the ranks' own output above says why",
+            check="aborted",
+        )
+    if not failed:
+        return error(
+            f"the launcher failed: {signal_name(result.code)}",
+            where="before it started any rank",
+            why="see its own words above",
+            remedy="fairlead doctor, then `fairlead run --dry-run …` prints the line to try by hand",
+            check="launch",
+        )
+    first = failed[0]
+    after = [f"rank {r.rank}: {signal_name(r.code)}" for r in failed[1:6]]
+    if lost := result.started - len(result.ranks):
+        after.append(f"the launcher ended {lost} more")
+    why = f"after it: {', '.join(after)}" if after else "every other rank ended well"
+    if result.started == 1:
+        why = "it was the only one"
+    remedy = "its own output above says why"
+    if first.code == 137:
+        remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
+    return error(
+        f"rank {first.rank} failed first: {signal_name(first.code)}",
+        where=f"rank {first.rank}",
+        why=why,
+        remedy=remedy,
+        check="rank-failed",
+    )

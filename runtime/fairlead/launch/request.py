@@ -1,0 +1,198 @@
+"""From what the user asks for to a shape that can be: what contradicts itself, or the allocation, is told.
+
+All mistakes come in one message, each with what to type instead.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error
+from fairlead.launchers.model import Shape
+from fairlead.schedulers.allocation import Allocation
+
+# srun's and mpirun's own words for more ranks than there are cores.
+_CROWDED = ("--overcommit", "-O", "--oversubscribe", "--map-by=:OVERSUBSCRIBE")
+
+# Ranks a core that somebody may mean on a machine of one's own. What was meant for a job is far beyond, and takes
+# this machine's memory and processes before it fails.
+_MOST_A_CORE = 64
+# By which mpiexec finds other machines than this one.
+_HOST_FILES = (
+    "HYDRA_HOST_FILE",
+    "I_MPI_HYDRA_HOST_FILE",
+    "OMPI_MCA_orte_default_hostfile",
+    "PRTE_MCA_prte_default_hostfile",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options say; None and empty where they say nothing."""
+
+    ranks: int | None = None
+    nodes: int | None = None
+    per_node: int | None = None
+    cores: int | None = None
+    gpus: int | None = None
+    bind: str = ""
+    hosts: tuple[str, ...] = ()
+    time: str = ""
+    account: str = ""
+    partition: str = ""
+    extra: tuple[str, ...] = ()
+
+    @property
+    def of_scheduler(self) -> tuple[str, ...]:
+        """The options given that only a scheduler can answer."""
+        said = (("--time", self.time), ("--account", self.account), ("--partition", self.partition))
+        return tuple(option for option, value in said if value)
+
+
+def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
+    """The shape that was asked for.
+
+    Args:
+        allocation: what it must fit in; None where there is none yet.
+    Raises:
+        FairleadError: exit code 2; it contradicts itself or does not fit.
+    """
+    wrong: list[Finding] = []
+    nodes = asked.nodes or len(asked.hosts)
+    if asked.nodes and asked.hosts and asked.nodes != len(asked.hosts):
+        wrong.append(
+            _wrong(
+                f"{asked.nodes} nodes are asked for, and {len(asked.hosts)} hosts are named",
+                "-N and --hosts say two things",
+                f"leave out -N, or write -N {len(asked.hosts)}",
+            )
+        )
+    ranks = asked.ranks
+    if ranks is None:
+        ranks = (nodes or 1) * asked.per_node if asked.per_node else nodes or 1
+    per_node = asked.per_node or 0
+    if per_node and not nodes:
+        nodes = math.ceil(ranks / per_node)
+    if nodes > ranks:
+        wrong.append(
+            _wrong(
+                f"{ranks} ranks cannot be on {nodes} nodes",
+                "some nodes would have none",
+                f"write -n {nodes} or more, or -N {ranks}",
+            )
+        )
+    elif per_node and not (nodes - 1) * per_node < ranks <= nodes * per_node:
+        fits = f"{nodes} nodes of {per_node} ranks hold {nodes * per_node}"
+        wrong.append(
+            _wrong(
+                f"{fits}, and {ranks} are asked for",
+                "-n, -N and --ranks-per-node say two things",
+                f"leave out one of them, e.g. write -n {nodes * per_node}",
+            )
+        )
+    try:
+        time_s = seconds(asked.time) if asked.time else 0
+    except ValueError as exc:
+        time_s = 0
+        wrong.append(_wrong(f"--time {asked.time}", str(exc), "--time 1:30:00, or --time 90m"))
+    made = Shape(
+        ranks, nodes, per_node, asked.cores or 0, asked.gpus or 0, asked.bind, asked.hosts, time_s,
+        asked.account, asked.partition, asked.extra,
+    )  # fmt: skip
+    if allocation:
+        wrong += _misfits(asked, made, allocation)
+    if wrong:
+        raise FairleadError(wrong, ExitCode.USAGE)
+    return made
+
+
+def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None:
+    """Whether it can be meant, where no job and no other machine is in play.
+
+    Raises:
+        FairleadError: exit code 2; far more ranks than cores.
+    """
+    most = _MOST_A_CORE * cores
+    if made.ranks <= most or made.hosts or any(map(environ.get, _HOST_FILES)):
+        return
+    raise FairleadError(
+        _wrong(
+            f"{made.ranks} ranks on this machine, which has {cores} {'core' if cores == 1 else 'cores'}",
+            "this shell is in no job, so all of them would start here",
+            f"start it in a job: fairlead script -n {made.ranks} -o job.sh …; or write -n {most} or fewer; or name the"
+            " machines with --hosts, or what starts them elsewhere with --launcher",
+        ),
+        ExitCode.USAGE,
+    )
+
+
+def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]:
+    wrong = []
+    if asked.of_scheduler:
+        wrong.append(
+            _wrong(
+                f"{' and '.join(asked.of_scheduler)} within {allocation.title}",
+                f"the job has its own already (${allocation.by} is set)",
+                f"leave out {' and '.join(asked.of_scheduler)}, or run outside of the job",
+            )
+        )
+    if allocation.nodes and made.nodes > allocation.nodes:
+        wrong.append(
+            _wrong(
+                f"{made.nodes} nodes are asked for, and {allocation.title} has {allocation.nodes}",
+                f"${allocation.by} says what this shell may use",
+                f"write -N {allocation.nodes}, or ask the scheduler for {made.nodes} nodes",
+            )
+        )
+    strangers = [h for h in made.hosts if allocation.hosts and h not in allocation.hosts]
+    if strangers:
+        wrong.append(
+            _wrong(
+                f"{', '.join(strangers[:4])}: not of {allocation.title}",
+                f"its nodes are {', '.join(allocation.hosts[:8])}",
+                "name nodes of the job with --hosts, or leave it out",
+            )
+        )
+    need = made.ranks * max(made.cores, 1)
+    if allocation.slots and need > allocation.slots and not set(_CROWDED) & set(made.extra):
+        cores = f" of {made.cores} cores each" if made.cores > 1 else ""
+        wrong.append(
+            _wrong(
+                f"{made.ranks} ranks{cores} need {need} slots, and {allocation.title} has "
+                f"{allocation.slots}",
+                "two ranks would share a core, and each would wait for the other",
+                f"write -n {max(allocation.slots // max(made.cores, 1), 1)}, ask the scheduler for "
+                "more, or add --launcher-arg=--overcommit to share all the same",
+            )
+        )
+    return wrong
+
+
+def seconds(text: str) -> int:
+    """A length of time in seconds.
+
+    Raises:
+        ValueError: it is none; a bare number is minutes to one scheduler and seconds to another.
+
+    >>> seconds("1-02:00:00"), seconds("1:30:00"), seconds("90m"), seconds("2h")
+    (93600, 5400, 5400, 7200)
+    """
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text):
+        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+        found = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    elif match := re.fullmatch(r"(\d+)([smhd])", text):
+        found = int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+    elif text.isdigit():
+        raise ValueError("a bare number is minutes to Slurm and seconds to PBS")
+    else:
+        raise ValueError("it is no length of time")
+    if not found:
+        raise ValueError("no time at all")
+    return found
+
+
+def _wrong(what: str, why: str, remedy: str) -> Finding:
+    return error(what, where="the options of this command", why=why, remedy=remedy, check="shape")

@@ -1,0 +1,102 @@
+"""Whether every node of a job sees fairlead's cache: what is staged and what ranks report lie in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.launchers import srun
+from fairlead.launchers.model import Launcher, Shape
+
+# What mount(8) calls file systems that several machines see.
+_SHARED = re.compile(
+    r"nfs|nfs4|lustre|gpfs|beegfs\w*|ceph|cifs|smb3|panfs|wekafs|orangefs|pvfs2|dvs|9p|afs|virtiofs|glusterfs"
+    r"|fuse\.(glusterfs|ceph\w*|sshfs|cvmfs2|juicefs|beegfs)|ocfs2|gfs2|daos\w*|vast\w*"
+)
+_MEMORY = ("tmpfs", "ramfs")
+_PROBE_S = 60.0
+
+
+def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
+    """Kind and mount point of the file system that ``path`` is on.
+
+    Args:
+        mounts: text as of /proc/self/mountinfo, which is read otherwise.
+    """
+    text = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
+    real = path.resolve() if mounts is None else path
+    found = ("", "/")
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        place = before.split()[4].replace("\\040", " ")
+        inside = place == "/" or real == Path(place) or Path(place) in real.parents
+        if inside and len(place) >= len(found[1]):
+            found = (after.split()[0], place)
+    return found
+
+
+def seen_by_all(
+    cache: Path,
+    shape: Shape,
+    launcher: Launcher,
+    environ: Mapping[str, str],
+    mounts: str | None = None,
+) -> Finding | None:
+    """A warning where it cannot be known; None when all nodes see the cache.
+
+    Under Slurm the nodes themselves are asked, with a step of one task each, unless the file system is of
+    a kind that all nodes share.
+
+    Raises:
+        FairleadError: exit code 123; a node does not see it.
+    """
+    nodes = shape.nodes or len(shape.hosts)
+    if nodes < 2:
+        return None
+    kind, place = file_system(cache, mounts)
+    if _SHARED.fullmatch(kind):
+        return None
+    if launcher.kind == "srun":
+        if missing := _missing(cache, nodes, shape, launcher, environ):
+            raise _blind(cache, ", ".join(missing[:8]), kind)
+        return None
+    if kind in _MEMORY:
+        raise _blind(cache, "every node but this one", kind)
+    return Finding(
+        Severity.WARNING,
+        "the other nodes may not see fairlead's cache",
+        f"{cache}, on {kind} mounted at {place}",
+        "the host's MPI is staged there and ranks write there how they ended; this kind of file system is "
+        "mostly a disk of one machine",
+        "if ranks fail to start, set XDG_CACHE_HOME to a folder that all nodes see",
+        "shared-cache",
+    )
+
+
+def _missing(
+    cache: Path, nodes: int, shape: Shape, launcher: Launcher, environ: Mapping[str, str]
+) -> list[str]:
+    where = [f"--nodelist={','.join(shape.hosts)}"] if shape.hosts else []
+    script = 'test -d "$0" || echo "blind: $SLURMD_NODENAME"'
+    words = (
+        launcher.path, "--export=ALL", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}",
+        "--ntasks-per-node=1", *where, "/bin/sh", "-c", script, str(cache),
+    )  # fmt: skip
+    done = srun.answer(words, environ, _PROBE_S)
+    if done is None:
+        return []  # the launch itself will say what is wrong with srun
+    return sorted(set(re.findall(r"^blind: (\S+)$", done.stdout, re.MULTILINE)))
+
+
+def _blind(cache: Path, who: str, kind: str) -> FairleadError:
+    return fail(
+        "not every node sees fairlead's cache",
+        where=f"{cache}, on {kind}; not on: {who}",
+        why="the host's MPI is staged there, and ranks write there what they prove and how they ended",
+        remedy="set XDG_CACHE_HOME to a folder on a file system of the whole machine, e.g. "
+        "XDG_CACHE_HOME=$SCRATCH/cache",
+        check="shared-cache",
+        code=ExitCode.LAUNCH_FAILED,
+    )

@@ -1,0 +1,315 @@
+"""An image as a folder, for engines that open no files: laid out once in the cache, and kept. For one that
+opens a bare squashfs, the squashfs of a SIF.
+
+The folder is named after the digest of the image's file system, made beside its final name and renamed
+when it is whole, so that any number of launches may ask for it at once. Nothing runs in it: an
+engine shows it read-only or below a layer of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write, locked
+from fairlead.base.progress import Progress, Silent, Stage
+from fairlead.engines.model import Engine, Takes
+from fairlead.image.open import Image, file_format
+from fairlead.image.scan import resolve_in
+from fairlead.image.sif import copy_object, read_sif
+from fairlead.swap.plan import Bind, Plan
+
+_KEPT_S = 30 * 86400.0  # a folder that nobody has used for longer than any job runs
+_GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
+_INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
+
+
+def opened(image: Image, engine: Engine, cache: Path) -> str:
+    """What ``engine`` is given to open ``image``: itself, or where it is or will be laid out."""
+    as_it_is = engine.takes in (Takes.FILE, Takes.NAME) or image.format == "sandbox"
+    if as_it_is or (engine.takes is Takes.SQUASHFS and image.format == "squashfs"):
+        return image.path
+    suffix = ".squashfs" if engine.takes is Takes.SQUASHFS else ""
+    return str(cache / "unpacked" / f"{image.digest}{suffix}")
+
+
+def ensure(
+    plan: Plan,
+    cache: Path,
+    progress: Progress | None = None,
+    binds: Iterable[Bind] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Lays the image out if the plan's engine needs that and no whole folder is there.
+
+    Args:
+        binds: of this launch, besides the plan's; an engine may want their places in the folder.
+    Raises:
+        FairleadError: exit code 123; there is no room or no tool, the image is damaged, or a folder of
+            the user's own lacks the place of a bind.
+    """
+    if plan.opened == plan.image and plan.engine.makes_places:
+        return
+    root = Path(plan.opened)
+    ours = plan.opened != plan.image
+    if ours and plan.engine.takes is Takes.SQUASHFS:
+        _take_out(Path(plan.image), root, cache, progress or Silent())
+    elif ours and not is_whole(root):
+        _lay_out(Path(plan.image), root, cache, progress or Silent())
+    if ours:
+        with contextlib.suppress(OSError):
+            os.utime(root if root.suffix else _told(root))
+    if not plan.engine.makes_places:
+        _places(plan, root, (*plan.binds, *binds), environ, ours)
+
+
+def is_whole(root: Path) -> bool:
+    """Whether the folder is the one that was laid out, with all that it had at its top."""
+    try:
+        told = json.loads(_told(root).read_text())
+        seen = _identity(root)
+        # The places of binds come to it.
+        return bool(told["inode"] == seen["inode"] and set(told["entries"]) <= set(seen["entries"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _told(root: Path) -> Path:
+    return root.with_name(f"{root.name}.json")
+
+
+def _identity(root: Path) -> dict[str, Any]:
+    return {"inode": root.stat().st_ino, "entries": sorted(p.name for p in root.iterdir())}
+
+
+def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
+    """The squashfs of a SIF, as a file of its own."""
+    item = read_sif(image).squashfs
+    if bare.is_file() and bare.stat().st_size == item.size:
+        return
+    lock = cache / "locks" / f"unpacked-{bare.name[:16]}.lock"
+    try:
+        with (
+            progress.stage(f"take the squashfs out of {image.name}", item.size, "B") as stage,
+            locked(lock, lambda: stage.note("another launch is doing it")),
+            atomic_write(bare) as out,
+        ):
+            copy_object(image, item, out)
+            stage.advance(item.size)
+    except OSError as exc:
+        raise _failed(bare.parent, exc.strerror or str(exc)) from None
+
+
+def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
+    root.parent.mkdir(parents=True, exist_ok=True)
+    lock = cache / "locks" / f"unpacked-{root.name[:16]}.lock"
+    with (
+        progress.stage(f"lay out {image.name} as a folder", unit="files") as stage,
+        locked(lock, lambda: stage.note("another launch is doing it")),
+    ):
+        if is_whole(root):
+            stage.result("done by another launch")
+            return
+        try:
+            _clear(root)
+            with _squashfs(image, root.parent) as squashfs:
+                _enough_room(root.parent, _GROWS * squashfs.stat().st_size)
+                _unpack(squashfs, root, stage)
+        except OSError as exc:
+            raise _failed(root.parent, exc.strerror or str(exc)) from None
+
+
+@contextmanager
+def _squashfs(image: Path, folder: Path) -> Iterator[Path]:
+    """The file system of an image as a file of its own."""
+    if file_format(image) == "squashfs":
+        yield image
+        return
+    with tempfile.TemporaryDirectory(prefix=".squashfs.", dir=folder) as work:
+        bare = Path(work, "squashfs")
+        with bare.open("wb") as out:
+            copy_object(image, read_sif(image).squashfs, out)
+        yield bare
+
+
+def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
+    """By way of a tar stream: rdsquashfs would wait for the disk after each file."""
+    reader, tar = shutil.which("sqfs2tar"), shutil.which("tar")
+    if reader is None or tar is None:
+        raise fail(
+            "sqfs2tar or tar is not installed",
+            where="PATH",
+            why="this engine opens folders only, and the image is a squashfs",
+            remedy="fairlead doctor --fix packages",
+            check="unpack",
+            code=ExitCode.LAUNCH_FAILED,
+        )
+    with squashfs.open("rb") as stream:
+        stream.seek(_INODES_AT)
+        stage.total(int.from_bytes(stream.read(4), "little"))
+    work = Path(tempfile.mkdtemp(prefix=f".{root.name}.", suffix=".partial", dir=root.parent))
+    try:
+        tree = work / "new"
+        tree.mkdir()
+        # The files belong to whoever lays it out; engines bring the machine's own /dev.
+        into = (tar, "-x", "-p", "-v", "--no-same-owner", "--anchored", "--exclude=dev/*")
+        with (work / "said").open("w+b") as said:
+            with (
+                subprocess.Popen([reader, squashfs], stdout=subprocess.PIPE, stderr=said) as source,
+                subprocess.Popen(
+                    [*into, "-C", tree], stdin=source.stdout, stdout=subprocess.PIPE, stderr=said
+                ) as made,
+            ):
+                assert source.stdout is not None and made.stdout is not None
+                source.stdout.close()
+                for _ in made.stdout:  # a line a file
+                    stage.advance(1)
+            said.seek(0)
+            told = said.read()[-400:].decode("utf-8", "replace").strip()
+        if source.returncode or made.returncode:
+            raise _failed(root.parent, told or f"tar ended with {made.returncode}")
+        tree.chmod(0o755)
+        _to_disk(tree)
+        tree.rename(root)
+        with atomic_write(_told(root), "w") as out:
+            json.dump(_identity(root), out)
+    finally:
+        _remove(work)
+
+
+def _to_disk(tree: Path) -> None:
+    """All of its file system at once: an image has ten thousand files."""
+    handle = os.open(tree, os.O_RDONLY)
+    try:
+        if sync := getattr(ctypes.CDLL(None), "syncfs", None):
+            sync(handle)
+    finally:
+        os.close(handle)
+
+
+def _clear(root: Path) -> None:
+    """Removes what a killed process left of this folder, and folders that nobody uses any more."""
+    for left in root.parent.glob(f".{root.name}.*.partial"):
+        _remove(left)
+    if root.exists():  # not whole; a job may have it mounted, so it goes aside
+        aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}.old")
+        root.rename(aside)
+        os.utime(aside)
+    for old in (
+        *root.parent.glob("*.json"),
+        *root.parent.glob(".*.old"),
+        *root.parent.glob("*.sq*"),
+    ):
+        with contextlib.suppress(OSError):
+            if time.time() - old.stat().st_mtime > _KEPT_S:
+                if old.suffix == ".json":
+                    old.unlink()
+                    old = old.with_suffix("")
+                _remove(old) if old.is_dir() else old.unlink(missing_ok=True)
+
+
+def _remove(tree: Path) -> None:
+    """Removes a tree, also folders in it that their owner may not write."""
+    for folder, _, _ in os.walk(tree):
+        with contextlib.suppress(OSError):
+            Path(folder).chmod(stat.S_IRWXU)
+    shutil.rmtree(tree, ignore_errors=True)
+
+
+def _enough_room(folder: Path, need: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise _failed(folder, f"about {need >> 20} MiB are needed, {free >> 20} MiB are free")
+
+
+def _failed(folder: Path, why: str) -> FairleadError:
+    return fail(
+        "the image could not be laid out as a folder",
+        where=str(folder),
+        why=why,
+        remedy="free some space, or set XDG_CACHE_HOME to a folder with room, then run it again; "
+        "Apptainer opens the image as it is: `--engine apptainer`",
+        check="unpack",
+        code=ExitCode.LAUNCH_FAILED,
+    )
+
+
+def _places(
+    plan: Plan, root: Path, binds: Iterable[Bind], environ: Mapping[str, str], ours: bool
+) -> None:
+    """Makes the places of binds, in a folder of ours; in the user's own, sees that they are there."""
+    binds = list(binds)
+    for bind in binds:
+        if ":" in bind.source + bind.target:
+            raise fail(
+                f"{plan.engine.kind} cannot bind a path with a colon",
+                where=f"{bind.source} -> {bind.target}",
+                why="a colon stands between the two, and it knows no other way to write one",
+                remedy="give it another name, or use another engine: `--engine apptainer`",
+                check="bind-place",
+                code=ExitCode.LAUNCH_FAILED,
+            )
+    # What is not there yet, or on other nodes only, is a folder of staged data.
+    sources = ((Path(bind.source), bind.target) for bind in binds)
+    wanted = [(target, path.is_dir() or not path.exists()) for path, target in sources]
+    missing = [(target, folder) for target, folder in wanted if _inside(root, target) is None]
+    if not ours:
+        if missing:
+            raise _no_places(plan, root, missing)
+        return
+    # What a rank sees besides, where it has it.
+    own = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
+    missing += [(p, True) for p in own if p.startswith("/") and _inside(root, p) is None]
+    for target, folder in missing:
+        try:
+            _make(root, target, folder)
+        except OSError as exc:
+            raise _failed(root, f"no place for {target}: {exc.strerror}") from None
+
+
+def _inside(root: Path, target: str) -> Path | None:
+    return resolve_in(root, root / target.lstrip("/"))
+
+
+def _make(root: Path, target: str, folder: bool) -> None:
+    """An empty folder or file, behind whatever links lead to it within the tree."""
+    parts = PurePosixPath(target).parts[1:]
+    for depth in range(1, len(parts) + 1):
+        if _inside(root, "/".join(parts[:depth])):
+            continue
+        parent = _inside(root, "/".join(parts[: depth - 1])) or root
+        parent.chmod(parent.stat().st_mode | stat.S_IWUSR | stat.S_IXUSR)
+        with contextlib.suppress(FileExistsError):  # another launch may be making it too
+            if folder or depth < len(parts):
+                (parent / parts[depth - 1]).mkdir()
+            else:
+                (parent / parts[depth - 1]).touch(exist_ok=True)
+
+
+def _no_places(plan: Plan, root: Path, missing: list[tuple[str, bool]]) -> FairleadError:
+    folders = [str(root) + t if f else str(root) + str(PurePosixPath(t).parent) for t, f in missing]
+    files = [str(root) + t for t, f in missing if not f]
+    line = "mkdir -p " + shlex.join(sorted(set(folders)))
+    if files:
+        line += " && touch " + shlex.join(files)
+    return fail(
+        f"the folder has no place for {', '.join(t for t, _ in missing[:4])}",
+        where=str(root),
+        why=f"{plan.engine.kind} binds over what is there, and fairlead writes into no folder of yours",
+        remedy=f"{line}; or another engine, `--engine apptainer`",
+        check="bind-place",
+        code=ExitCode.LAUNCH_FAILED,
+    )

@@ -1,0 +1,37 @@
+"""Cray's ``aprun``, of ALPS on Cray XC. Grammar: aprun(1); used as in ALCF's "Running Jobs on XC40"."""
+
+from __future__ import annotations
+
+from fairlead.launchers.model import Launcher, Shape, Words, cannot
+
+_BIND = {"none": "none", "core": "cpu", "numa": "numa_node"}
+
+
+class Aprun:
+    """ALPS."""
+
+    kind = "aprun"
+    programs = ("aprun",)
+
+    def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
+        if shape.gpus or shape.bind == "socket":
+            raise cannot(
+                launcher,
+                "how many GPUs each rank gets" if shape.gpus else "to bind to sockets",
+                "aprun has no option for it",
+                "leave out --gpus-per-rank" if shape.gpus else "use --bind-to numa",
+            )
+        argv = [launcher.path, *launcher.options, "-n", str(shape.ranks)]
+        if shape.each:
+            argv += ["-N", str(shape.each)]
+        if shape.cores:
+            argv += ["-d", str(shape.cores)]
+        if shape.bind or shape.cores:
+            deep = shape.cores > 1 and shape.bind in ("", "core")
+            argv += ["-cc", "depth" if deep else _BIND[shape.bind or "core"]]
+        if shape.hosts:
+            argv += ["-L", ",".join(shape.hosts)]
+        return Words((*argv, *shape.extra, *inner))
+
+
+DRIVER = Aprun()

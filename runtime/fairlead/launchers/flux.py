@@ -1,0 +1,56 @@
+"""``flux run``. Grammar: flux-run(1), doc/man1 of flux-core: per-task options, shell options."""
+
+from __future__ import annotations
+
+from fairlead.launchers.model import Launcher, Shape, Words, cannot
+
+_AFFINITY = {"none": "off", "core": "per-task"}
+
+
+class Flux:
+    """The launcher of the Flux framework."""
+
+    kind = "flux"
+    programs = ("flux",)
+
+    def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
+        if shape.bind in ("socket", "numa"):
+            raise cannot(
+                launcher,
+                f"to bind to a {shape.bind}",
+                "its shell option cpu-affinity knows off, on and per-task",
+                "use --bind-to core with --cores-per-rank",
+            )
+        argv = [launcher.path, "run", *launcher.options, *allocation_words(shape)]
+        if launcher.pmi:
+            argv += ["-o", f"pmi={launcher.pmi}"]
+        if shape.bind:
+            argv += ["-o", f"cpu-affinity={_AFFINITY[shape.bind]}"]
+        if shape.gpus:
+            argv += ["-o", "gpu-affinity=per-task"]
+        if shape.hosts:
+            argv.append(f"--requires=hosts:{','.join(shape.hosts)}")
+        return Words((*argv, *shape.extra, *inner))
+
+
+def allocation_words(
+    shape: Shape, slots: str = "--ntasks", cores: str = "per-task"
+) -> tuple[str, ...]:
+    """The options of a job's size, which ``flux batch`` and ``flux alloc`` say of slots."""
+    said = [f"{slots}={shape.ranks}"]
+    if nodes := len([n for n in shape.spread if n]):
+        said.append(f"--nodes={nodes}")
+    if shape.cores:
+        said.append(f"--cores-{cores}={shape.cores}")
+    if shape.gpus:
+        said.append(f"--gpus-{cores}={shape.gpus}")
+    if shape.time_s:
+        said.append(f"--time-limit={shape.time_s}s")
+    if shape.account:
+        said.append(f"--bank={shape.account}")
+    if shape.partition:
+        said.append(f"--queue={shape.partition}")
+    return tuple(said)
+
+
+DRIVER = Flux()

@@ -1,0 +1,134 @@
+"""Slurm's ``srun``: a step of the allocation it is called in, or a job of its own.
+
+Grammar: srun(1). What is said here wins over what sbatch or the user's shell left in SLURM_* variables.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fairlead.launchers.model import Launcher, Shape, Words, clock
+
+_BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
+STEP = "step"  # the file of a run's folder that names its step
+# What the first rank does before anything else, so that the step can be cancelled by its name.
+NOTE_STEP = (
+    '[ "${SLURM_PROCID:-}" = 0 ] && echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$1/' + STEP + '"; '
+)
+_PROBE_S = 10.0
+
+
+class Srun:
+    """Slurm's own launcher."""
+
+    kind = "srun"
+    programs = ("srun",)
+
+    def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
+        # A job script may have been sent with --export=NONE, and then srun passes nothing on.
+        argv = [launcher.path, *launcher.options, "--export=ALL", *allocation_words(shape)]
+        if launcher.pmi:
+            argv.append(f"--mpi={launcher.pmi}")
+        if shape.bind:
+            argv.append(f"--cpu-bind={_BIND[shape.bind]}")
+        return Words((*argv, *shape.extra, *inner))
+
+
+DRIVER = Srun()
+
+
+def allocation_words(shape: Shape) -> tuple[str, ...]:
+    """The options that srun, salloc and sbatch have in common."""
+    said = [f"--ntasks={shape.ranks}"]
+    if nodes := shape.nodes or len(shape.hosts):
+        said.append(f"--nodes={nodes}")
+    if shape.per_node:
+        said.append(f"--ntasks-per-node={shape.per_node}")
+    if shape.cores:
+        said.append(f"--cpus-per-task={shape.cores}")
+    if shape.gpus:
+        said.append(f"--gpus-per-task={shape.gpus}")
+    if shape.hosts:
+        said.append(f"--nodelist={','.join(shape.hosts)}")
+    if shape.time_s:
+        said.append(f"--time={clock(shape.time_s)}")
+    if shape.account:
+        said.append(f"--account={shape.account}")
+    if shape.partition:
+        said.append(f"--partition={shape.partition}")
+    return tuple(said)
+
+
+def answer(
+    words: Sequence[str], environ: Mapping[str, str] | None = None, limit_s: float = _PROBE_S
+) -> subprocess.CompletedProcess[str] | None:
+    """What one of Slurm's programs says, however it ends; None when it does not in time, or is not there."""
+    try:
+        return subprocess.run(
+            words,
+            env=None if environ is None else dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def pmi_offered(srun: str) -> tuple[str, ...]:
+    """The kinds that ``srun --mpi=list`` names; empty when it does not answer in time."""
+    done = answer((srun, "--mpi=list"))
+    return pmi_listed(done.stdout + done.stderr) if done else ()
+
+
+def pmi_listed(said: str) -> tuple[str, ...]:
+    r"""What such a list names. Versions before 20 print ``srun: `` before every line, others a tab.
+
+    >>> pmi_listed("MPI plugin types are...\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: pmix_v4")
+    ('pmix', 'pmi2', 'pmix_v4')
+    """
+    found = []
+    for line in said.splitlines():
+        line = line.removeprefix("srun: ").strip()
+        if line.startswith("specific pmix"):
+            found += re.findall(r"pmix_v\d+", line)
+        elif re.fullmatch(r"[a-z][a-z0-9_]*", line):
+            found.append(line)
+    return tuple(dict.fromkeys(found))
+
+
+def pmix_folders(srun: str) -> tuple[str, ...]:
+    """Where Slurm's PMIx server keeps what ranks read: below slurmd's spool folder, and where mpi.conf says."""
+    beside = Path(srun).with_name("scontrol")
+    words = [str(beside) if beside.exists() else "scontrol", "show", "config"]
+    done = answer(words)
+    return pmix_configured(done.stdout) if done else ()
+
+
+def pmix_configured(said: str) -> tuple[str, ...]:
+    r"""The same, from what ``scontrol show config`` prints. A name for each node (``%n``, ``%h``) is left off.
+
+    >>> pmix_configured("SlurmdSpoolDir          = /var/spool/slurm/%n\nPMIxCliTmpDirBase = (null)")
+    ('/var/spool/slurm',)
+    """
+    found = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", said, re.MULTILINE)
+    whole = [re.sub(r"/[^/]*%.*", "", folder) or "/" for folder in found]
+    return tuple(dict.fromkeys(folder for folder in whole if folder != "/"))
+
+
+def cancel(srun: str, folder: Path, environ: Mapping[str, str]) -> None:
+    """Ends what is left of a step whose first rank has noted its name in ``folder``."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        step = (folder / STEP).read_text().strip()
+        if re.fullmatch(r"\d+\.\d+", step):
+            beside = Path(srun).with_name("scancel")
+            words = [str(beside) if beside.exists() else "scancel", "--signal=KILL", step]
+            subprocess.run(
+                words, env=dict(environ), capture_output=True, timeout=_PROBE_S, check=False
+            )

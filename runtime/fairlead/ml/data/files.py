@@ -1,0 +1,349 @@
+"""Single files of samples: what is in one, and its rows, whichever way they lie there.
+
+:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`); what it returns
+counts the file's rows cheaply and holds a part of them. :mod:`fairlead.ml.data.manifest` looks at all files of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.base.errors import fail
+from fairlead.ml.data import tfrecord
+from fairlead.ml.data.damage import DamagedFile
+from fairlead.ml.data.example import BadExample, Feature, decode
+from fairlead.ml.data.formats import (
+    HDF5,
+    TFRECORD,
+    BadSample,
+    Form,
+    looked_for,
+    recognised,
+    stored_dtype,
+)
+from fairlead.ml.data.samples import Array, Draw, Layout, Samples
+from fairlead.ml.data.tfrecord import Compression
+
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_VERIFY_BYTES = 64 << 20
+
+Rows = npt.NDArray[np.int64]
+
+
+class Held(Protocol):
+    """Some rows of a file, in memory."""
+
+    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+        """Rows, numbered from the first that is held, into ``out`` from ``at`` on.
+
+        Raises:
+            DamagedFile: one of them is no sample, or of another shape than the others.
+        """
+        ...
+
+
+class File(Protocol):
+    """A file of a known form."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def form(self) -> Form: ...
+
+    def rows(self) -> int:
+        """How many samples it has; reads no more than lengths.
+
+        Raises:
+            DamagedFile: they say that it is not whole.
+        """
+        ...
+
+    def layout(self) -> Layout:
+        """How its samples look, by the first."""
+        ...
+
+    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
+        """Its rows ``start`` to ``stop``. ``threads`` decode pictures.
+
+        Raises:
+            DamagedFile: they are not whole.
+        """
+        ...
+
+    def verify(self, layout: Layout) -> int:
+        """Reads all of it; the number of its rows.
+
+        Raises:
+            DamagedFile: a checksum is wrong, or what is there is no sample of ``layout``.
+        """
+        ...
+
+
+def container_of(path: Path) -> str:
+    """:data:`HDF5` or :data:`TFRECORD`, by the first bytes.
+
+    Raises:
+        DamagedFile: it is neither, or empty.
+    """
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(len(_HDF5_MAGIC))
+            if not head:
+                raise DamagedFile(path, "it is empty")
+            # A program may keep a block of its own before HDF5's, of 512 bytes or twice, ...
+            for at in (0, 512, 1024, 2048):
+                stream.seek(at)
+                if stream.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
+                    return HDF5
+        if tfrecord.compression(path) is not None:
+            return TFRECORD
+    except OSError as exc:
+        raise DamagedFile(path, f"it cannot be read: {exc}") from exc
+    raise DamagedFile(
+        path, "looked for HDF5's magic bytes, a TFRecord's length and its checksum, gzip, zlib"
+    )
+
+
+def opened(path: Path, form: Form | None = None) -> File:
+    """The file of a form that is known already, or recognised.
+
+    Raises:
+        DamagedFile: it is not whole, or neither HDF5 nor TFRecord.
+        FairleadError: it is of no known form.
+    """
+    if form is None:
+        container = container_of(path)
+        form = _form_of_hdf5(path) if container == HDF5 else _form_of_records(path)
+    return HDF5File(path, form) if form.container == HDF5 else RecordFile(path, form)
+
+
+def _form_of_hdf5(path: Path) -> Form:
+    with _Opened(path, HDF5) as file:
+        names = list(file)
+        # Names of damaged files may be no text.
+        names = [name for name in names if isinstance(name, str)]
+    return _known(path, HDF5, names)
+
+
+def _form_of_records(path: Path) -> Form:
+    for record in tfrecord.records(path, 0, 1):
+        return _known(path, TFRECORD, list(_features(path, 0, record)))
+    raise DamagedFile(path, "it has no sample", TFRECORD)
+
+
+def _known(path: Path, container: str, names: list[str]) -> Form:
+    form = recognised(container, names)
+    if form is None:
+        raise fail(
+            f"{path.name} is of no known form",
+            where=str(path),
+            why=f"it has {', '.join(f'`{n}`' for n in sorted(names)[:12]) or 'nothing'}; looked for"
+            f" {looked_for(container)}",
+            remedy="give its datasets or features these names, or point to the folder of the data set",
+            check="data-form",
+        )
+    return form
+
+
+class _Opened:
+    """An HDF5 file for reading; what h5py says becomes a :class:`DamagedFile`."""
+
+    def __init__(self, path: Path, title: str):
+        self._path, self._title = path, title
+
+    def __enter__(self) -> Any:
+        try:
+            import h5py
+        except ImportError as exc:
+            raise fail(
+                "HDF5 files need h5py",
+                where=str(self._path),
+                why=str(exc),
+                remedy="add `h5py` to packages.pip of the image's recipe, or keep the data as TFRecord",
+                check="data-decoder",
+            ) from exc
+        try:
+            self._file = h5py.File(self._path, "r")
+        except (OSError, RuntimeError, ValueError) as exc:
+            raise DamagedFile(self._path, f"truncated or altered: {exc}", self._title) from exc
+        return self._file
+
+    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
+        self._file.close()
+        # Which of these h5py raises depends on where in the file the damage is.
+        if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)):
+            why = f"truncated, altered or of another kind: {exc}"
+            raise DamagedFile(self._path, why, self._title) from exc
+
+
+@dataclass(frozen=True)
+class HDF5File:
+    """A file with a dataset of inputs and one of targets."""
+
+    path: Path
+    form: Form
+
+    def rows(self) -> int:
+        with _Opened(self.path, self.form.title) as file:
+            inputs, _ = self._datasets(file)
+            return 1 if self.form.single else len(inputs)
+
+    def layout(self) -> Layout:
+        with _Opened(self.path, self.form.title) as file:
+            inputs, targets = self._datasets(file)
+            first = 0 if self.form.single else 1
+            if first and not len(inputs):
+                raise DamagedFile(self.path, "it has no sample", self.form.title)
+            found = Layout(
+                self.form.data_set,
+                tuple(inputs.shape[first:]),
+                stored_dtype(inputs.dtype),
+                tuple(targets.shape[first:]),
+                self.form.target_dtype,
+            )
+        if found.bytes > tfrecord.LIMIT:
+            raise DamagedFile(self.path, f"a sample of {found.bytes} bytes", self.form.title)
+        return found
+
+    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
+        with _Opened(self.path, self.form.title) as file:
+            inputs, targets = self._datasets(file)
+            if self.form.single:
+                return _Columns(self, inputs[()][None], targets[()][None])
+            if len(inputs) < stop:
+                raise DamagedFile(self.path, f"{len(inputs)} rows, not {stop}", self.form.title)
+            return _Columns(self, inputs[start:stop], targets[start:stop])
+
+    def _datasets(self, file: Any) -> tuple[Any, Any]:
+        """The two datasets, if they are numbers and fit each other."""
+        found = tuple(file[name] for name in (self.form.input, self.form.target))
+        shapes = [getattr(one, "shape", None) or () for one in found]
+        numbers = all(getattr(one, "dtype", np.dtype("O")).kind in "iuf" for one in found)
+        fit = self.form.single or shapes[0][:1] == shapes[1][:1]
+        if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
+            why = ", ".join(
+                f"`{name}` is {getattr(one, 'dtype', 'no dataset')} {shape}"
+                for name, one, shape in zip(
+                    (self.form.input, self.form.target), found, shapes, strict=True
+                )
+            )
+            raise DamagedFile(self.path, why, self.form.title)
+        return found[0], found[1]
+
+    def verify(self, layout: Layout) -> int:
+        rows, found = self.rows(), self.layout()
+        if found != layout:
+            raise DamagedFile(self.path, f"it has {found}, not {layout}", self.form.title)
+        step = max(_VERIFY_BYTES // layout.bytes, 1)
+        for start in range(0, rows, step):
+            self.hold(start, min(start + step, rows))
+        return rows
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Held rows of an HDF5 file."""
+
+    file: HDF5File
+    inputs: Array
+    targets: Array
+
+    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+        for source, target in ((self.inputs, out.inputs), (self.targets, out.targets)):
+            if source.shape[1:] != target.shape[1:]:
+                why = f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
+                raise DamagedFile(self.file.path, why, self.file.form.title)
+            target[at : at + len(rows)] = source[rows]
+
+
+@dataclass(frozen=True)
+class RecordFile:
+    """A file of tf.train.Example messages."""
+
+    path: Path
+    form: Form
+
+    def rows(self) -> int:
+        return tfrecord.count(self.path)
+
+    def layout(self) -> Layout:
+        for record in tfrecord.records(self.path, 0, 1):
+            inputs, target = self._sample(0, record, Draw())
+            return Layout(
+                self.form.data_set,
+                inputs.shape,
+                stored_dtype(inputs.dtype),
+                target.shape,
+                self.form.target_dtype,
+            )
+        raise DamagedFile(self.path, "it has no sample", TFRECORD)
+
+    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
+        if tfrecord.compression(self.path) is Compression.NONE:
+            found = tfrecord.index(self.path)
+            if len(found) < stop:
+                raise DamagedFile(self.path, f"{len(found)} records, not {stop}", TFRECORD)
+            return _Records(self, start, tuple(tfrecord.read(found, start, stop)), threads)
+        return _Records(self, start, tuple(tfrecord.records(self.path, start, stop)), threads)
+
+    def verify(self, layout: Layout) -> int:
+        rows, room = 0, layout.empty(1)
+        for number, record in enumerate(tfrecord.records(self.path)):
+            _Records(self, number, (record,), 1).put(np.zeros(1, np.int64), room, 0, (Draw(),))
+            rows += 1
+        return rows
+
+    def _sample(self, number: int, record: memoryview, draw: Draw) -> tuple[Array, Array]:
+        features = _features(self.path, number, record, self.form.names)
+        if not {self.form.input, self.form.target} <= set(features):
+            raise DamagedFile(self.path, f"record {number} lacks {self.form}", self.form.title)
+        assert self.form.sample is not None  # as every form of TFRecord has it
+        try:
+            return self.form.sample(features, draw)
+        except BadSample as exc:
+            raise DamagedFile(self.path, f"record {number}: {exc}", self.form.title) from exc
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Held records, decoded when they are put somewhere: a photograph is 20 times its JPEG."""
+
+    file: RecordFile
+    first: int
+    records: tuple[memoryview, ...]
+    threads: int
+
+    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+        def one(place: int) -> None:
+            row = int(rows[place])
+            draw = draws[place]
+            found = self.file._sample(self.first + row, self.records[row], draw)
+            for source, target in zip(found, (out.inputs, out.targets), strict=True):
+                if source.shape != target.shape[1:]:
+                    why = f"record {self.first + row} is {source.shape}, not {target.shape[1:]}"
+                    raise DamagedFile(self.file.path, why, self.file.form.title)
+                target[at + place] = source
+
+        if self.threads == 1:
+            for place in range(len(rows)):
+                one(place)
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            for _ in pool.map(one, range(len(rows))):
+                pass
+
+
+def _features(
+    path: Path, number: int, record: memoryview, names: frozenset[str] | None = None
+) -> dict[str, Feature]:
+    try:
+        return decode(record, names)
+    except BadExample as exc:
+        raise DamagedFile(path, f"record {number} is no tf.train.Example: {exc}", TFRECORD) from exc

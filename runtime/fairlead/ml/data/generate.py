@@ -1,0 +1,247 @@
+"""``python3 -m fairlead.ml.data.generate --out DIR``: writes synthetic data of a bundled model, in parallel.
+
+Files that are there and whole are kept, so an interrupted run goes on where it was. What is written depends on the
+data set, the seed, the counts, the size and the format, not on the number of processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import locked
+from fairlead.ml.data import VERSIONS, synthetic_hep, synthetic_images, synthetic_universe
+from fairlead.ml.data.samples import Samples
+from fairlead.ml.data.write import FORMATS, is_whole, shard_path, write_shard
+from fairlead.ml.train.events import EventLog
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A synthetic data set.
+
+    Attributes:
+        version: of its recipe.
+        size: pixels or voxels along each edge, unless another is asked for.
+        make: seed, split, index of the shard, samples, size, to the samples of one shard.
+        form: the data set of :mod:`fairlead.ml.data.formats` whose files it is written as.
+        per_shard: samples in a file, unless another number is asked for: all of them are in memory at once.
+    """
+
+    version: int
+    size: int
+    make: Callable[[int, str, int, int, int], Samples]
+    form: str
+    per_shard: int = 500
+
+
+def _hep(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = synthetic_hep.shard(seed, split, index, count, size)
+    return Samples(made.images, made.labels)
+
+
+def _cosmo(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = synthetic_universe.shard(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = synthetic_universe.redshifts(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    made = synthetic_images.shard(seed, split, index, count, size)
+    return Samples(made.pixels, made.labels)
+
+
+KINDS = {
+    "hep": Kind(VERSIONS["hep"], 64, _hep, "hep"),
+    "cosmo": Kind(VERSIONS["cosmo"], 32, _cosmo, "cosmo"),
+    # A sample of 128 voxels a side is 17 MB.
+    "cosmo-mlperf": Kind(VERSIONS["cosmo-mlperf"], 128, _redshifts, "cosmo", per_shard=16),
+    "gratings": Kind(VERSIONS["gratings"], 64, _gratings, "gratings"),
+}
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What to generate.
+
+    Attributes:
+        train, val: samples in each split.
+        per_shard: samples in a file; the last file of a split may have fewer. None for the data set's own.
+        seed: of all samples.
+        size: pixels or voxels along each edge; None for the data set's own.
+        kind: a key of :data:`KINDS`.
+        format: a key of :data:`fairlead.ml.data.write.FORMATS`.
+    """
+
+    train: int
+    val: int
+    per_shard: int | None = None
+    seed: int = 1
+    size: int | None = None
+    kind: str = "hep"
+    format: str = "hdf5"
+
+    def jobs(self, folder: Path) -> Iterator[Job]:
+        """One job a file, in order."""
+        size = KINDS[self.kind].size if self.size is None else self.size
+        each = self.per_shard or KINDS[self.kind].per_shard
+        for split, events in (("train", self.train), ("val", self.val)):
+            for index, start in enumerate(range(0, events, each)):
+                count = min(each, events - start)
+                path = shard_path(folder, split, index, self.kind, self.format)
+                yield Job(path, self.seed, split, index, count, size, self.kind)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to write."""
+
+    path: Path
+    seed: int
+    split: str
+    index: int
+    events: int
+    size: int
+    kind: str = "hep"
+
+    @property
+    def identity(self) -> str:
+        """What the samples depend on; kept in the file."""
+        return (
+            f"fairlead.data.{self.kind} v{KINDS[self.kind].version} seed={self.seed}"
+            f" split={self.split} index={self.index} events={self.events} size={self.size}"
+        )
+
+    def run(self) -> int:
+        """Writes the file and returns its number of samples."""
+        kind = KINDS[self.kind]
+        samples = kind.make(self.seed, self.split, self.index, self.events, self.size)
+        write_shard(self.path, samples, self.identity, kind.form, kind.version)
+        return self.events
+
+
+def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:
+    """Makes ``folder`` hold, of this data set, exactly the files of ``data``, keeping those that are whole.
+
+    Reports ``start`` (samples in all), ``shard`` (samples done so far) and ``done``.
+
+    Raises:
+        FairleadError: there is no room for them; the first file tells how much they take.
+    """
+    begun = time.monotonic()
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / ".lock"):  # a second writer waits, then finds all files whole
+        _generate(data, folder, processes, log)
+    log.write("done", events=data.train + data.val, seconds=time.monotonic() - begun)
+
+
+def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:
+    jobs = list(data.jobs(folder))
+    missing = [job for job in jobs if not is_whole(job.path, job.identity, job.events)]
+    done = sum(job.events for job in jobs) - sum(job.events for job in missing)
+    log.write("start", events=sum(job.events for job in jobs), kept=done)
+    wanted = {job.path for job in jobs}
+    for path in _leftovers(data.kind, folder):
+        if path not in wanted:
+            path.unlink()
+    # spawn: a forked child would share this process's BLAS and HDF5 state
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(processes, len(missing)) or 1, mp_context=context) as pool:
+        begun = {pool.submit(Job.run, job): job for job in missing}
+        left = sum(job.events for job in missing)
+        try:
+            for future in as_completed(begun):
+                written = begun[future]
+                done += future.result()
+                left -= written.events
+                log.write("shard", events=done)
+                _room(folder, written.path.stat().st_size * left // written.events)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _room(folder: Path, wanted: int) -> None:
+    """
+    Raises:
+        FairleadError: ``folder`` has no room for so many bytes more.
+    """
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise fail(
+            "there is no room for the samples",
+            where=str(folder),
+            why=f"{wanted / 1e9:.3g} GB are to come, {free / 1e9:.3g} GB are free",
+            remedy="fewer samples (--train-samples N), files of your own (--data), or another cache: XDG_CACHE_HOME",
+            check="data-no-room",
+        )
+
+
+def _leftovers(kind: str, folder: Path) -> Iterator[Path]:
+    """Files of this data set in any format: of two, no reader could tell which one is meant."""
+    for suffix in FORMATS.values():
+        yield from folder.glob(f"{kind}_*_*{suffix}")
+    yield from folder.glob(f".{kind}_*.partial")
+
+
+def main() -> None:
+    """The command line; ``--help`` tells."""
+    parser = argparse.ArgumentParser(
+        prog="python3 -m fairlead.ml.data.generate", description=__doc__
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--set", dest="kind", choices=KINDS, default="hep", help="data set")
+    parser.add_argument("--format", choices=FORMATS, default="hdf5", help="of the files")
+    parser.add_argument("--train", type=_positive, default=4000, help="training samples")
+    parser.add_argument("--val", type=_positive, default=2000, help="held-out samples")
+    parser.add_argument(
+        "--per-shard", type=_positive, help="samples in a file; 500, of cosmo-mlperf 16"
+    )
+    parser.add_argument("--size", type=_positive, help="pixels or voxels along each edge")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=_positive, default=1)
+    parser.add_argument("--events-file", type=Path, help="progress as JSON lines, instead of text")
+    given = parser.parse_args()
+    data = DataSet(
+        given.train, given.val, given.per_shard, given.seed, given.size, given.kind, given.format
+    )
+    log = EventLog(given.events_file)
+    try:
+        generate(data, given.out, given.processes, log)
+    except FairleadError as exc:
+        for finding in exc.findings:
+            log.write("error", **finding.to_json())
+        sys.exit(1)
+    except OSError as exc:
+        log.write(
+            "error",
+            what="samples cannot be written",
+            where=exc.filename or str(given.out),
+            why=exc.strerror or str(exc),
+            remedy="make room there, or name another cache: XDG_CACHE_HOME",
+            check="data-no-room",
+        )
+        sys.exit(1)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+if __name__ == "__main__":
+    main()

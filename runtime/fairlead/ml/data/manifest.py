@@ -1,0 +1,249 @@
+"""Which files of a split there are, which of them are whole, and how many rows each has.
+
+Every rank must come to the same answer, or ranks would share out different rows. It follows from the files alone, not
+from the rank; and with ``together`` each rank looks at its part of the files, and all take the answers of all. That
+is also what makes it fast where there are many: each of n ranks opens a file in n.
+
+Cheap is what :mod:`fairlead.ml.data.files` counts by lengths. What only checksums tell is found by ``verify``, which reads
+everything; without it, such a file stops the run that comes to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.ml.data import files
+from fairlead.ml.data.damage import DamagedFile
+from fairlead.ml.data.formats import FORMS, HDF5, TFRECORD, Form
+from fairlead.ml.data.samples import Layout
+
+# As published: ImageNet's files have no suffix.
+_NAME = re.compile(r"\.(h5|hdf5|tfrecords?|tfr)(\.(gz|zlib))?$|-\d{5}-of-\d{5}$")
+_FOLDERS = {"train": ("train", "training"), "val": ("val", "validation")}
+_NAMED = 10  # damaged files that one error names
+
+
+class Together(Protocol):
+    """What is needed of :class:`fairlead.comm.Comm`."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def gather(self, value: Any, root: int = 0) -> list[Any] | None: ...
+    def broadcast(self, arrays: Sequence[Any], root: int = 0) -> list[Any]: ...
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A whole file and its rows."""
+
+    path: Path
+    rows: int
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A file that was left out, and why."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The files of a split.
+
+    Attributes:
+        split: ``train`` or ``val``.
+        form: how samples lie in all of them.
+        layout: how each sample looks.
+        shards: whole files, in the order of their names.
+        damaged: those that were skipped.
+    """
+
+    split: str
+    form: Form
+    layout: Layout
+    shards: tuple[Shard, ...]
+    damaged: tuple[Damage, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Rows of all files."""
+        return sum(shard.rows for shard in self.shards)
+
+
+def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
+    """The files of ``split``, sorted: those in a folder of its name, or those that have it in their names.
+
+    Raises:
+        FairleadError: there is none, both kinds are there, or a name has both splits in it.
+    """
+    inside = [
+        path
+        for name in _FOLDERS.get(split, (split,))
+        for path in (folder / name).glob("*")
+        if _counts(path)
+    ]
+    named = [path for path in folder.glob(f"*{split}*") if _counts(path)]
+    if inside and named:
+        raise fail(
+            f"two sets of {split} files are in the data folder",
+            where=str(folder),
+            why=f"{inside[0].parent.name}/{inside[0].name} and {named[0].name}, among {len(inside)} and {len(named)}",
+            remedy=f"mkdir {shlex.quote(str(folder / 'other'))}, and move one of the sets there",
+            check="data-form",
+        )
+    both = [path for path in named if all(word in path.name for word in _FOLDERS)]
+    if both:
+        raise fail(
+            "a file's name says both train and val",
+            where=str(both[0]),
+            why=f"{len(both)} of {len(named)} files would be in both splits",
+            remedy="give them other names, or put each split into a folder `train` or `val`",
+            check="data-form",
+        )
+    if not (paths := inside or named):
+        raise fail(
+            f"no {split} files in the data folder",
+            where=f"{folder}/*{split}*, {folder}/{split}/*",
+            why="looked for names that end in .h5, .hdf5, .tfrecord, .tfrecords, .tfrecord.gz or -00000-of-01024",
+            remedy=f"python3 -m fairlead.ml.data.generate --out {shlex.quote(str(folder))}",
+            check="data-missing",
+        )
+    return tuple(sorted(paths))
+
+
+def _counts(path: Path) -> bool:
+    return not path.name.startswith(".") and bool(_NAME.search(path.name)) and path.is_file()
+
+
+def take_stock(
+    folder: Path,
+    split: str,
+    *,
+    skip_damaged: bool = False,
+    verify: bool = False,
+    together: Together | None = None,
+) -> Stock:
+    """Looks at every file of ``split`` in ``folder``. Collective where ``together`` is given.
+
+    Args:
+        skip_damaged: leave out files that are not whole, instead of stopping.
+        verify: read all files, with their checksums; without it, only lengths.
+        together: the ranks that share the work: a :class:`fairlead.comm.Comm`.
+    Raises:
+        FairleadError: there are no files; they are of no known form, or of several; one is not
+            whole and ``skip_damaged`` is False. The same on every rank.
+    """
+    rank, size = (together.rank, together.size) if together else (0, 1)
+    paths = [
+        Path(name)
+        for name in _from_root(together, lambda: [str(p) for p in find_shards(folder, split)])
+    ]
+    number, look, bad = _from_root(together, lambda: _first(paths))
+    form, layout = FORMS[number], Layout(**{k: _tuple(v) for k, v in look.items()})
+    mine = [_looked(path, form, layout, verify) for path in paths[rank::size]]
+    parts = together.gather(mine) if together else [mine]
+    every = _from_root(together, lambda: _in_order(parts or [], len(paths)))
+    every[: len(bad)] = [("damaged", why) for why in bad]
+    return _stock(split, paths, form, layout, every, skip_damaged)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _first(paths: Sequence[Path]) -> tuple[int, dict[str, Any], list[str]]:
+    """Form and layout of the first whole file, as plain values, which all others must have; and
+    what is wrong with those before it."""
+    damaged: list[DamagedFile] = []
+    for path in paths:
+        try:
+            file = files.opened(path)
+            return FORMS.index(file.form), asdict(file.layout()), [exc.why for exc in damaged]
+        except DamagedFile as exc:
+            damaged.append(exc)
+    raise FairleadError([finding for exc in damaged[:_NAMED] for finding in exc.findings])
+
+
+def _looked(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, Any]:
+    """``rows`` and their number; ``damaged`` or ``other``, and why."""
+    try:
+        container = files.container_of(path)
+        if container != form.container:
+            return "other", f"{container} among {form.container}"
+        # A TFRecord file's form would need its first record, which may have 64 MiB.
+        file = files.opened(path, form if container == TFRECORD else None)
+        if container == HDF5 and (file.form, file.layout()) != (form, layout):
+            return "other", f"{file.layout()} among {layout}"
+        rows = file.verify(layout) if verify else file.rows()
+        return ("rows", rows) if rows else ("damaged", "it has no sample")
+    except DamagedFile as exc:
+        return "damaged", exc.why
+    except FairleadError as exc:
+        return "other", exc.findings[0].why
+    except OSError as exc:
+        return "damaged", f"it cannot be read: {exc}"
+
+
+def _in_order(parts: list[list[tuple[str, Any]]], count: int) -> list[tuple[str, Any]]:
+    """What the ranks found, each in its n-th files, in the order of the files."""
+    return [parts[n % len(parts)][n // len(parts)] for n in range(count)]
+
+
+def _stock(
+    split: str,
+    paths: Sequence[Path],
+    form: Form,
+    layout: Layout,
+    every: Sequence[Sequence[Any]],
+    skip_damaged: bool,
+) -> Stock:
+    told = [(path, word, value) for path, (word, value) in zip(paths, every, strict=True)]
+    others = [(path, why) for path, word, why in told if word == "other"]
+    if others:
+        raise fail(
+            f"the {split} files are not all of one kind",
+            where=str(others[0][0]),
+            why=f"{others[0][1]}; {len(others)} of {len(paths)} files are other than the first whole one",
+            remedy="give each data set a folder of its own",
+            check="data-form",
+        )
+    damaged = tuple(Damage(path, why) for path, word, why in told if word == "damaged")
+    shards = tuple(Shard(path, rows) for path, word, rows in told if word == "rows")
+    if damaged and not (skip_damaged and shards):
+        raise FairleadError(
+            [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
+        )
+    return Stock(split, form, layout, shards, damaged)
+
+
+def _from_root(together: Together | None, make: Callable[[], Any]) -> Any:
+    """What ``make`` returns on rank 0, a value that JSON has, or its FairleadError, on every rank."""
+    if together is None or together.size == 1:
+        return make()
+    told: dict[str, Any] = {}
+    if together.rank == 0:
+        try:
+            told = {"value": make()}
+        except FairleadError as exc:
+            told = {"findings": [f.to_json() for f in exc.findings], "code": int(exc.code)}
+    text = np.frombuffer(bytearray(json.dumps(told).encode()), np.uint8)
+    (size,) = together.broadcast([np.array([len(text)], np.int64)])
+    (text,) = together.broadcast([text if together.rank == 0 else np.empty(int(size[0]), np.uint8)])
+    told = json.loads(text.tobytes())
+    if "findings" in told:
+        found = [Finding(**{**f, "severity": Severity(f["severity"])}) for f in told["findings"]]
+        raise FairleadError(found, ExitCode(told["code"]))
+    return told["value"]

@@ -1,0 +1,154 @@
+"""``python3 -m fairlead.ml.data.speed --data DIR``: how many samples a second one rank reads, with nothing else to do.
+
+A training whose ranks take more than this waits for its data. What the kernel has in its memory is read at the speed of
+memory: measure files that are larger than it, or that nobody has read before, to measure the storage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fairlead.base.errors import FairleadError
+from fairlead.base.paths import atomic_write
+from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.prefetch import prefetch
+from fairlead.ml.data.samples import Samples
+from fairlead.ml.data.shards import Rows
+from fairlead.ml.train.events import EventLog
+
+
+@dataclass(frozen=True)
+class PipelineSpeed:
+    """What :func:`measure` found.
+
+    Attributes:
+        samples_per_s: median of the windows.
+        input_bytes_per_s: the same, in bytes of inputs as they are in memory.
+        windows: samples/s of each window, in order.
+        window_s, warmup_s: how long each was to be; a batch that has begun is waited for.
+        samples: how many were read in the windows.
+    """
+
+    samples_per_s: float
+    input_bytes_per_s: float
+    windows: tuple[float, ...]
+    window_s: float
+    warmup_s: float
+    samples: int
+
+
+def measure(
+    batches: Iterable[Samples], windows: int = 5, window_s: float = 2.0, warmup_s: float = 1.0
+) -> PipelineSpeed:
+    """Takes batches as fast as they come.
+
+    Args:
+        batches: as many as the time takes; where they end before, what was measured until then counts.
+        windows: of which the median is taken.
+        window_s: seconds of each.
+        warmup_s: seconds before the first, which count for nothing.
+    Raises:
+        ValueError: the batches ended before a window did.
+    """
+    rates: list[float] = []
+    total = taken = size = 0
+    begun = time.perf_counter()
+    warm = warmup_s <= 0
+    for batch in batches:
+        size = batch.inputs.nbytes // max(len(batch), 1)
+        taken += len(batch)
+        seconds = time.perf_counter() - begun
+        if not warm:
+            if seconds >= warmup_s:
+                warm, taken, begun = True, 0, time.perf_counter()
+            continue
+        if seconds < window_s:
+            continue
+        rates.append(taken / seconds)
+        total += taken
+        if len(rates) == windows:
+            break
+        taken, begun = 0, time.perf_counter()
+    if not rates:
+        raise ValueError("the batches ended before a window did")
+    median = statistics.median(rates)
+    return PipelineSpeed(median, median * size, tuple(rates), window_s, warmup_s, total)
+
+
+def main() -> None:
+    """The command line; ``--help`` tells."""
+    parser = argparse.ArgumentParser(prog="python3 -m fairlead.ml.data.speed", description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the files")
+    parser.add_argument("--split", choices=("train", "val"), default="train")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a batch")
+    parser.add_argument("--ranks", type=int, default=1, help="read the share of one of so many")
+    parser.add_argument(
+        "--ahead", type=int, default=2, help="batches made ahead in a thread; 0: none"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="that decode pictures")
+    parser.add_argument("--windows", type=int, default=5)
+    parser.add_argument("--window-s", type=float, default=2.0)
+    parser.add_argument("--warmup-s", type=float, default=1.0)
+    parser.add_argument("--verify", action="store_true", help="read and check all files before")
+    parser.add_argument("--skip-damaged", action="store_true", help="leave damaged files out")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, help="write the object to this file")
+    parser.add_argument("--events-file", type=Path, help="what is wrong as JSON lines, too")
+    given = parser.parse_args()
+    try:
+        stock = take_stock(
+            given.data, given.split, skip_damaged=given.skip_damaged, verify=given.verify
+        )
+        rows = Rows(stock, given.split, 0, given.ranks, threads=given.threads)
+        batches: Iterable[Samples] = (step.batch for step in rows.steps(given.batch, seed=1))
+        if given.ahead:
+            batches = prefetch(batches, given.ahead)
+        found = measure(batches, given.windows, given.window_s, given.warmup_s)
+    except FairleadError as exc:
+        for f in exc.findings:
+            if given.events_file:
+                EventLog(given.events_file).write("error", **f.to_json())
+            print(
+                f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
+            )
+        raise SystemExit(int(exc.code)) from None
+    told = {
+        "schema": "fairlead.data.speed",
+        "version": 1,
+        "data_set": stock.layout.data_set,
+        "input_shape": stock.layout.input_shape,
+        "input_dtype": stock.layout.input_dtype,
+        "files": len(stock.shards),
+        "skipped": [str(damage.path) for damage in stock.damaged],
+        "rows": stock.total,
+        "batch": given.batch,
+        "ranks": given.ranks,
+        "ahead": given.ahead,
+        "threads": given.threads,
+        **asdict(found),
+    }
+    if given.out:
+        with atomic_write(given.out, "w") as stream:
+            json.dump(told, stream)
+    if given.json:
+        print(json.dumps(told))
+        return
+    files = len(stock.shards)
+    print(f"{stock.layout}: {stock.total} samples in {files} file{'' if files == 1 else 's'}")
+    for damage in stock.damaged:
+        print(f"skipped {damage.path}: {damage.why}")
+    print(
+        f"{found.samples_per_s:.0f} samples/s, {found.input_bytes_per_s / 1e6:.0f} MB/s of inputs:"
+        f" median of {len(found.windows)} windows of {found.window_s:g} s,"
+        f" {min(found.windows):.0f} to {max(found.windows):.0f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

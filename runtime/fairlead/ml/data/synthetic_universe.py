@@ -1,0 +1,130 @@
+"""Synthetic universes for CosmoFlow: counts of matter whose statistics tell three parameters, or four.
+
+A universe is a log-normal field with a power spectrum P(k) = k^(1 + .3 p3) / (1 + (k / keq)^2)^2, keq = 4 (1 + .4 p1),
+of strength .8 (1 + .25 p2), and Poisson counts in it, 4 a voxel expected, whatever the parameters. So p1 turns the
+spectrum, p2 makes the field stronger, p3 tilts it; no sum and no histogram position tells p1 or p3 apart, their power
+spectra do. The second parameter leaks into the mean of log(1 + counts): a linear model finds it, and no gate counts it.
+
+The form follows Mathuriya et al., arXiv:1808.04728: sub-volumes of a matter distribution, three parameters.
+
+MLPerf HPC's form (mlcommons/hpc 2c627d4) has four channels, a universe at four redshifts, and four parameters.
+:func:`redshifts` makes its like: the same field in every channel, the first one today's, each of the others weaker than
+the one before by the growth D = .75 (1 + .2 p4), and counts of its own. So p4 is in what changes from channel to channel.
+It leaks into the means as the second does, and no gate counts it either. NumPy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fairlead.ml.data.streams import stream
+
+PARAMETERS = ("turnover", "strength", "tilt")
+ALL_PARAMETERS = (*PARAMETERS, "growth")  # of universes at several redshifts
+REDSHIFTS = 4
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """Universes and what made them.
+
+    Attributes:
+        counts: int16 (volumes, size, size, size, channels), of 1 channel or of :data:`REDSHIFTS`.
+        parameters: float32 (volumes, 3), or (volumes, 4) of several redshifts; uniform in [-1, 1].
+    """
+
+    counts: npt.NDArray[np.int16]
+    parameters: npt.NDArray[np.float32]
+
+
+def shard(seed: int, split: str, index: int, volumes: int, size: int = 32) -> Volumes:
+    """The volumes of one shard; they depend on these arguments and on nothing else.
+
+    Args:
+        seed: of the whole data set.
+        split: ``train`` or ``val``; the two never share a random stream.
+        index: the shard's number in its split, from 0; shards never share a random stream.
+        volumes: how many.
+        size: voxels of a side.
+    """
+    rng = stream(seed, split, index)
+    parameters = rng.uniform(-1, 1, (volumes, len(PARAMETERS))).astype(np.float32)
+    counts = np.empty((volumes, size, size, size, 1), np.int16)
+    k = wave_numbers(size)
+    for place, drawn in zip(counts, parameters, strict=True):
+        place[..., 0] = draw(rng, drawn, k)
+    return Volumes(counts, parameters)
+
+
+def redshifts(seed: int, split: str, index: int, volumes: int, size: int = 128) -> Volumes:
+    """As :func:`shard`, of universes at four redshifts with four parameters: MLPerf's form, and its size."""
+    rng = stream(seed, split, index)
+    parameters = rng.uniform(-1, 1, (volumes, len(ALL_PARAMETERS))).astype(np.float32)
+    counts = np.empty((volumes, size, size, size, REDSHIFTS), np.int16)
+    k = wave_numbers(size)
+    for place, drawn in zip(counts, parameters, strict=True):
+        universe = field(rng, drawn[:3], k)
+        growth = 0.75 * (1 + 0.2 * float(drawn[3]))
+        for channel in range(REDSHIFTS):
+            place[..., channel] = observed(rng, universe, strength(drawn) * growth**channel)
+    return Volumes(counts, parameters)
+
+
+def prepare(counts: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
+    """Counts as networks want them: ``log(1 + counts)``, float32 of the same shape."""
+    return np.log1p(counts.astype(np.float32))
+
+
+def wave_numbers(size: int) -> npt.NDArray[np.float64]:
+    """|k| of each coefficient of ``numpy.fft.rfftn`` of a cube, in waves a side; that of the mean counts as 1."""
+    axis = np.fft.fftfreq(size, 1 / size)
+    half = np.fft.rfftfreq(size, 1 / size)
+    k: npt.NDArray[np.float64] = np.sqrt(axis[:, None, None] ** 2 + axis[:, None] ** 2 + half**2)
+    k[0, 0, 0] = 1.0
+    return k
+
+
+def power(
+    parameters: npt.NDArray[np.float32], k: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """P(k) of a universe, without its strength; 0 for the mean."""
+    turnover, _, tilt = (float(value) for value in parameters[:3])
+    spectrum = k ** (1 + 0.3 * tilt) / (1 + (k / (4 * (1 + 0.4 * turnover))) ** 2) ** 2
+    spectrum[0, 0, 0] = 0.0
+    return spectrum
+
+
+def draw(
+    rng: np.random.Generator, parameters: npt.NDArray[np.float32], k: npt.NDArray[np.float64]
+) -> npt.NDArray[np.int64]:
+    """Counts of one universe, (size, size, size); ``k`` is :func:`wave_numbers` of ``size``."""
+    return observed(rng, field(rng, parameters, k), strength(parameters))
+
+
+def field(
+    rng: np.random.Generator, parameters: npt.NDArray[np.float32], k: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """A Gaussian field of unit deviation with the spectrum of :func:`power`, (size, size, size)."""
+    size = k.shape[0]
+    white = np.fft.rfftn(rng.standard_normal((size,) * 3))
+    made: npt.NDArray[np.float64] = np.fft.irfftn(
+        white * np.sqrt(power(parameters, k)), (size,) * 3, axes=(0, 1, 2)
+    )
+    made /= made.std()
+    return made
+
+
+def strength(parameters: npt.NDArray[np.float32]) -> float:
+    """The deviation of the logarithm of what is expected."""
+    return 0.8 * (1 + 0.25 * float(parameters[1]))
+
+
+def observed(
+    rng: np.random.Generator, universe: npt.NDArray[np.float64], sigma: float
+) -> npt.NDArray[np.int64]:
+    """Counts in a field that is ``sigma`` strong; 4 a voxel are expected."""
+    # The mean of exp(sigma field) is exp(sigma^2 / 2).
+    return rng.poisson(4 * np.exp(sigma * universe - sigma**2 / 2))

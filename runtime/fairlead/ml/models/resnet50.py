@@ -1,0 +1,212 @@
+"""ResNet-50, versions 1 and 2, on images of any size.
+
+Source: github.com/NERSC/cray-bdc-deeplearning, commit a39eaf0, a fork of TensorFlow's official ResNet of 2018; He et al.,
+arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2). Both have the stride of a stage in the 3x3 convolution of its first
+block. A strided convolution pads by its kernel less one, the larger half at the end, whatever the size of the image,
+then without padding; all others are SAME. Convolutions have no biases.
+
+That fork's own version 1 has no normalisation behind its first convolution and keeps the last one of version 2
+(25,561,000 parameters with 1000 classes); here version 1 is the standard one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fairlead.ml.models.network import Network, checked, features
+from fairlead.ml.models.task import (
+    Course,
+    Gate,
+    Recipe,
+    Task,
+    adam,
+    cross_entropy,
+    momentum,
+    warmed_cosine,
+)
+
+if TYPE_CHECKING:
+    from fairlead.ml.data.samples import Array
+
+BLOCKS, WIDTHS, STRIDES = (3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)
+MOMENTUM, EPSILON = 0.997, 1e-5
+# Trainable parameters by version and classes, of which 1001 has one for what is none of the others.
+TRAINABLE = {
+    (1, 1000): 25_557_032,
+    (1, 1001): 25_559_081,
+    (2, 1000): 25_549_352,
+    (2, 1001): 25_551_401,
+    (2, 10): 23_520_842,
+}
+
+
+def network(version: int = 2, size: int = 224, classes: int = 1001) -> Network:
+    """The network of that version on ``size`` x ``size`` pixels."""
+    side = -(-size // 4)
+    for stride in STRIDES:
+        side = -(-side // stride)
+    return Network(
+        f"resnet50-v{version}", (size, size, 3), classes, TRAINABLE.get((version, classes)), (side, side, 2048),
+        "github.com/NERSC/cray-bdc-deeplearning a39eaf0",
+    )  # fmt: skip
+
+
+def build(version: int = 2, size: int = 224, classes: int = 1001, moving: float = MOMENTUM) -> Any:
+    """The network as a ``keras.Model``: images to logits.
+
+    Args:
+        version: 1, or 2: pre-activation.
+        size: pixels of a side, at least 32.
+        classes: how many logits.
+        moving: momentum of BatchNorm's moving statistics; published is .997.
+    Returns:
+        A model from ``(batch, size, size, 3)`` to float32 ``(batch, classes)``.
+    Raises:
+        FairleadError: Keras built a network of another size than the published one.
+        ValueError: there is no such version.
+    """
+    from keras import Input, Model, layers
+
+    if version not in (1, 2):
+        raise ValueError(f"ResNet-50 has versions 1 and 2, not {version}")
+    normal = partial(_normal, moving)
+    images = Input((size, size, 3), name="images")
+    x = _conv(images, 64, 7, 2, "stem")
+    if version == 1:
+        x = normal(x, "stem")
+    x = layers.MaxPooling2D(3, 2, padding="same", name="pool")(x)
+    block = _plain if version == 1 else _preactivated
+    for stage, (blocks, width, stride) in enumerate(zip(BLOCKS, WIDTHS, STRIDES, strict=True)):
+        for number in range(blocks):
+            x = block(
+                normal,
+                x,
+                width,
+                stride if number == 0 else 1,
+                f"s{stage + 1}b{number + 1}",
+                number == 0,
+            )
+    if version == 2:
+        x = normal(x, "last")
+    x = features(x)
+    x = layers.GlobalAveragePooling2D(name="mean")(x)
+    logits = layers.Dense(classes, dtype="float32", name="logits")(x)
+    return checked(Model(images, logits, name="resnet50"), network(version, size, classes))
+
+
+def _plain(normal: Any, x: Any, width: int, stride: int, name: str, first: bool) -> Any:
+    from keras import layers
+
+    short = x
+    if first:
+        short = normal(_conv(x, 4 * width, 1, stride, f"{name}_short"), f"{name}_short", relu=False)
+    x = normal(_conv(x, width, 1, 1, f"{name}_1"), f"{name}_1")
+    x = normal(_conv(x, width, 3, stride, f"{name}_2"), f"{name}_2")
+    x = normal(_conv(x, 4 * width, 1, 1, f"{name}_3"), f"{name}_3", relu=False)
+    return layers.ReLU(name=f"{name}_relu")(layers.Add(name=f"{name}_add")([short, x]))
+
+
+def _preactivated(normal: Any, x: Any, width: int, stride: int, name: str, first: bool) -> Any:
+    from keras import layers
+
+    active = normal(x, f"{name}_1")
+    short = _conv(active, 4 * width, 1, stride, f"{name}_short") if first else x
+    x = _conv(active, width, 1, 1, f"{name}_1")
+    x = _conv(normal(x, f"{name}_2"), width, 3, stride, f"{name}_2")
+    x = _conv(normal(x, f"{name}_3"), 4 * width, 1, 1, f"{name}_3")
+    return layers.Add(name=f"{name}_add")([short, x])
+
+
+def _normal(moving: float, x: Any, name: str, relu: bool = True) -> Any:
+    from keras import layers
+
+    x = layers.BatchNormalization(momentum=moving, epsilon=EPSILON, name=f"{name}_normal")(x)
+    return layers.ReLU(name=f"{name}_active")(x) if relu else x
+
+
+def _conv(x: Any, filters: int, kernel: int, stride: int, name: str) -> Any:
+    from keras import initializers, layers
+
+    if stride > 1 and kernel > 1:
+        before, after = (kernel - 1) // 2, kernel // 2
+        x = layers.ZeroPadding2D(((before, after), (before, after)), name=f"{name}_pad")(x)
+    return layers.Conv2D(
+        filters, kernel, stride, padding="valid" if stride > 1 else "same", use_bias=False,
+        kernel_initializer=initializers.VarianceScaling(), name=f"{name}_conv",
+    )(x)  # fmt: skip
+
+
+def learning_rates(batch: int, samples: int) -> tuple[tuple[int, float], ...]:
+    """The published rate of one process: ``(from step, rate)``, for SGD with momentum .9.
+
+    .1 times ``batch`` over 256; a tenth of it from epoch 30, 60, 80 and 90 on, each, of 100.
+    """
+    peak, steps = 0.1 * batch / 256, samples / batch
+    return tuple((int(epoch * steps), peak * 0.1**n) for n, epoch in enumerate((0, 30, 60, 80, 90)))
+
+
+# The plugin's peak rates by global batch, for LARS; 40 is that of 32,768 images.
+LARS_RATES = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
+
+
+def lars_rate(
+    step: int, batch: int, warmup_steps: int, decay_steps: int, first: float = 0.1
+) -> float:
+    """The published rate with the plugin, for :class:`fairlead.ml.models.optimizers.Lars`.
+
+    Linear from ``first`` to the peak of the global ``batch`` (of the largest that is published and not
+    larger) over ``warmup_steps``; then the peak times (1 - t) squared, t going from 0 to 1 in ``decay_steps``.
+
+    >>> [round(lars_rate(step, 1024, 10, 100), 2) for step in (0, 5, 10, 60, 110)]
+    [0.1, 4.55, 9.0, 2.25, 0.0]
+    """
+    peak = max((rate for size, rate in LARS_RATES if size <= batch), default=LARS_RATES[0][1])
+    if step < warmup_steps:
+        return first + (peak - first) * step / warmup_steps
+    return peak * (1 - min((step - warmup_steps) / max(decay_steps, 1), 1)) ** 2
+
+
+def scores(labels: Array, logits: Array) -> dict[str, float]:
+    """``accuracy``: how many held-out images get the largest logit at their label."""
+    return {"accuracy": float((logits.argmax(1) == labels).mean())}
+
+
+def _optimizer(course: Course) -> Any:
+    """Momentum for one rank, LARS for several, as published."""
+    from fairlead.ml.models.optimizers import Lars
+
+    return momentum(course) if course.ranks == 1 else Lars()
+
+
+def _rate(course: Course, step: int) -> float:
+    if course.ranks > 1:
+        # 12 epochs of its 100, as in its runit_tf_aprun.sh; the decay has the others.
+        warmup = course.steps * 12 // 100
+        return lars_rate(step, course.batch, warmup, course.steps - warmup)
+    table = learning_rates(course.batch, course.batch * course.per_epoch)
+    return next(rate for begin, rate in reversed(table) if step >= begin)
+
+
+def _unchanged(images: Any) -> Any:
+    return images
+
+
+_SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
+_QUICK = Recipe(adam, warmed_cosine(1e-3), 16, 2, 0.0, "this module", moving=0.9, l2=1e-4)
+_PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
+
+
+def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
+    return Task(
+        name, title, network(version, size, classes), lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
+        "gratings", size, _unchanged, cross_entropy, scores, (Gate("accuracy", 0.95),), 1e4, _QUICK, _PUBLISHED,
+        train=2500, val=2000, sample="image",
+    )  # fmt: skip
+
+
+TASKS = {
+    "resnet50": _task("resnet50", "ResNet-50 v2", 2, 64, 10),
+    "resnet50-v1": _task("resnet50-v1", "ResNet-50 v1", 1, 64, 10),
+    "resnet50-224": _task("resnet50-224", "ResNet-50 v2 224", 2, 224, 1001),
+}

@@ -1,0 +1,200 @@
+"""What a bundled model is trained for: network, data, loss, scores, and the gate that shows that it learnt.
+
+One definition serves both backends of Keras: what touches tensors is written in ``keras.ops``. Each model's module makes
+its own; :mod:`fairlead.ml.models.registry` finds them by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairlead.ml.models.network import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from fairlead.ml.data.samples import Array
+
+
+if TYPE_CHECKING:
+    # A login node asks for names and gates without NumPy.
+    Augment = Callable[[np.random.Generator, Array], Array]
+    Scores = Callable[[Array, Array], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a held-out score must reach before a training counts as one that learnt.
+
+    Attributes:
+        metric: its name among the scores.
+        value: to be reached.
+        at_least: larger is better; otherwise smaller is.
+    """
+
+    metric: str
+    value: float
+    at_least: bool = True
+
+    def passed(self, found: float) -> bool:
+        """Whether ``found`` is good enough; what is no number is not."""
+        return bool(found >= self.value if self.at_least else found <= self.value)
+
+    def better(self, found: float, other: float) -> bool:
+        """Whether ``found`` is better than ``other``."""
+        return bool(found > other if self.at_least else found < other)
+
+    @property
+    def words(self) -> str:
+        """``at least 0.9``."""
+        return f"at {'least' if self.at_least else 'most'} {self.value:g}"
+
+
+@dataclass(frozen=True)
+class Course:
+    """How long a training is and over how many samples, for rates that depend on it.
+
+    Attributes:
+        batch: samples a step, of all ranks.
+        steps: in all.
+        per_epoch: steps of an epoch.
+        ranks: how many.
+    """
+
+    batch: int
+    steps: int
+    per_epoch: int
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+        optimizer: makes a Keras optimizer for a course; its rate is set before each step.
+        rate: the learning rate of a step, from 0.
+        batch: samples a rank and step; with ``together``, a step of all ranks.
+        epochs: passes over the training data.
+        dropout: fraction dropped.
+        source: where it is from.
+        moving: the momentum of BatchNorm's moving statistics; short trainings need a smaller one than is published.
+        l2: weight of half the squares of all weights but normalisation's, added to the loss.
+        augment: gives a batch of inputs in another of its equivalent forms: ``augment(rng, inputs)``.
+        together: the ranks share a batch; otherwise each has one.
+    """
+
+    optimizer: Callable[[Course], Any]
+    rate: Callable[[Course, int], float]
+    batch: int
+    epochs: int
+    dropout: float
+    source: str
+    moving: float = 0.997
+    l2: float = 0.0
+    augment: Augment | None = None
+    together: bool = False
+
+    def each(self, ranks: int) -> int:
+        """Samples of one of ``ranks`` in a step; at least one, of which a published batch of 8 had none on 9 ranks."""
+        return max(self.batch // ranks, 1) if self.together else self.batch
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network with all that training it needs.
+
+    Attributes:
+        name: as `fairlead train` takes it.
+        title: as a person reads it.
+        network: its published size.
+        build: the ``keras.Model``, for a recipe, the shape of a stored sample and a number of outputs.
+        data: the set that is generated for it, of :mod:`fairlead.ml.data`.
+        size: pixels or voxels of a side that are generated.
+        prepare: stored inputs as the network wants them; tensors in and out, within the graph.
+        loss: of targets and outputs, the mean over the batch.
+        scores: of all held-out targets and outputs, as NumPy arrays.
+        gates: all must be passed.
+        penalty: of the linear model to beat, :mod:`fairlead.ml.data.baseline`.
+        quick: the recipe that learns in minutes on two cores.
+        published: the recipe of the publication.
+        train, val: samples that the quick recipe needs.
+        sample: what one is called.
+    """
+
+    name: str
+    title: str
+    network: Network
+    build: Callable[[Recipe, tuple[int, ...], int], Any]
+    data: str
+    size: int
+    prepare: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    scores: Scores
+    gates: tuple[Gate, ...]
+    penalty: float
+    quick: Recipe
+    published: Recipe
+    train: int
+    val: int
+    sample: str
+
+
+def cross_entropy(labels: Any, logits: Any) -> Any:
+    """Softmax cross-entropy of int ``labels`` (batch,) and ``logits`` (batch, classes): the mean."""
+    from keras import ops
+
+    return ops.mean(ops.sparse_categorical_crossentropy(labels, logits, from_logits=True))
+
+
+def squared_error(wanted: Any, found: Any) -> Any:
+    """Mean over batch and parameters of the squared difference."""
+    from keras import ops
+
+    return ops.mean(ops.square(found - wanted))
+
+
+def absolute_error(wanted: Any, found: Any) -> Any:
+    """Mean over batch and parameters of the absolute difference."""
+    from keras import ops
+
+    return ops.mean(ops.absolute(found - wanted))
+
+
+def constant(rate: float) -> Callable[[Course, int], float]:
+    """The same rate in each step."""
+    return lambda course, step: rate
+
+
+def warmed_cosine(peak: float) -> Callable[[Course, int], float]:
+    """Linear from 0 to ``peak`` for a tenth of the steps, then down a cosine to 0.
+
+    >>> [round(warmed_cosine(1.0)(Course(1, 100, 10, 1), step), 3) for step in (0, 5, 10, 55, 99)]
+    [0.1, 0.6, 1.0, 0.5, 0.0]
+    """
+
+    def rate(course: Course, step: int) -> float:
+        warm = max(course.steps // 10, 1)
+        if step < warm:
+            return peak * (step + 1) / warm
+        done = (step - warm) / max(course.steps - warm, 1)
+        return peak * 0.5 * (1 + math.cos(math.pi * done))
+
+    return rate
+
+
+def adam(course: Course) -> Any:
+    """Keras's Adam."""
+    from keras.optimizers import Adam
+
+    return Adam()
+
+
+def momentum(course: Course) -> Any:
+    """SGD with momentum .9."""
+    from keras.optimizers import SGD
+
+    return SGD(momentum=0.9)

@@ -1,0 +1,278 @@
+"""Checkpoints of a training: all that is needed to go on bit by bit as if nothing had happened.
+
+One file a checkpoint, ``step-00000120.npz``, as NumPy writes it: a zip of arrays, each with its CRC-32, so what is damaged
+is known before any of it is used. Rank 0 writes, in a thread, from copies; a file gets its name when its bytes are on the
+disk, so a kill at any moment leaves whole checkpoints only. The last two are kept: the newer may be damaged by what
+killed the run. A folder is of one training: one that begins anew in it is refused.
+
+It holds the weights and the optimizer's state, which all ranks share; of each rank its moving statistics and the seeds of
+its dropout; the step; and the losses so far. The order of the data follows from seed, epoch and step.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.base.errors import fail
+from fairlead.base.paths import atomic_write
+from fairlead.ml.data.samples import Array
+from fairlead.trace.spans import span
+
+VERSION = 1
+_KEPT = 2
+_TOLD = "told.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training's state.
+
+    Attributes:
+        step: steps that are over.
+        identity: what the training is of: another must not be continued from it.
+        shared: arrays that all ranks have in common, in the order of the model's variables.
+        own: of each rank, its own arrays.
+        told: JSON values to be kept: the losses.
+    """
+
+    step: int
+    identity: Mapping[str, Any]
+    shared: Sequence[Array]
+    own: Sequence[Sequence[Array]]
+    told: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Of all arrays."""
+        return sum(a.nbytes for a in self.shared) + sum(a.nbytes for own in self.own for a in own)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A checkpoint on the disk.
+
+    Attributes:
+        seconds: from the first byte until the file is on the disk under its name.
+        held_s: for how long training stood still: the copies.
+    """
+
+    step: int
+    path: Path
+    bytes: int
+    seconds: float
+    held_s: float
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """``step-00000120.npz``."""
+    return folder / f"step-{step:08d}.npz"
+
+
+def write(folder: Path, state: Checkpoint) -> Path:
+    """Writes one and removes all but it and the one before; returns its path.
+
+    Files of later steps go as well: they are damaged, or the training would have gone on from them.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written; no file has got its name then, and none is gone.
+        ValueError: an array is of objects.
+    """
+    arrays = {f"shared{i:05d}": a for i, a in enumerate(state.shared)}
+    for rank, own in enumerate(state.own):
+        arrays |= {f"rank{rank:05d}-{i:05d}": a for i, a in enumerate(own)}
+    told = {
+        "version": VERSION,
+        "step": state.step,
+        "identity": dict(state.identity),
+        "ranks": len(state.own),
+        "arrays": len(arrays),
+        "told": dict(state.told),
+    }
+    path = path_of(folder, state.step)
+    with atomic_write(path, "w+b") as stream, zipfile.ZipFile(stream, "w") as file:
+        file.writestr(_TOLD, json.dumps(told))
+        for name, array in arrays.items():
+            with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array, order="C"), allow_pickle=False)
+    held = kept(folder)
+    whole = held[: held.index(path) + 1][-_KEPT:]
+    for other in set(held) - set(whole):
+        other.unlink(missing_ok=True)
+    return path
+
+
+def kept(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, the oldest first, whole or not."""
+    return sorted(folder.glob("step-*.npz"))
+
+
+def read(path: Path) -> Checkpoint:
+    """A checkpoint, each array checked by its CRC-32.
+
+    Raises:
+        ValueError: the file is truncated, altered, or no checkpoint; the message says how.
+        OSError: it cannot be read.
+    """
+    try:
+        return _read(path)
+    except OSError:
+        raise
+    except Exception as exc:  # of damaged bytes zipfile and NumPy make nearly any
+        raise ValueError(f"is no whole checkpoint: {exc or type(exc).__name__}") from exc
+
+
+def _read(path: Path) -> Checkpoint:
+    with zipfile.ZipFile(path) as file:
+        told = json.loads(file.read(_TOLD))
+        if told["version"] != VERSION:
+            raise ValueError(f"of version {told['version']}, this fairlead reads {VERSION}")
+        names = sorted(set(file.namelist()) - {_TOLD})
+        if len(names) != told["arrays"]:
+            raise ValueError(f"{len(names)} of {told['arrays']} arrays")
+        held: dict[str, list[Array]] = {}
+        for name in names:
+            with file.open(name) as entry:
+                array = np.lib.format.read_array(entry, allow_pickle=False)
+                # The checksum is looked at when the end of the entry is read.
+                if entry.read(1):
+                    raise ValueError(f"more in {name} than its array")
+            held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
+        own = [held.get(f"rank{rank:05d}", []) for rank in range(told["ranks"])]
+        return Checkpoint(told["step"], told["identity"], held.get("shared", []), own, told["told"])
+
+
+def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
+    """The last checkpoint of a folder that is whole; None where there is none.
+
+    Args:
+        tell: is told, in a sentence, of each that is damaged.
+    """
+    for path in reversed(kept(folder)):
+        try:
+            return read(path)
+        except (OSError, ValueError) as exc:
+            tell(f"{path} {exc}" if isinstance(exc, ValueError) else f"{path}: {exc}")
+    return None
+
+
+def require_same(found: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
+    """That a checkpoint is of this training.
+
+    Raises:
+        FairleadError: it is of another.
+    """
+    differ = [k for k in identity if found.identity.get(k) != identity[k]]
+    if differ:
+        raise fail(
+            "the checkpoint is of another training",
+            where=str(path_of(folder, found.step)),
+            why="; ".join(
+                f"{k}: {found.identity.get(k)!r} there, {identity[k]!r} asked for" for k in differ
+            ),
+            remedy="ask for the same, or train into another folder (-o)",
+            check="checkpoint-other",
+        )
+
+
+def require_none(folder: Path) -> None:
+    """That a training which begins anew has a folder without checkpoints.
+
+    Raises:
+        FairleadError: there are some: nobody could tell them from its own.
+    """
+    if there := kept(folder):
+        raise fail(
+            "checkpoints of an earlier training are there",
+            where=str(there[-1]),
+            why="a training that begins anew would mix its own among them",
+            remedy=f"go on from the last one: --resume; or begin in another folder: -o; or rm -r {shlex.quote(str(folder))}",
+            check="checkpoint-there",
+        )
+
+
+class Writer:
+    """Writes checkpoints behind the training; one at a time.
+
+    As a context: what is being written is on the disk when the block is left, also by an error.
+
+    Args:
+        folder: of the files; made if absent.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*.partial"):  # of a run that was killed
+            left.unlink(missing_ok=True)
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+        self.written: list[Written] = []
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.wait()
+        elif self._thread is not None:
+            self._thread.join()  # that error is the cause; the state of the step before is good
+
+    @property
+    def busy(self) -> bool:
+        """Whether one is being written still."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, state: Checkpoint, held_s: float) -> None:
+        """Begins to write; waits first for the one before.
+
+        Args:
+            state: copies, which nobody changes any more.
+            held_s: see :class:`Written`.
+        Raises:
+            FairleadError: the one before could not be written.
+        """
+        self.wait()
+
+        def run() -> None:
+            begun = time.perf_counter()
+            try:
+                with span("write a checkpoint", step=state.step, bytes=state.bytes):
+                    path = write(self._folder, state)
+            except BaseException as exc:  # told by `wait`, in the thread that trains
+                self._failed = exc
+                return
+            seconds = time.perf_counter() - begun
+            self.written.append(Written(state.step, path, state.bytes, seconds, held_s))
+
+        self._thread = threading.Thread(target=run, name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the last one is on the disk.
+
+        Raises:
+            FairleadError: it could not be written.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise fail(
+                "a checkpoint could not be written",
+                where=str(self._folder),
+                why=str(failed),
+                remedy="make room there, or train into another folder (-o); then run the same command with"
+                " --resume",
+                check="checkpoint-write",
+            ) from failed

@@ -1,0 +1,259 @@
+"""Trains a bundled model in an image, from outside: data, speed on 1 rank, training, baseline.
+
+How a command is launched in an image is the caller's: :func:`train` gets a :data:`Runner` (:mod:`fairlead.ml.train.runner`).
+What the ranks do is :mod:`fairlead.ml.train.worker`; they tell of it by :mod:`fairlead.ml.train.events`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import fail
+from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.progress import Progress, Stage
+from fairlead.base.serde import from_json, to_json
+from fairlead.ml.train.model import WorkerConfig, WorkerResult
+from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.train.result import Baseline, TrainResult, judge, score_name
+from fairlead.ml.train.runner import Runner, RunOutcome, launch
+
+__all__ = [
+    "WORKER",
+    "RunOutcome",
+    "Runner",
+    "TrainOptions",
+    "data_key",
+    "generate",
+    "launch",
+    "train",
+    "work",
+]
+
+WORKER = "fairlead.ml.train.worker"  # the module that every rank of a training runs
+
+
+def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainResult:
+    """Generates data if need be, measures 1 rank, trains on all, evaluates, fits the baseline.
+
+    Raises:
+        FairleadError: a launch failed, the loss became NaN, or the ranks' weights differ. A model
+            that learnt too little is a finding in the result.
+    """
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    if options.checkpoints is not None:
+        options.checkpoints.mkdir(parents=True, exist_ok=True)
+    data = options.data_dir or generate(runner, options, progress)
+    one = _measure_one(runner, options, data, progress) if options.ranks > 1 else None
+    everyone = _train(runner, options, data, progress)
+    baseline = _baseline(runner, options, data, everyone.damaged, progress)
+    result = TrainResult(one, everyone, baseline, data)
+    return replace(result, findings=tuple(judge(result)))
+
+
+def data_key(options: TrainOptions) -> str:
+    """The cache folder's name: a hash of all that the generated samples depend on."""
+    from fairlead.ml.data import VERSIONS
+
+    task = options.task
+    made_of = (VERSIONS[task.data], *options.samples, options.seed, task.size, options.data_format)
+    return f"{task.data}-" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
+
+
+def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
+    """The folder of generated files in the cache; what is missing of them is made.
+
+    Raises:
+        FairleadError: the launch failed.
+    """
+    folder = cache_dir() / "data" / data_key(options)
+    folder.mkdir(parents=True, exist_ok=True)
+    task = options.task
+    whole = sum(options.samples)
+    events = _fresh(options.run_dir / "generate.jsonl")
+    command = [
+        "python3",
+        "-m",
+        "fairlead.ml.data.generate",
+        "--out",
+        str(folder),
+        "--train",
+        str(options.samples[0]),
+        "--val",
+        str(options.samples[1]),
+        "--set",
+        task.data,
+        "--size",
+        str(task.size),
+        "--format",
+        options.data_format,
+        "--seed",
+        str(options.seed),
+        "--processes",
+        str(options.processes),
+        "--events-file",
+        str(events),
+    ]
+    unit = f"{task.sample}s"
+    with progress.stage(f"generate {unit}", whole, unit) as stage:
+        done = _Counter(stage)
+
+        def show(event: dict[str, Any]) -> None:
+            if event["event"] == "start":
+                done.reach(event["kept"])
+                stage.result(f"{whole:,} {unit}" + (", cached" if event["kept"] == whole else ""))
+            elif event["event"] == "shard":
+                done.reach(event["events"])
+
+        launch(runner, 1, command, [folder, options.run_dir], events, show)
+    return folder
+
+
+def _measure_one(
+    runner: Runner, options: TrainOptions, data: Path, progress: Progress
+) -> WorkerResult:
+    steps = options.warmup + options.measure_steps
+    patience = max(options.max_seconds, options.measure_seconds)
+    options = replace(options, measure_seconds=patience)
+    with progress.stage("measure speed on 1 rank", steps, "steps") as stage:
+        result = work(runner, options, data, 1, steps, stage)
+        assert result.speed is not None  # it does not go on from anything
+        stage.result(f"{result.speed.samples_per_s:.0f} samples/s")
+    return result
+
+
+def _train(runner: Runner, options: TrainOptions, data: Path, progress: Progress) -> WorkerResult:
+    task = options.task
+    title = f"train {task.title} on {options.ranks} rank{'s' if options.ranks > 1 else ''}"
+    with progress.stage(title, None, "steps") as stage:
+        result = work(runner, options, data, options.ranks, None, stage)
+        assert result.evaluation is not None
+        held = result.evaluation.scores
+        scores = [
+            f"{score_name(g.metric)} {held[g.metric]:.3f}" for g in task.gates if g.metric in held
+        ]
+        speed = [f"{result.speed.samples_per_s:.0f} samples/s"] if result.speed else []
+        stage.result(", ".join([*scores, *speed, f"{len(result.loss)} steps"]))
+    return result
+
+
+def work(
+    runner: Runner,
+    options: TrainOptions,
+    data: Path,
+    ranks: int,
+    max_steps: int | None,
+    stage: Stage,
+) -> WorkerResult:
+    """One launch of the worker; ``max_steps`` makes it a measurement without evaluation."""
+    folder = options.run_dir
+    stem = "measure" if max_steps else "train"
+    result = folder / f"{stem}.result.json"
+    result.unlink(missing_ok=True)
+    measure = max_steps is not None
+    config = WorkerConfig(
+        data=data,
+        result=result,
+        model=options.model,
+        published=options.published,
+        backend=options.backend,
+        precision=options.precision,
+        events=_fresh(folder / f"{stem}.events.jsonl"),
+        batch=options.each,
+        epochs=options.epochs,
+        max_seconds=options.measure_seconds if measure else options.max_seconds,
+        max_steps=max_steps,
+        least_steps=options.warmup + options.measure_least if measure else 0,
+        warmup=options.warmup,
+        measure_only=measure,
+        forward_apart=options.forward_apart,
+        dropout=options.dropout,
+        threads=options.threads,
+        seed=options.seed,
+        checkpoints=None if measure else options.checkpoints,
+        every_seconds=options.every_seconds,
+        every_steps=options.every_steps,
+        resume=options.resume and not measure,
+        skip_damaged=options.skip_damaged,
+    )
+    assert config.events is not None
+    path = folder / f"{stem}.config.json"
+    with atomic_write(path, "w") as stream:
+        json.dump(to_json(config), stream, indent=2)
+    command = ["python3", "-m", WORKER, "--config", str(path)]
+    binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
+    launch(runner, ranks, command, binds, config.events, _ShowTraining(stage))
+    try:
+        return from_json(WorkerResult, json.loads(result.read_text()))
+    except (OSError, ValueError) as exc:
+        raise fail(
+            "the ranks ended well but left no result",
+            where=str(result),
+            why=str(exc),
+            remedy="run the same command again; the image's fairlead may be another version:"
+            " build it anew",
+            check="train-no-result",
+        ) from exc
+
+
+class _ShowTraining:
+    """Turns a worker's events into a stage's progress."""
+
+    def __init__(self, stage: Stage):
+        self._stage, self._done = stage, _Counter(stage)
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "setup":
+            self._stage.note("loading the framework")
+        elif kind == "start":
+            self._stage.total(event["steps"])
+            self._done.reach(event["begin"])
+            self._stage.note("compiling the first step")
+        elif kind == "step":
+            self._done.reach(event["step"])
+            self._stage.note(f"loss {event['loss']:.3f}, {event['samples_per_s']:.0f} samples/s")
+        elif kind == "resumed":
+            self._stage.note(f"going on after step {event['step']}")
+        elif kind == "damaged":
+            self._stage.note(f"left out: {event['what']}")
+        elif kind == "evaluate":
+            self._stage.note(f"scoring {event['samples']} held-out samples")
+        elif kind == "evaluated":
+            self._stage.note(f"scored {event['samples']} held-out samples")
+
+
+class _Counter:
+    """Advances a stage to absolute amounts."""
+
+    def __init__(self, stage: Stage):
+        self._stage, self._at = stage, 0.0
+
+    def reach(self, amount: float) -> None:
+        self._stage.advance(amount - self._at)
+        self._at = amount
+
+
+def _baseline(
+    runner: Runner, options: TrainOptions, data: Path, damaged: Sequence[str], progress: Progress
+) -> Baseline:
+    result = options.run_dir / "baseline.json"
+    command = ["python3", "-m", "fairlead.ml.data.baseline"]
+    command += ["--data", str(data), "--out", str(result), "--model", options.model]
+    command += [word for path in damaged for word in ("--leave-out", path)]
+    with progress.stage("fit the linear baseline") as stage:
+        launch(runner, 1, command, [data, options.run_dir])
+        baseline = from_json(Baseline, json.loads(result.read_text()))
+        held = baseline.scores
+        gates = [g for g in options.task.gates if g.metric in held]
+        stage.result(", ".join(f"{score_name(g.metric)} {held[g.metric]:.3f}" for g in gates))
+    return baseline
+
+
+def _fresh(events: Path) -> Path:
+    events.unlink(missing_ok=True)
+    return events

@@ -1,0 +1,249 @@
+"""What :mod:`fairlead.ml.train.host` asks of the ranks, and what they answer: plain frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """One launch of :mod:`fairlead.ml.train.worker`, as every rank reads it from ``config.json``.
+
+    Attributes:
+        data: folder of the model's files.
+        result: JSON file that rank 0 writes at the end: a :class:`WorkerResult`.
+        model: a name of :mod:`fairlead.ml.models.registry`.
+        published: train by the published recipe, not by the quick one.
+        backend: of Keras: ``tensorflow`` or ``torch``.
+        precision: Keras's policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.
+        events: file that progress is appended to; None prints it on rank 0 instead.
+        batch: samples a rank and step; None for the recipe's.
+        epochs: passes over the training data, at most; None for the recipe's.
+        max_seconds: training ends at the first step after so many seconds, those of an earlier launch not among them.
+        max_steps: training ends after so many steps; None for no such limit.
+        least_steps: of which ``max_seconds`` takes none away.
+        warmup: steps whose times count for no measurement.
+        measure_only: stop after the steps: no evaluation; ``max_seconds`` begins when the warm-up is over.
+        forward_apart: measure the forward pass by itself, where a backend does not show it.
+        dropout: fraction dropped; None for the recipe's.
+        threads: of the framework in each rank.
+        seed: of shuffling and of initial weights; rank r starts from ``seed + r`` before the
+            broadcast makes all ranks equal.
+        checkpoints: folder of checkpoints; None for none.
+        every_seconds, every_steps: between two checkpoints; whichever comes first.
+        resume: go on from the last whole checkpoint, if there is one; without it, one that is there is an error.
+        skip_damaged: leave out files that cannot be read, and say so, instead of ending.
+    """
+
+    data: Path
+    result: Path
+    model: str = "hepcnn"
+    published: bool = False
+    backend: str = "tensorflow"
+    precision: str = "float32"
+    events: Path | None = None
+    batch: int | None = None
+    epochs: int | None = None
+    max_seconds: float = 90.0
+    max_steps: int | None = None
+    least_steps: int = 0
+    warmup: int = 3
+    measure_only: bool = False
+    forward_apart: bool = True
+    dropout: float | None = None
+    threads: int = 1
+    seed: int = 1
+    checkpoints: Path | None = None
+    every_seconds: float = 600.0
+    every_steps: int | None = None
+    resume: bool = False
+    skip_damaged: bool = False
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast steps were, warm-up left out; times are rank 0's, seconds.
+
+    Attributes:
+        steps: how many were timed.
+        samples_per_s: of all ranks together: batch x ranks / median step.
+        step_median_s, step_p95_s: of a whole step.
+        compute_s: median of forward, backward and update.
+        forward_s: of that, the forward pass, measured apart; 0 where it was not.
+        update_s: of that, the optimizer's update.
+        communicate_s: median of packing, reducing and unpacking gradients.
+        wait_s: median of waiting for the slowest rank.
+        input_s: mean of waiting for a batch.
+    """
+
+    steps: int
+    samples_per_s: float
+    step_median_s: float
+    step_p95_s: float
+    compute_s: float
+    communicate_s: float
+    wait_s: float
+    input_s: float
+    forward_s: float = 0.0
+    update_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Where the time of one rank's training steps went, seconds; each of shape (steps,).
+
+    The parts of a step add up to the step.
+
+    Attributes:
+        input_s: waiting for samples.
+        forward_s, backward_s, update_s: computing.
+        exposed_s: communication that computing does not hide: packing, reducing and unpacking gradients.
+        idle_s: waiting for the slowest rank.
+    """
+
+    rank: int
+    host: str
+    input_s: tuple[float, ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    exposed_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+    idle_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len({len(part) for part in self.parts.values()}) != 1:
+            raise ValueError(f"rank {self.rank}: its parts are not of the same number of steps")
+
+    @property
+    def parts(self) -> dict[str, tuple[float, ...]]:
+        """By name, in the order in which a step has them; waiting last."""
+        return {
+            "input": self.input_s,
+            "forward": self.forward_s,
+            "backward": self.backward_s,
+            "exposed communication": self.exposed_s,
+            "update": self.update_s,
+            "idle": self.idle_s,
+        }
+
+    @property
+    def whole_s(self) -> tuple[float, ...]:
+        """Each step."""
+        return tuple(map(sum, zip(*self.parts.values(), strict=True)))
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """What the rank itself needed for each step: a slow one shows here, while all others wait for it in
+        ``idle_s``."""
+        own = (self.input_s, self.forward_s, self.backward_s, self.update_s)
+        return tuple(map(sum, zip(*own, strict=True)))
+
+    def after(self, steps: int) -> StepTimes:
+        """Without the first ``steps``, as those of a warm-up."""
+        return StepTimes(self.rank, self.host, *(part[steps:] for part in self.parts.values()))
+
+
+@dataclass(frozen=True)
+class LossPoint:
+    """The mean loss over ranks of one step, ``seconds`` after the first step began."""
+
+    step: int
+    epoch: int
+    seconds: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well held-out samples are told.
+
+    Attributes:
+        samples: how many, over all ranks.
+        scores: by name, as the model's task has them.
+        loss: the mean.
+        roc: (background kept, signal kept) pairs, 0 to 1; empty where there are no two classes.
+        seconds: wall time.
+    """
+
+    samples: int
+    scores: dict[str, float]
+    loss: float
+    roc: tuple[tuple[float, float], ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CheckpointTime:
+    """One checkpoint that was written.
+
+    Attributes:
+        step: steps that were over.
+        bytes: of its arrays.
+        seconds: until it was on the disk, beside the training.
+        held_s: for how long the training stood still.
+    """
+
+    step: int
+    bytes: int
+    seconds: float
+    held_s: float
+
+
+@dataclass(frozen=True)
+class RankWeights:
+    """sha256 of one rank's weights: as initialised, after the broadcast, after training."""
+
+    rank: int
+    host: str
+    initial: str
+    broadcast: str
+    final: str
+
+
+@dataclass(frozen=True)
+class WorkerResult:
+    """What rank 0 writes.
+
+    Attributes:
+        model, backend, precision: as asked for.
+        batch: samples a rank and step.
+        train_samples: of all ranks.
+        mpi: first line of ``MPI_Get_library_version``, or ``none (one process)``.
+        versions: of what computed: ``python``, the framework, ``keras``, ``numpy``, ``mpi4py``.
+        speed: None where a training had no more steps than its warm-up, as may be left after a checkpoint.
+        weights: one a rank; ``final`` is the same on all of them, or there is no result.
+        evaluation: None when only speed was measured.
+        stopped_by: ``epochs``, ``max_steps`` or ``max_seconds``, whichever came first.
+        steps: each rank's step times, from the first step of this launch on.
+        warmup: of those, how many at the beginning count for no measurement.
+        checkpoints: those that this launch wrote.
+        resumed_from: steps that an earlier launch had made; 0 for none.
+        damaged: files that were left out because they could not be read.
+        unreadable: checkpoints that were passed over for an older one, or none, and why.
+    """
+
+    model: str
+    backend: str
+    precision: str
+    ranks: int
+    batch: int
+    threads: int
+    parameters: int
+    train_samples: int
+    seed: int
+    mpi: str
+    versions: dict[str, str]
+    speed: Speed | None
+    loss: tuple[LossPoint, ...]
+    weights: tuple[RankWeights, ...]
+    train_seconds: float
+    epochs_done: float
+    evaluation: Evaluation | None = None
+    stopped_by: str = "epochs"
+    steps: tuple[StepTimes, ...] = ()
+    checkpoints: tuple[CheckpointTime, ...] = ()
+    resumed_from: int = 0
+    damaged: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    warmup: int = 0

@@ -1,0 +1,115 @@
+"""What came out of a training, and what a person should know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import Finding, Severity, error
+from fairlead.ml.models import registry
+from fairlead.ml.models.task import Gate, Task
+from fairlead.ml.train.model import WorkerResult
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The linear model's scores on the same held-out samples (see :mod:`fairlead.ml.data.baseline`)."""
+
+    scores: dict[str, float]
+    train: int
+    val: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What came out of :func:`train`.
+
+    Attributes:
+        one: the measurement on 1 rank; None when the training itself ran on 1.
+        all: the training on all ranks.
+        baseline: the linear model on the same held-out samples.
+        data_dir: the files trained on.
+        findings: what a person should know: a gate missed, the linear model not beaten.
+    """
+
+    one: WorkerResult | None
+    all: WorkerResult
+    baseline: Baseline
+    data_dir: Path
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def task(self) -> Task:
+        """What the model was trained for."""
+        return registry.find(self.all.model)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Held-out scores by name."""
+        assert self.all.evaluation is not None  # `train` asks for it
+        return self.all.evaluation.scores
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """The task's, of those targets that the data have."""
+        return tuple(gate for gate in self.task.gates if gate.metric in self.scores)
+
+    @property
+    def efficiency(self) -> float:
+        """Weak-scaling efficiency: samples/s on n ranks over n times that on 1; 1 where there is nothing to compare."""
+        if self.one is None or self.one.speed is None or self.all.speed is None:
+            return 1.0
+        return self.all.speed.samples_per_s / (self.all.ranks * self.one.speed.samples_per_s)
+
+
+def score_name(metric: str) -> str:
+    """A score's name as it is shown: ``AUC``, ``accuracy``."""
+    return "AUC" if metric == "auc" else metric
+
+
+def judge(result: TrainResult) -> Iterator[Finding]:
+    """What a finished training shows: an error where the linear model was not beaten, a warning where a gate was
+    missed, or where files or checkpoints were left out."""
+    task, held_out = result.task, f"{result.baseline.val} held-out {result.task.sample}s"
+    how_long = f"{result.all.epochs_done:.2f} epochs in {result.all.train_seconds:.0f} s"
+    longer = "train longer, e.g. with twice the time limit"
+    for gate in result.gates:
+        score, linear = result.scores[gate.metric], result.baseline.scores[gate.metric]
+        if not gate.better(score, linear):
+            yield error(
+                f"{task.title} ({score_name(gate.metric)} {score:.3f}) did not beat the linear model ({linear:.3f})",
+                where=held_out,
+                why=how_long,
+                remedy=longer,
+                check="train-not-learnt",
+            )
+        elif not gate.passed(score):
+            yield Finding(
+                Severity.WARNING,
+                f"{score_name(gate.metric)} {score:.3f} is not {gate.words}",
+                held_out,
+                f"training stopped by {result.all.stopped_by} after {how_long}",
+                longer,
+                "train-below-gate",
+            )
+    if result.all.damaged:
+        yield Finding(
+            Severity.WARNING,
+            f"{len(result.all.damaged)} files were left out because they cannot be read",
+            result.all.damaged[0],
+            "truncated, altered or of another kind: the same on every rank",
+            "copy or generate them again",
+            "train-skipped",
+        )
+    if result.all.unreadable:
+        since = f"went on after step {result.all.resumed_from}"
+        yield Finding(
+            Severity.WARNING,
+            f"{len(result.all.unreadable)} checkpoints were passed over because they are damaged",
+            "; ".join(result.all.unreadable),
+            since if result.all.resumed_from else "none was whole: the training began anew",
+            "nothing: the training writes them again; look at that disk",
+            "checkpoint-damaged",
+        )

@@ -1,0 +1,86 @@
+"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.ml.train.runner.Runner`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.base.errors import FairleadError
+from fairlead.launch import launch as launching
+from fairlead.ml.train.host import WORKER
+from fairlead.ml.train.runner import Runner, RunOutcome
+from fairlead.proof.verdict import Proof
+from fairlead.session.recorder import Recorder
+from fairlead.session.session import Prepared, launch_proved
+from fairlead.swap.plan import Bind
+
+_TAIL_BYTES = 8000
+
+
+def runner(
+    prepared: Prepared, log: Path, told: Callable[[Proof], None], limit_s: float | None = None,
+    recorder: Recorder | None = None,
+) -> Runner:  # fmt: skip
+    """A runner that launches every command by the plan.
+
+    Args:
+        log: file that all output of the ranks is added to.
+        told: called with the proof of each launch that starts MPI.
+        limit_s: how long a start-up may make no progress.
+        recorder: of a timeline, in which the trainings among the launches are.
+    """
+
+    def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+        hosts: dict[int, str] = {}
+        shared = [Bind(str(path.absolute()), str(path.absolute())) for path in binds]
+        seen = recorder.launch() if recorder and WORKER in command else None
+        if seen:
+            shared += seen.binds
+
+        def proved(proof: Proof) -> None:
+            hosts.update((rank.rank, rank.host) for rank in proof.ranks)
+            if seen:
+                seen.proved()
+            told(proof)
+
+        with log.open("ab") as stream:
+            start = stream.tell()
+            stream.write(f"$ {' '.join(command)}\n".encode())
+            stream.flush()
+            try:
+                done = launch_proved(
+                    prepared, command, ranks, told=proved, begins=seen.begun if seen else _nothing,
+                    limit_s=limit_s, binds=shared, env=seen.env if seen else None,
+                    stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
+                )  # fmt: skip
+            except FairleadError as exc:
+                found = [
+                    replace(f, where=launching.on_host(f.where, hosts))
+                    if f.check == "rank-died"
+                    else f
+                    for f in exc.findings
+                ]
+                raise FairleadError(found, exc.code) from None
+            finally:
+                if seen:
+                    seen.ended()
+        said = _tail(log, start)
+        finding = launching.explain_exit(done.result)
+        if finding:
+            said += f"\n{finding.what}"
+        killed = launching.killed(done.result, hosts)
+        return RunOutcome(done.result.code, said, killed)
+
+    return run
+
+
+def _tail(log: Path, start: int) -> str:
+    """The last of what was added to a file behind ``start``."""
+    with log.open("rb") as stream:
+        stream.seek(start)
+        return stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+
+
+def _nothing() -> None: ...

@@ -1,0 +1,179 @@
+"""A network's parts of a training step, the same for both backends of Keras: :func:`make` gives the one that is loaded.
+
+A step is in three parts, so that each can be timed and the middle one be fairlead's: gradients of this rank's batch;
+their mean over ranks; the optimizer's update.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fairlead import comm
+from fairlead.comm.frameworks import common
+from fairlead.ml.data.samples import Array
+from fairlead.ml.models.task import Course, Recipe, Task
+
+# Layers whose scale and offset no weight decay touches.
+_NORMAL = "normal"
+
+
+class Steps(ABC):
+    """A model, its optimizer and what a backend computes of them.
+
+    Attributes:
+        model: the ``keras.Model``.
+        optimizer: of it.
+        scaled: whether losses are scaled, as float16 needs it: a step whose gradients overflow is left out then.
+        forward_over: when the forward pass of the last :meth:`gradients` was over, ns of ``time.perf_counter_ns``; None
+            where that cannot be seen.
+    """
+
+    forward_over: int | None = None
+
+    def __init__(
+        self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
+    ):
+        import keras
+
+        self.task, self.recipe = task, recipe
+        self.model = task.build(recipe, sample, outputs)
+        self.optimizer = recipe.optimizer(course)
+        self.scaled = keras.mixed_precision.dtype_policy().compute_dtype == "float16"
+        if self.scaled:
+            self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
+        self.variables = self.model.trainable_variables
+        self.optimizer.build(self.variables)
+        self.decayed = [v for v in self.variables if decays(v)]
+
+    @abstractmethod
+    def gradients(self, inputs: Array, targets: Array) -> Any:
+        """Loss and gradients of a batch, scaled where they are, as the backend has them; computed when this returns."""
+
+    @abstractmethod
+    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
+        """What :meth:`gradients` found, and ``more`` (float32), as means over all ranks. Collective."""
+
+    @abstractmethod
+    def own(self, found: Any) -> tuple[float, float]:
+        """This rank's loss, and the norm of its gradients, neither scaled."""
+
+    @abstractmethod
+    def update(self, means: Any) -> None:
+        """The optimizer's update; done when this returns."""
+
+    @abstractmethod
+    def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
+        """What the network says of a batch, and the loss; nothing is trained."""
+
+    @abstractmethod
+    def forward(self, inputs: Array, targets: Array) -> float:
+        """The loss as in training, without gradients: to see what of a step the forward pass is."""
+
+    def apply(self, means: Any) -> bool:
+        """The update, which is left out where scaled gradients have overflowed: whether it was made."""
+        if not self.scaled:
+            self.update(means)
+            return True
+        before = int(self.optimizer.iterations)
+        self.update(means)
+        return int(self.optimizer.iterations) > before
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next update."""
+        self.optimizer.learning_rate = rate
+
+    def loss(self, inputs: Any, targets: Any, training: bool) -> tuple[Any, Any]:
+        """Loss and outputs, as tensors of the backend."""
+        from keras import ops
+
+        found = self.model(self.task.prepare(inputs), training=training)
+        loss = self.task.loss(targets, found)
+        if training and self.recipe.l2:
+            squares = sum(ops.sum(ops.square(ops.cast(v, "float32"))) for v in self.decayed)
+            loss = loss + self.recipe.l2 / 2 * squares
+        return loss, found
+
+    def odd(self, found: Any) -> str:
+        """The first variable whose gradient has a NaN or an infinity in it, by name; "" where none has."""
+        from keras import ops
+
+        *_, gradients = found
+        for variable, gradient in zip(self.variables, gradients, strict=True):
+            if not np.isfinite(ops.convert_to_numpy(ops.cast(gradient, "float32"))).all():
+                return str(variable.path)
+        return ""
+
+    # What is kept and compared.
+
+    def weights(self) -> list[Array]:
+        """What is trained, equal on all ranks after each step."""
+        return arrays(self.variables)
+
+    def shared(self) -> list[Any]:
+        """Variables that all ranks have in common: what is trained, and the optimizer's state."""
+        return [*self.variables, *self.optimizer.variables]
+
+    def own_state(self) -> list[Array]:
+        """What each rank has for itself: moving statistics, and where the random numbers of dropout are."""
+        return arrays(self._own_variables())
+
+    def restore(self, own: Sequence[Array]) -> None:
+        """Puts back what :meth:`own_state` gave."""
+        assign(self._own_variables(), own)
+
+    def _own_variables(self) -> list[Any]:
+        trained = {id(v) for v in self.variables}
+        return [v for v in self.model.variables if id(v) not in trained]
+
+    def broadcast(self, ranks: comm.Comm) -> None:
+        """Rank 0's weights, statistics and optimizer state on every rank. Seeds stay each rank's own. Collective."""
+        variables = [*self.shared(), *self.model.non_trainable_weights]
+        assign(variables, ranks.broadcast(arrays(variables)))
+
+    def average_statistics(self, ranks: comm.Comm) -> None:
+        """BatchNorm's moving statistics become their mean over ranks, as before an evaluation. Collective."""
+        variables = self.model.non_trainable_weights
+        if variables and ranks.size > 1:
+            names = [v.path for v in variables]
+            assign(variables, common.mean_state(ranks, arrays(variables), names))
+
+
+def decays(variable: Any) -> bool:
+    """Whether weight decay touches it: not BatchNorm's scale and offset, whose layers are named after what they do."""
+    return _NORMAL not in variable.path
+
+
+def make(
+    task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
+) -> Steps:
+    """The steps of ``task`` on the backend that Keras was loaded with.
+
+    Raises:
+        FairleadError: Keras built another network than the published one.
+    """
+    from keras import backend
+
+    if backend.backend() == "torch":
+        from fairlead.ml.train.steps_torch import TorchSteps
+
+        return TorchSteps(task, recipe, course, sample, outputs)
+    from fairlead.ml.train.steps_tensorflow import TensorFlowSteps
+
+    return TensorFlowSteps(task, recipe, course, sample, outputs)
+
+
+def arrays(variables: Sequence[Any]) -> list[Array]:
+    """Copies of the variables' values."""
+    from keras import ops
+
+    return [np.array(ops.convert_to_numpy(v)) for v in variables]
+
+
+def assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
+    """Puts the values in place."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)

@@ -1,0 +1,81 @@
+"""The parts of a step on torch, under Keras; gradients go by ``fairlead.comm.torch``, those on GPUs by NCCL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from keras import ops
+
+from fairlead.comm.torch import average_tensors
+from fairlead.ml.data.samples import Array
+from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.train.steps import Steps
+
+
+class TorchSteps(Steps):
+    """See :class:`fairlead.ml.train.steps.Steps`."""
+
+    def __init__(
+        self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
+    ):
+        super().__init__(task, recipe, course, sample, outputs)
+        self._names = [v.path for v in self.variables] + ["loss"]
+
+    def gradients(self, inputs: Array, targets: Array) -> Any:
+        self.model.zero_grad()
+        loss, _ = self.loss(ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), True)
+        # On a GPU the pass has only been asked for by now: to wait for it would hold up the next one.
+        self.forward_over = None if loss.is_cuda else time.perf_counter_ns()
+        self.optimizer.scale_loss(loss).backward()
+        gradients = [v.value.grad for v in self.variables]
+        with torch.no_grad():
+            norm = torch.linalg.vector_norm(
+                torch.stack([torch.linalg.vector_norm(g.float()) for g in gradients])
+            )
+            norm /= self.optimizer.scale_loss(1.0)
+        return float(loss.detach()), float(norm), gradients
+
+    def own(self, found: Any) -> tuple[float, float]:
+        loss, norm, _ = found
+        return loss, norm
+
+    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
+        _, _, gradients = found
+        # Beside tensors on a GPU, so that one call carries all.
+        told = torch.from_numpy(more).to(gradients[0].device)
+        everything = [*gradients, told]
+        *means, told = average_tensors(everything, everything, self._names, any_values=True)
+        return means, told.cpu().numpy()
+
+    def update(self, means: Any) -> None:
+        with torch.no_grad():
+            self.optimizer.apply(means, self.variables)
+
+    def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
+        with torch.no_grad():
+            loss, found = self.loss(
+                ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), False
+            )
+        return np.asarray(ops.convert_to_numpy(found), np.float32), float(loss)
+
+    # Keras leaves dropout to torch, whose random numbers are no variable of the model.
+
+    def own_state(self) -> list[Array]:
+        states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+        return [*super().own_state(), *(state.numpy() for state in states)]
+
+    def restore(self, own: Sequence[Array]) -> None:
+        variables = len(self._own_variables())
+        super().restore(own[:variables])
+        host, *gpus = (torch.from_numpy(state) for state in own[variables:])
+        torch.set_rng_state(host)
+        torch.cuda.set_rng_state_all(gpus)
+
+    def forward(self, inputs: Array, targets: Array) -> float:
+        with torch.no_grad():
+            loss, _ = self.loss(ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), True)
+        return float(loss)

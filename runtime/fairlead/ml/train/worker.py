@@ -1,0 +1,391 @@
+"""Every rank of a training run: ``python3 -m fairlead.ml.train.worker --config config.json``.
+
+Synchronous data parallelism in the open: each rank computes gradients of its own batch, fairlead's
+front makes them the mean over ranks through one fused buffer, and each rank applies the same update
+to the same weights, which are hashed and compared at the end. The loop is :mod:`fairlead.ml.train.loop`.
+
+Runs inside an image, or anywhere with TensorFlow or torch, Keras 3, h5py and mpi4py. Nothing hangs
+when one rank fails: an error that all ranks see (a loss that is no number, weights that differ) ends
+each of them; any other exception ends all ranks by ``MPI_Abort``.
+
+:mod:`fairlead.ml.train.host` is the other side; :mod:`fairlead.ml.train.model` the values between them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import os
+import platform
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead import comm
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.serde import from_json, to_json
+from fairlead.comm import Comm
+from fairlead.ml.data.baseline import roc
+from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.samples import Array
+from fairlead.ml.data.shards import Rows
+from fairlead.ml.models import registry
+from fairlead.ml.models.network import parameters
+from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.train import loop, steps
+from fairlead.ml.train.events import EventLog
+from fairlead.ml.train.model import (
+    CheckpointTime,
+    Evaluation,
+    RankWeights,
+    Speed,
+    StepTimes,
+    WorkerConfig,
+    WorkerResult,
+)
+from fairlead.trace.spans import span
+
+_EVALUATION_BATCH = 100
+
+
+def main() -> None:
+    """The command line of one rank."""
+    parser = argparse.ArgumentParser(
+        prog="python3 -m fairlead.ml.train.worker", description=__doc__
+    )
+    parser.add_argument("--config", type=Path, required=True, help="JSON of a WorkerConfig")
+    given = parser.parse_args()
+    config = from_json(WorkerConfig, json.loads(given.config.read_text()))
+    ranks = comm.init()
+    log = EventLog(config.events)
+    try:
+        result = work(config, ranks, log if ranks.rank == 0 else _Quiet())
+        if ranks.rank == 0:
+            with atomic_write(config.result, "w") as stream:
+                json.dump(to_json(result), stream)
+            log.write("done")
+        comm.finalize()
+    except FairleadError as exc:
+        for finding in exc.findings:
+            log.write("error", rank=ranks.rank, **finding.to_json())
+        raise
+    except Exception as exc:
+        log.write(
+            "error",
+            rank=ranks.rank,
+            what=f"rank {ranks.rank} failed: {type(exc).__name__}",
+            where=f"rank {ranks.rank} on {socket.gethostname()}",
+            why=str(exc)[:2000],
+        )
+        raise
+
+
+class _Quiet(EventLog):
+    """The log of every rank but 0."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def write(self, event: str, **fields: Any) -> None: ...
+
+
+def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
+    """Trains, evaluates, and proves that all ranks hold the same weights. Collective.
+
+    Returns:
+        The result; complete on rank 0, elsewhere without the held-out scores of other ranks.
+    Raises:
+        FairleadError: the loss is no number, the ranks' weights differ, or a checkpoint is of another
+            training or cannot be written.
+    """
+    log.write("setup", ranks=ranks.size)
+    with span("load the framework", backend=config.backend):
+        framework = _framework(config)
+    task = registry.find(config.model)
+    recipe = _recipe(config, task, ranks.size)
+    with span("look over the files"):
+        rows = _rows(config, "train", ranks)
+        # Looked at before hours of training, for they are needed behind it.
+        held_out = None if config.measure_only else _rows(config, "val", ranks)
+    course, stopped_by = _course(config, recipe, rows, ranks)
+    import keras
+
+    # Different on each rank on purpose: only the broadcast can make the weights equal.
+    keras.utils.set_random_seed(config.seed + ranks.rank)
+    with span("build the network", model=task.name):
+        network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+    with span("give all ranks the same weights"):
+        initial = ranks.check_buffers_match(network.weights())
+        network.broadcast(ranks)
+        broadcast = _all_equal(ranks, network, "after the broadcast")
+    identity = _identity(config, task, course, rows, network)
+    progress = loop.resume(config, ranks, network, identity, log)
+    log.write(
+        "start",
+        ranks=ranks.size,
+        steps=course.steps,
+        begin=progress.step,
+        max_seconds=config.max_seconds,
+    )
+    with span("train"):
+        over = loop.run(config, course, ranks, network, rows, progress, identity, log)
+    with span("compare the weights"):
+        final = _all_equal(ranks, network, "after training")
+    hosts = ranks.gather(socket.gethostname()) or []
+    mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
+    times = ranks.gather(mine) or []
+    with span("evaluate"):
+        evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
+    return WorkerResult(
+        model=task.name,
+        backend=config.backend,
+        precision=config.precision,
+        ranks=ranks.size,
+        batch=recipe.batch,
+        threads=config.threads,
+        parameters=parameters(network.model),
+        train_samples=rows.total,
+        seed=config.seed,
+        mpi=_mpi_version(ranks),
+        versions=_versions(framework),
+        speed=_speed(config, mine, course.batch),
+        loss=tuple(progress.points),
+        weights=tuple(
+            RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
+            for rank, host in enumerate(hosts)
+        ),
+        train_seconds=progress.points[-1].seconds,
+        epochs_done=progress.step / course.per_epoch,
+        evaluation=evaluation,
+        stopped_by=stopped_by if over else "max_seconds",
+        steps=tuple(times),
+        checkpoints=tuple(
+            CheckpointTime(w.step, w.bytes, w.seconds, w.held_s) for w in progress.written
+        ),
+        resumed_from=progress.resumed_from,
+        damaged=tuple(
+            str(one.path)
+            for each in (rows, held_out)
+            if each is not None
+            for one in each.stock.damaged
+        ),
+        unreadable=progress.unreadable,
+        warmup=config.warmup,
+    )
+
+
+def _framework(config: WorkerConfig) -> Any:
+    """Keras on its backend, with so many threads; the variables must be set before it is loaded."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["OMP_NUM_THREADS"] = str(config.threads)
+    os.environ["KERAS_BACKEND"] = config.backend
+    # A keras.json of the user's would change data type or layout; all ranks would write it at once.
+    os.environ["KERAS_HOME"] = os.devnull
+    framework: Any = importlib.import_module(config.backend)
+    if config.backend == "torch":
+        framework.set_num_threads(config.threads)
+    else:
+        framework.config.threading.set_intra_op_parallelism_threads(config.threads)
+        framework.config.threading.set_inter_op_parallelism_threads(1)
+    import keras
+
+    keras.mixed_precision.set_global_policy(config.precision)
+    return framework
+
+
+def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
+    """This rank's share of a split; what is damaged is left out, if that was asked for. Collective.
+
+    To leave out what only checksums tell, all files are read before.
+
+    Raises:
+        FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
+    """
+    skip = config.skip_damaged
+    stock = take_stock(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
+    if stock.total == 0:
+        raise fail(
+            f"there is no {split} sample",
+            where=str(config.data),
+            why=f"{len(stock.shards)} {split} files without a sample",
+            remedy="copy or generate them again",
+            check="data-too-small",
+        )
+    return Rows(stock, split, ranks.rank, ranks.size, threads=config.threads)
+
+
+def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
+    """The task's recipe for one of so many ranks, with what the configuration says otherwise."""
+    recipe = task.published if config.published else task.quick
+    recipe = replace(recipe, batch=recipe.each(ranks), together=False)
+    given: dict[str, Any] = {
+        "batch": config.batch,
+        "epochs": config.epochs,
+        "dropout": config.dropout,
+    }
+    return replace(recipe, **{k: v for k, v in given.items() if v is not None})
+
+
+def _outputs(task: Task, rows: Rows) -> int:
+    """As many as a sample has targets; for classes, as many as the task has."""
+    targets = rows.layout.target_shape
+    return targets[0] if targets else task.network.outputs
+
+
+def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tuple[Course, str]:
+    """How many steps to take if time allows, and what limits them."""
+    each = rows.batches_per_epoch(recipe.batch)
+    if each == 0:
+        raise fail(
+            "there are fewer samples than one step needs",
+            where=str(config.data),
+            why=f"{rows.total} training samples for batches of {recipe.batch} on every rank",
+            remedy="lower the batch or generate more samples",
+            check="data-too-small",
+        )
+    steps, stopped_by = each * recipe.epochs, "epochs"
+    if config.max_steps is not None and config.max_steps < steps:
+        steps, stopped_by = config.max_steps, "max_steps"
+    return Course(recipe.batch * ranks.size, steps, each, ranks.size), stopped_by
+
+
+def _identity(
+    config: WorkerConfig, task: Task, course: Course, rows: Rows, network: steps.Steps
+) -> dict[str, object]:
+    """What a checkpoint must agree on with the training that goes on from it."""
+    return {
+        "model": task.name,
+        "recipe": "published" if config.published else "quick",
+        "backend": config.backend,
+        "precision": config.precision,
+        "parameters": parameters(network.model),
+        "optimizer": type(network.optimizer).__name__,
+        "dropout": network.recipe.dropout,
+        "seed": config.seed,
+        "batch": course.batch,
+        "ranks": course.ranks,
+        "steps": course.steps,
+        "samples": rows.total,
+        "files": _files(rows),
+    }
+
+
+def _files(rows: Rows) -> str:
+    """What files the order of the samples follows from, in short."""
+    told = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
+    """The sha256 of each rank's weights, which are all the same."""
+    match = ranks.check_buffers_match(network.weights())
+    if match.first is not None:
+        name = network.variables[match.first].path
+        raise fail(
+            f"the ranks' weights differ {when}",
+            where=f"{name}, ranks {list(match.ranks)}",
+            why="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
+            remedy="run it again with `--mpi container`; if that is well, the host MPI's Allreduce"
+            " does not give all ranks the same bits",
+            check="weights-differ",
+        )
+    return match.digests
+
+
+def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None:
+    """How fast this launch's steps were; None for a training that had no more of them than its warm-up."""
+    timed = steps.after(config.warmup)
+    whole = timed.whole_s
+    if not whole and not config.measure_only:
+        return None
+    if not whole:
+        raise fail(
+            "no step was timed",
+            where="fairlead.ml.train.worker",
+            why="all steps were warm-up, or the time was up before",
+            remedy="allow more steps or seconds",
+            check="too-few-steps",
+        )
+    step, forward, update = (statistics.median(t) for t in (whole, timed.forward_s, timed.update_s))
+    both = map(sum, zip(timed.forward_s, timed.backward_s, strict=True))
+    return Speed(
+        steps=len(whole),
+        samples_per_s=samples / step,
+        step_median_s=step,
+        step_p95_s=float(np.percentile(whole, 95)),
+        compute_s=statistics.median(both) + update,
+        communicate_s=statistics.median(timed.exposed_s),
+        wait_s=statistics.median(timed.idle_s),
+        input_s=statistics.fmean(timed.input_s),
+        forward_s=forward,
+        update_s=update,
+    )
+
+
+def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
+    """What the network says of held-out samples, each rank its share; the scores are rank 0's to compute.
+
+    A rank's share may be empty. BatchNorm's statistics are the mean over ranks, so that it does not matter who says it.
+    """
+    begun = time.perf_counter()
+    network.average_statistics(ranks)
+    log.write("evaluate", samples=rows.total)
+    outputs = [np.zeros((0, network.model.output_shape[-1]), np.float32)]
+    targets = [rows.layout.empty(0).targets]
+    summed, done = 0.0, 0
+    for batch in rows.in_order(_EVALUATION_BATCH):
+        output, loss = network.outputs(batch.inputs, batch.targets)
+        outputs.append(output)
+        targets.append(batch.targets.copy())
+        summed += loss * len(batch.targets)
+        done += len(batch.targets)
+        log.write("evaluated", samples=min(done * ranks.size, rows.total))
+    parts = ranks.gather((np.concatenate(outputs), np.concatenate(targets)))
+    loss = ranks.average(summed) * ranks.size / rows.total
+    scores, curve = _scores(network.task, parts) if parts else ({}, ())
+    return Evaluation(rows.total, scores, loss, curve, time.perf_counter() - begun)
+
+
+def _scores(
+    task: Task, parts: Sequence[tuple[Array, Array]]
+) -> tuple[dict[str, float], tuple[tuple[float, float], ...]]:
+    """Scores and, of two classes, the ROC curve of what all ranks found: outputs and targets."""
+    found, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
+    scores = {name: float(value) for name, value in task.scores(wanted, found).items()}
+    return scores, roc(wanted, found[:, 1] - found[:, 0]) if "auc" in scores else ()
+
+
+def _mpi_version(ranks: Comm) -> str:
+    if "mpi4py.MPI" not in sys.modules:
+        return ranks.backend
+    from mpi4py import MPI
+
+    return " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
+
+
+def _versions(framework: Any) -> dict[str, str]:
+    import keras
+
+    versions = {
+        "python": platform.python_version(),
+        framework.__name__: framework.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+    }
+    if "mpi4py" in sys.modules:
+        versions["mpi4py"] = sys.modules["mpi4py"].__version__
+    return versions
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""An image of one MPI family on a host of another: what can go there, and why the rest cannot.
+
+Nothing compiled crosses families. mpi4py does: its wheel holds one module for each family, and takes
+the one whose MPI it finds when it is imported. So a Python program that reaches MPI through mpi4py
+alone runs on any host, without a rebuild. Source: mpi4py 4.1, ``mpi4py/_mpiabi.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
+from fairlead.elf.mpi_symbols import family_of_soname
+
+MPI4PY_MODULE = re.compile(r"(.*/mpi4py)/MPI\.\w+\.[^/]*so$")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?$")
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Whether what is to run can go to another family.
+
+    Attributes:
+        modules: those of mpi4py that make it possible.
+        why_not: empty when it can.
+        instead: how to ask so that it can; empty when nothing helps.
+    """
+
+    modules: tuple[Elf, ...]
+    why_not: str = ""
+    instead: str = ""
+
+    @property
+    def allowed(self) -> bool:
+        return not self.why_not
+
+
+def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> Crossing:
+    """Whether ``programs`` of the image can run on an MPI of the family ``target``.
+
+    Args:
+        programs: what will run: names, or paths in the image; none when nobody has said.
+    """
+    modules = tuple(
+        elf
+        for elf in facts.consumers
+        if MPI4PY_MODULE.match(elf.path) and target in map(family_of_soname, elf.needed)
+    )
+    if not modules:
+        return Crossing((), f"no mpi4py in it has a module for the {target} family")
+    if bound := _bound(facts):
+        return Crossing(
+            modules,
+            f"{_some(bound)} {'is' if len(bound) == 1 else 'are'} compiled for the image's family, and "
+            "a program that loads it would map two MPIs",
+        )
+    if not programs:
+        return Crossing(
+            modules,
+            "only Python programs that reach MPI through mpi4py can cross, and it was not said what runs",
+            "name the program: `-- python3 …`, or --app python3",
+        )
+    others = [name for name in programs if not _PYTHON.match(PurePosixPath(name).name)]
+    if others:
+        return Crossing(
+            modules,
+            f"{_some(others)} may be compiled for the image's family; only Python programs that reach "
+            "MPI through mpi4py can cross",
+            "if it is a Python script, start it by `python3`",
+        )
+    return Crossing(modules)
+
+
+def _bound(facts: ImageFacts) -> list[str]:
+    """Libraries and extension modules that are tied to a family, other than an MPI's own parts."""
+    homes = {PurePosixPath(mpi.path).parent for mpi in facts.mpis}
+    return [
+        elf.path
+        for elf in facts.consumers
+        if (elf.soname or not elf.interpreter)
+        and not MPI4PY_MODULE.match(elf.path)
+        and PurePosixPath(elf.path).parent not in homes
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,457 @@
+"""The host's MPI: where it is, what it needs, what starts its ranks.
+
+A :class:`HostMpi` is facts only: the library, everything it needs behind it (its *closure*,
+resolved as the host's loader would), what it opens later by itself (plugins), and its launcher.
+``plan.py`` decides what of this goes into a container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_write, cache_dir, data_dir
+from fairlead.base.serde import from_json, to_json
+from fairlead.elf import reader as elf_file
+from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
+from fairlead.elf.loader import Loader, system_folders
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, read_mpi
+from fairlead.elf.reader import NotElf, version_key
+from fairlead.launch.choose_launcher import identify
+from fairlead.launchers.model import Launcher
+from fairlead.site.model import Site
+from fairlead.site.resolved_paths import matches
+
+# The compilers' own run time: one for the whole process, and the newest of host and image wins.
+RUNTIME_PIECES = frozenset(
+    {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
+)
+# Libraries that belong to an MPI though nothing needs them by name: bindings for other languages.
+_COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
+
+
+def is_binding(soname: str) -> bool:
+    """Whether a library is an MPI's interface for another language."""
+    return bool(_COMPANIONS.match(soname))
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """Modules that a library opens by itself, invisible to NEEDED.
+
+    Attributes:
+        variable: the variable that says where they are.
+        folder: on the host.
+        files: their paths on the host.
+    """
+
+    variable: str
+    folder: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the loader would not look by itself, and the MPI's libraries are all the same.
+
+    Attributes:
+        folders: searched last.
+        files: libraries that are opened by name.
+        gpu: libraries for messages from GPU to GPU.
+    """
+
+    folders: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
+    gpu: tuple[Path, ...] = ()
+
+
+NOWHERE_ELSE = Places()
+
+
+def places_of(site: Site | None, environ: Mapping[str, str], root: Path = Path("/")) -> Places:
+    """What a profile says of its MPI's dependencies, as far as it is on this machine."""
+    if site is None:
+        return NOWHERE_ELSE
+
+    def real(*patterns: str) -> tuple[Path, ...]:
+        return tuple(dict.fromkeys(p.resolve() for p in matches(patterns, environ, root)))
+
+    return Places(
+        tuple(matches(site.dependencies.folders, environ, root)),
+        real(*site.dependencies.files),
+        real(site.gpu.transport) if site.gpu.transport else (),
+    )
+
+
+@dataclass(frozen=True)
+class HostMpi:
+    """An MPI of this host, and all that it takes to run with it.
+
+    Attributes:
+        prefix: its installation prefix.
+        closure: what the library needs, itself and glibc left out; real paths on the host.
+        companions: Fortran and C++ bindings beside it.
+        data: folders that the library reads, relative to the prefix (Intel MPI's tuning tables).
+        missing: ``(library, needed by)`` for what the host's loader would not find either.
+        found_by: why it was considered, for ``explain``.
+        glibc: the pieces of the C library that it runs on, its loader among them.
+        root: the folder of the host's file system; another than ``/`` for one that is mounted.
+        shared_folder: its folder is one of the system's, where others' libraries are too.
+        optional: what the modules need behind them; a module without it is left out by the MPI.
+        gpu_transport: libraries that carry messages from GPU to GPU; Cray MPICH wants one preloaded
+            when MPICH_GPU_SUPPORT_ENABLED=1. The GPU's own libraries behind them are not in it.
+    """
+
+    library: MpiLibrary
+    prefix: str
+    closure: tuple[Elf, ...]
+    companions: tuple[Elf, ...]
+    plugins: tuple[Plugins, ...]
+    data: tuple[str, ...]
+    missing: tuple[tuple[str, str], ...]
+    launcher: Launcher | None
+    found_by: str
+    glibc: tuple[Elf, ...] = ()
+    root: str = "/"
+    shared_folder: bool = False
+    gpu_transport: tuple[Elf, ...] = ()
+    optional: tuple[Elf, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Elf, ...]:
+        """Every ELF file that would be staged."""
+        return (self.library.elf, *self.closure, *self.companions)
+
+
+def discover(
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    site: Site | None = None,
+    patience_s: float = 10.0,
+) -> tuple[HostMpi, ...]:
+    """Every MPI found on this host, the preferred first.
+
+    Order: ``$FAIRLEAD_MPI``; where the site's profile says that its MPI is; those that ``fairlead
+    doctor --fix`` installed; the prefix of each ``mpiexec`` on PATH; the system's own. One library is
+    listed once.
+
+    Args:
+        patience_s: how long a launcher may take to say its version.
+    Raises:
+        FairleadError: exit code 2 when ``$FAIRLEAD_MPI`` names none: another would be a surprise.
+    """
+    found: dict[str, HostMpi] = {}
+    if named := environ.get("FAIRLEAD_MPI"):
+        from_prefix(Path(named), environ, "FAIRLEAD_MPI", site)
+    places = places_of(site, environ, root)
+    for prefix, reason in _prefixes(environ, root, site):
+        for mpi in in_prefix(prefix, reason, environ, places, patience_s):
+            found.setdefault(mpi.library.path, mpi)
+    return tuple(found.values())
+
+
+def from_prefix(
+    prefix: Path,
+    environ: Mapping[str, str] = os.environ,
+    by: str = "--mpi",
+    site: Site | None = None,
+) -> tuple[HostMpi, ...]:
+    """The MPIs below ``prefix``, as ``--mpi PREFIX`` or a variable names it; at least one.
+
+    There may be two binary interfaces of one MPI: MPICH 5 has libmpi.so.12 and libmpi_abi.so.1.
+
+    Raises:
+        FairleadError: exit code 2 when there is none.
+    """
+    found = in_prefix(
+        prefix.absolute(), f"named by {by} {prefix}", environ, places_of(site, environ)
+    )
+    if not found:
+        raise fail(
+            f"no MPI library below {prefix}",
+            where=by,
+            why="no lib/, lib64/ or lib/<triplet>/ of it holds a libmpi that defines MPI_Init",
+            remedy=("" if by == "--mpi" else f"unset {by}, or ")
+            + "give the prefix that holds the MPI's lib folder, e.g. /opt/mpich; "
+            "`fairlead site detect` lists the MPIs of this machine",
+            check="host-mpi",
+            code=ExitCode.USAGE,
+        )
+    return found
+
+
+def in_prefix(
+    prefix: Path,
+    reason: str,
+    environ: Mapping[str, str] = os.environ,
+    places: Places = NOWHERE_ELSE,
+    patience_s: float = 10.0,
+) -> tuple[HostMpi, ...]:
+    """The MPIs of one installation prefix, MPICH ABI and Open MPI before MPI-5 ABI.
+
+    Reading the files takes some 0.1 s, so the answer is kept, by the identity of every file it
+    came from.
+    """
+    libraries = _library_files(prefix)
+    if not libraries:
+        return ()
+    cached = (
+        cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ, places)}.json"
+    )
+    try:
+        known = from_json(_Cached, json.loads(cached.read_text()))
+        if known.files == _files_of(known.mpis) and not any(m.missing for m in known.mpis):
+            return tuple(replace(mpi, found_by=reason) for mpi in known.mpis)
+    except (OSError, ValueError):
+        pass
+    fresh = tuple(
+        _describe(m, prefix, reason, environ, places, patience_s) for m in _identified(libraries)
+    )
+    if any(m.launcher and m.launcher.family is AbiFamily.UNKNOWN for m in fresh):
+        return fresh  # it may only have been slow
+    try:
+        with atomic_write(cached, "w") as stream:
+            json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
+    except OSError:
+        pass  # a full or read-only cache costs time, not the answer
+    return fresh
+
+
+@dataclass(frozen=True)
+class _Cached:
+    mpis: tuple[HostMpi, ...]
+    files: Mapping[str, str]
+
+
+def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
+    """Which files the facts were read from; an update may replace one, or lead a link elsewhere."""
+    found = {}
+    for mpi in mpis:
+        elves = (*mpi.parts, *mpi.glibc, *mpi.gpu_transport, *mpi.optional)
+        paths = [e.path for e in elves] + [path for p in mpi.plugins for path in p.files]
+        for path in (*paths, *([mpi.launcher.path] if mpi.launcher else [])):
+            status = Path(path).stat()
+            found[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        # A new module, or a library that comes to lie before another.
+        folders = {p.folder for p in mpi.plugins} | {str(Path(e.path).parent) for e in mpi.parts}
+        found |= {folder: str(Path(folder).stat().st_mtime_ns) for folder in folders}
+    return found
+
+
+def _prefixes(
+    environ: Mapping[str, str], root: Path, site: Site | None
+) -> Iterator[tuple[Path, str]]:
+    if value := environ.get("FAIRLEAD_MPI"):
+        yield Path(value), "named by $FAIRLEAD_MPI"
+    if site is not None:
+        for place in matches(site.mpi.search, environ, root):
+            yield place, f"where the profile {site.name} looks for its MPI"
+    installed = data_dir(environ) / "mpi"
+    if installed.is_dir():
+        for prefix in sorted(installed.iterdir(), key=_default_first):
+            if prefix.is_dir() and not prefix.name.startswith("."):
+                yield prefix, "installed by `fairlead doctor --fix`"
+    for folder in environ.get("PATH", "").split(":"):
+        program = Path(folder, "mpiexec")
+        if folder and os.access(program, os.X_OK):  # False, too, where one may not look
+            yield program.resolve().parent.parent, f"its mpiexec is on PATH: {program}"
+    yield root / "usr", "in the system's library folders"
+
+
+def _default_first(prefix: Path) -> tuple[bool, list[int], str]:
+    """MPICH, newest first, before any other that was installed for a trial."""
+    name, _, version = prefix.name.partition("-")
+    return (name != "mpich", [-part for part in version_key(version)], prefix.name)
+
+
+def _library_files(prefix: Path) -> list[Path]:
+    """Files that can be an MPI, by the only thing that is cheap to look at: their names."""
+    names = ["lib", "lib64", "lib/release", "lib-abi-mpich"]
+    names += [f"lib/{p.name}" for p in sorted((prefix / "lib").glob("*-linux-gnu*")) if p.is_dir()]
+    found: dict[Path, None] = {}
+    for name in [*names, "."]:
+        for path in sorted((prefix / name).glob("libmp*.so*")):
+            if re.match(r"lib(mpi|mpich)(_\w+)?\.so", path.name) and "ilp64" not in path.name:
+                real = path.resolve()
+                if real.is_file():
+                    found[real] = None
+    return list(found)
+
+
+def _identified(files: list[Path]) -> list[MpiLibrary]:
+    by_soname: dict[tuple[Path, str], MpiLibrary] = {}
+    for path in files:
+        try:
+            library = read_mpi(path)
+        except (ValueError, OSError):
+            continue  # a linker script, a companion, or a stray file
+        # Wheels cannot hold symlinks: what was `libmpi.so -> libmpi.so.12` is three equal files.
+        key = (path.parent, library.soname)
+        if key not in by_soname or path.name == library.soname:
+            by_soname[key] = library
+    last = {AbiFamily.MPI5: 1, AbiFamily.UNKNOWN: 2}
+    return sorted(by_soname.values(), key=lambda m: (last.get(m.family, 0), m.path))
+
+
+def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str], places: Places) -> str:
+    parts = [f"9 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
+    for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
+        status = path.stat()
+        parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
+    return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:20]
+
+
+def _describe(
+    library: MpiLibrary,
+    prefix: Path,
+    reason: str,
+    environ: Mapping[str, str],
+    places: Places,
+    patience_s: float,
+) -> HostMpi:
+    roots = [Path(library.path)]
+    folder = roots[0].parent
+    # Intel MPI opens libfabric by name instead of needing it.
+    if library.vendor == "Intel MPI" and (folder / "libfabric.so.1").exists():
+        roots.append((folder / "libfabric.so.1").resolve())
+    companions = []
+    for path in sorted(folder.iterdir()):
+        if _COMPANIONS.match(path.name) and path.is_file():
+            companions.append(elf_file.read(path.resolve(), str(path.resolve())))
+    root = _root_of(prefix)
+    loader = Loader(environ.get("LD_LIBRARY_PATH", ""), root, places.folders)
+    roots += [path for path in places.files if path not in roots]
+    closure, missing = loader.closure(roots)
+    plugins, optional = _opened(library, closure, loader)
+    return HostMpi(
+        library=library,
+        prefix=str(prefix),
+        closure=tuple(e for e in closure if e.path != library.path),
+        companions=tuple({e.path: e for e in companions}.values()),
+        plugins=plugins,
+        optional=optional,
+        data=tuple(d for d in ("opt/mpi/etc",) if (prefix / d).is_dir()),
+        missing=tuple(missing),
+        launcher=find_launcher(prefix, library.family, patience_s),
+        found_by=reason,
+        glibc=_glibc(library.elf, loader),
+        root=str(root),
+        shared_folder=folder in {f.resolve() for f in system_folders(root)},
+        gpu_transport=tuple(_gpu_transport(folder, places)),
+    )
+
+
+def _gpu_transport(folder: Path, places: Places) -> Iterator[Elf]:
+    """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa``: where the profile says, beside the MPI, or in Cray's
+    ``gtl/lib`` above it."""
+    usual = [folder, *(above / "gtl/lib" for above in list(folder.parents)[:5])]
+    found = [path for place in usual for path in sorted(place.glob("libmpi_gtl_*.so*"))]
+    for real in dict.fromkeys(path.resolve() for path in (*places.gpu, *found)):
+        if real.is_file():
+            with contextlib.suppress(NotElf, OSError):
+                yield elf_file.read(real, str(real))
+
+
+def _root_of(prefix: Path) -> Path:
+    """The root folder of the system that ``prefix`` is in; another's may be mounted in a folder."""
+    for folder in prefix.resolve().parents:
+        if (folder / "etc/ld.so.conf").is_file() and (folder / "usr").is_dir():
+            return folder
+    return Path("/")
+
+
+def _glibc(by: Elf, loader: Loader) -> tuple[Elf, ...]:
+    """The C library that ``by`` would be given, with all that belongs to it."""
+    libc = loader.find("libc.so.6", by)
+    if libc is None:
+        return ()
+    found = {}
+    for path in sorted(libc.parent.iterdir()):
+        if not GLIBC_PIECES.match(path.name):
+            continue  # a system's library folder has thousands of others
+        real = loader.real(path)
+        if real is not None and real.is_file():
+            try:
+                elf = elf_file.read(real, str(real))
+            except (NotElf, OSError):
+                continue  # a linker script of the development package
+            found[elf.soname or path.name] = elf
+    return tuple(found[name] for name in sorted(found))
+
+
+def _opened(
+    library: MpiLibrary, closure: list[Elf], loader: Loader
+) -> tuple[tuple[Plugins, ...], tuple[Elf, ...]]:
+    """The modules that these libraries open, and what those need that is not there already.
+
+    A module may bring a library that opens modules itself: Open MPI's for PMIx do.
+    """
+    plugins: dict[str, Plugins] = {}
+    known = {elf.path: elf for elf in closure}
+    behind: dict[str, Elf] = {}
+    found = {p.folder: p for p in _plugins([*closure, library.elf])}
+    while found:
+        plugins.update(found)
+        modules = [Path(path) for p in found.values() for path in p.files]
+        more, _ = loader.closure(modules)
+        inside = {str(path) for path in modules} | {str(path.resolve()) for path in modules}
+        new = [e for e in more if e.path not in inside and e.path not in known]
+        known |= {e.path: e for e in new}
+        behind |= {e.path: e for e in new}
+        found = {p.folder: p for p in _plugins(new) if p.folder not in plugins}
+    return tuple(plugins.values()), tuple(behind.values())
+
+
+def _plugins(closure: list[Elf]) -> Iterator[Plugins]:
+    for elf in closure:
+        folder = Path(elf.path).parent
+        if elf.soname.startswith("libmpi.so.40"):
+            for name in ("openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"):
+                if any((folder / name).glob("mca_*.so")):
+                    variable = "OMPI_MCA_mca_base_component_path"
+                    yield _plugin_folder(variable, folder / name, "mca_*.so")
+                    break
+        elif elf.soname.startswith("libpmix.so") and any((folder / "pmix").glob("*mca_*.so")):
+            yield _plugin_folder("PMIX_MCA_mca_base_component_path", folder / "pmix", "*mca_*.so")
+        elif elf.soname.startswith("libuct.so") and (folder / "ucx").is_dir():
+            yield _plugin_folder("UCX_MODULE_DIR", folder / "ucx", "libu*.so*")
+        elif elf.soname.startswith("libfabric.so"):
+            for place in (folder / "libfabric", folder / "prov", folder):
+                if place.is_dir() and any(place.glob("*-fi.so")):
+                    yield _plugin_folder("FI_PROVIDER_PATH", place, "*-fi.so")
+                    break
+
+
+def _plugin_folder(variable: str, folder: Path, pattern: str) -> Plugins:
+    return Plugins(variable, str(folder), tuple(str(p) for p in sorted(folder.glob(pattern))))
+
+
+def find_launcher(prefix: Path, family: AbiFamily, patience_s: float = 10.0) -> Launcher | None:
+    """The ``mpiexec`` that belongs to the MPI in ``prefix``."""
+    names = ["mpiexec.hydra", "mpiexec.mpich", "mpiexec"]
+    if family is AbiFamily.OPENMPI:
+        names = ["mpiexec.openmpi", "mpiexec"]
+    for name in names:
+        program = prefix / "bin" / name
+        if program.is_file() and os.access(program, os.X_OK):
+            launcher = identify(program, patience_s)
+            if launcher.family in (family, AbiFamily.UNKNOWN) or family is AbiFamily.MPI5:
+                return launcher
+    return None
+
+
+def needs(parts: tuple[Elf, ...], prefix: str = "GLIBC") -> tuple[str, str]:
+    """The highest ``prefix`` version that any of ``parts`` needs, and which part it is."""
+    best, who = "", ""
+    for part in parts:
+        version = part.needs.get(prefix, "")
+        if version_key(version) > version_key(best):
+            best, who = version, part.path
+    return best, who

@@ -1,0 +1,101 @@
+"""Where ranks run and where they listen: cores, ports, addresses."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fairlead.base.errors import fail
+
+_PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+
+
+def share(cores: Sequence[int], place: int, of: int) -> tuple[int, ...]:
+    """The cores of one of ``of`` processes that have ``cores`` together; where there are too few, one in turn.
+
+    >>> share([0, 1, 2, 3, 4], 1, 2), share([0, 1], 3, 4)
+    ((2, 3), (1,))
+    """
+    each = len(cores) // of
+    if each == 0:
+        return (cores[place % len(cores)],)
+    return tuple(cores[place * each : (place + 1) * each])
+
+
+def place_of(rank: int, cores: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
+    """The cores for ``rank``; ``cores`` has each rank's machine and the cores that it may use.
+
+    Ranks that the launcher has bound to cores of their own keep them.
+
+    >>> place_of(1, [("a", (0, 1)), ("a", (0, 1)), ("b", (0, 1))])
+    (1,)
+    >>> place_of(2, [("a", (0, 1)), ("a", (0, 1)), ("b", (0, 1))])
+    (0, 1)
+    """
+    alike = [other for other, one in enumerate(cores) if one == cores[rank]]
+    return share(cores[rank][1], alike.index(rank), len(alike))
+
+
+def holders(hosts: Sequence[str], servers: int) -> list[int]:
+    """The rank that holds each server: one on every host before there is a second on any.
+
+    >>> holders(["a", "a", "b", "b"], 4), holders(["a", "a"], 1)
+    ([0, 2, 1, 3], [0])
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        ranks.setdefault(host, []).append(rank)
+    order = sorted(range(len(hosts)), key=lambda r: (ranks[hosts[r]].index(r), r))
+    return [order[number % len(order)] for number in range(servers)]
+
+
+def pin(cores: Sequence[int]) -> None:
+    """Every thread of this process to these cores; those that are made later stay there too."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(thread.name), cores)
+
+
+def free_port() -> int:
+    """A port that nobody listens at now, on any interface."""
+    with socket.socket() as door:
+        door.bind(("", 0))
+        port: int = door.getsockname()[1]
+        return port
+
+
+def names(hosts: Sequence[str]) -> list[str]:
+    """By which name the ranks reach each other's hosts.
+
+    >>> names(["node1", "node2"]), names(["laptop", "laptop"])
+    (['node1', 'node2'], ['127.0.0.1', '127.0.0.1'])
+    """
+    return list(hosts) if len(set(hosts)) > 1 else ["127.0.0.1"] * len(hosts)
+
+
+def require_names(hosts: Sequence[str]) -> None:
+    """Looks whether this host can resolve the others' names: gRPC would wait for them until somebody's time is over.
+
+    Raises:
+        FairleadError: a name leads nowhere.
+    """
+    for name in dict.fromkeys(names(hosts)):
+        try:
+            socket.getaddrinfo(name, None)
+        except OSError as exc:
+            raise fail(
+                f"the name of host `{name}` leads nowhere",
+                where=os.uname().nodename,
+                why=f"{exc.strerror or exc}; gRPC goes by names and TCP",
+                remedy=f"getent hosts {name}; have it known to DNS, or bind a file of names: -B FILE:/etc/hosts:ro",
+                check="bench-name",
+            ) from None
+
+
+def without_proxies() -> None:
+    """gRPC would ask a proxy of the environment for the way to the next node."""
+    for name in _PROXIES:
+        os.environ.pop(name, None)

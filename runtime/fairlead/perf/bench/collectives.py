@@ -1,0 +1,84 @@
+"""``fairlead bench collectives`` from outside: one launch of :mod:`fairlead.perf.validate.sweeps`, and its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import fail
+from fairlead.base.paths import atomic_write
+from fairlead.base.progress import Progress
+from fairlead.ml.train.host import Runner, launch
+from fairlead.perf.bench.model import CollectiveRow
+from fairlead.perf.validate import stats, sweeps
+
+
+def measure(
+    run: Runner, ranks: int, out: Path, settings: sweeps.Settings, progress: Progress
+) -> dict[str, Any]:
+    """The document that the ranks have written into the folder ``out``.
+
+    Raises:
+        FairleadError: the launch failed, or left nothing.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    target, config = out / "sweeps.json", out / "sweeps.config.json"
+    target.unlink(missing_ok=True)
+    with atomic_write(config, "w") as stream:
+        json.dump(asdict(replace(settings, out=str(target))), stream)
+    words = ["python3", "-m", "fairlead.perf.validate.sweeps", "--config", str(config)]
+    with progress.stage(f"messages of {ranks} ranks") as stage:
+        launch(run, ranks, words, [out])
+        try:
+            document: dict[str, Any] = json.loads(target.read_text())
+        except (OSError, ValueError) as exc:
+            raise fail(
+                "the ranks ended well but left no result",
+                where=str(target),
+                why=str(exc),
+                remedy="build the image again: its fairlead may be another version",
+                check="bench-no-result",
+            ) from exc
+        wrong = document["wrong"]
+        if wrong:
+            stage.failed(f"{wrong} wrong answers")
+        else:
+            stage.result("every answer is right")
+    return document
+
+
+def rows(document: Mapping[str, Any]) -> tuple[CollectiveRow, ...]:
+    """Each point with its statistics; ``fairlead.comm``'s beside plain MPI's."""
+    order = {name: at for at, name in enumerate(sweeps.OPERATIONS)}
+    found = sorted(
+        document["rows"], key=lambda r: (order[r["operation"]], r["ranks"], r["bytes"], r["through"] != "mpi")
+    )  # fmt: skip
+    plain = {_point(row): row["seconds"] for row in found if row["through"] == "mpi"}
+    return tuple(_row(row, plain.get(_point(row))) for row in found)
+
+
+def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["operation"], tuple(row["ranks"]), row["bytes"]
+
+
+def _row(row: Mapping[str, Any], plain: Sequence[float] | None) -> CollectiveRow:
+    seen = stats.summarize(row["seconds"])
+    found = CollectiveRow(
+        row["operation"], row["through"], row["bytes"], tuple(row["ranks"]), tuple(row["seconds"]),
+        seen.median, seen.low, seen.high, row["wrong"],
+    )  # fmt: skip
+    if plain is None or row["through"] == "mpi":
+        return found
+    ratio = stats.ratio_of_medians(row["seconds"], plain)
+    return replace(found, times=ratio.value, times_low=ratio.low, times_high=ratio.high)
+
+
+def skipped(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """What there was no time for, in words."""
+    return tuple(
+        f"{one['operation']} of {one['bytes']} B through {one['through']}"
+        for one in document["skipped"]
+    )

@@ -1,0 +1,120 @@
+"""From launches to a table: speeds, efficiencies and ratios with intervals, and whether the answers were right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from fairlead.perf.bench.catalogue import Peer
+from fairlead.perf.bench.host import Found, PeersWish
+from fairlead.perf.bench.model import Estimate, Launch, Outcome, PeerResult
+from fairlead.perf.validate import stats
+
+# As a part of a mean's largest element: float32 sums in another order differ by less.
+WITHIN = 1e-3
+_APART = 10 * WITHIN
+_BASES = {"tensorflow": "alone", "torch": "alone-torch"}
+
+
+def results(wish: PeersWish, found: Mapping[str, Found]) -> tuple[PeerResult, ...]:
+    """A result a peer, the fastest first; those without a speed last."""
+    rates = {peer.name: _rates(wish, peer, found[peer.name].launches) for peer in wish.peers}
+    rows = [_result(wish, peer, found[peer.name], rates) for peer in wish.peers]
+    return tuple(
+        sorted(rows, key=lambda r: -r.samples_per_s.value if r.samples_per_s else math.inf)
+    )
+
+
+def _rates(wish: PeersWish, peer: Peer, launches: Sequence[Launch | None]) -> list[float | None]:
+    """Samples/s of all ranks together, by round."""
+    ranks = 1 if peer.alone else wish.ranks
+    return [
+        None if one is None else ranks * wish.task.batch / median(max(b.own) for b in one.blocks)
+        for one in launches
+    ]
+
+
+def _result(
+    wish: PeersWish, peer: Peer, found: Found, rates: Mapping[str, Sequence[float | None]]
+) -> PeerResult:
+    outcome, why, following = judged(peer, found)
+    own = rates[peer.name]
+    efficiency = None
+    if not peer.alone:
+        efficiency = estimate(
+            [
+                median(max(b.base) / max(b.own) for b in one.blocks)
+                for one in found.launches
+                if one is not None
+            ]
+        )
+    base = _BASES[peer.framework]
+    of_alone = None
+    if not peer.alone and base in rates:
+        of_alone = estimate(_over(own, rates[base], 1 / wish.ranks))
+    times = None
+    if not peer.alone and peer.ours in rates and peer.name != peer.ours:
+        times = estimate(_over(rates[peer.ours], own))
+    return PeerResult(
+        name=peer.name,
+        title=peer.title,
+        framework=peer.framework,
+        recipe=peer.recipe,
+        outcome=outcome,
+        guarantee=peer.guarantee,
+        why=why,
+        next=following,
+        samples_per_s=estimate([rate for rate in own if rate is not None]),
+        efficiency=efficiency,
+        of_alone=of_alone,
+        fairlead_times=times,
+        launches=tuple(found.launches),
+    )
+
+
+def _over(
+    above: Sequence[float | None], below: Sequence[float | None], scale: float = 1.0
+) -> list[float]:
+    """Ratios of those rounds that both have."""
+    pairs = zip(above, below, strict=False)
+    return [scale * a / b for a, b in pairs if a is not None and b is not None]
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """The median and its interval; None of nothing. A value is a round: what is measured within one launch is not
+    independent of the rest of it."""
+    if not values:
+        return None
+    seen = stats.summarize(values)
+    return Estimate(seen.median, seen.low, seen.high, seen.confidence, seen.n)
+
+
+def judged(peer: Peer, found: Found) -> tuple[Outcome, str, str]:
+    """How a peer did, why, and the next command where it is not well."""
+    if found.refused is not None:
+        return Outcome.NOT_RUN, found.refused.what, found.refused.remedy
+    if found.failures:
+        number, one = min(found.failures.items())
+        why = "; ".join(filter(None, [f"round {number + 1}: {one.what}", one.where, one.why]))
+        return Outcome.FAILED, why, one.remedy
+    for launch in filter(None, found.launches):
+        if why := wrong(launch):
+            return Outcome.WRONG, why, f"fairlead bench peers --peers {peer.name}; fairlead doctor"
+    return Outcome.RIGHT, "", ""
+
+
+def wrong(launch: Launch) -> str:
+    """What is not as it has to be; empty: nothing."""
+    if not launch.alike:
+        return "ranks hold other weights at the end"
+    if launch.updates != launch.expected_updates:
+        return f"the servers made {launch.updates} updates of {launch.expected_updates}"
+    if launch.error is None or launch.apart is None:
+        return ""
+    # Written so that NaN is wrong.
+    if not launch.error <= WITHIN:
+        return f"the first step's means are off by {launch.error:.1%} of their largest element"
+    if not launch.apart >= _APART:
+        return "all ranks had the same gradients, so that nothing shows whether they were added up"
+    return ""

@@ -1,0 +1,145 @@
+"""The reverse question: what local batch, or what delay, keeps an efficiency, and up to how many nodes.
+
+Each is asked of every draw of a projection, so an answer has the same band as the curve. Whatever no draw's
+number reaches is infinite: "none does".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlead.perf.projection.fitting import Band, Draw, Projection, band
+from fairlead.perf.projection.model import step
+
+MOST_BATCH = 65536
+MOST_NODES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What keeps ``keep`` of the efficiency.
+
+    Attributes:
+        nodes: for which the batch is asked.
+        batch: the smallest local batch; infinite where none does; None where runs of one batch do not tell.
+        delayed_batch: the same with delayed gradients.
+        synchronous_to, delayed_to: the most nodes up to which it is kept; 0 where not even one node keeps it.
+        holds: share of the draws in which it is kept at ``nodes`` as the runs are: synchronous and delayed.
+    """
+
+    keep: float
+    nodes: int
+    batch: Band | None
+    delayed_batch: Band | None
+    synchronous_to: Band
+    delayed_to: Band
+    holds: tuple[float, float]
+
+
+def answer(projection: Projection, nodes: int, keep: float) -> Answers:
+    """
+    Args:
+        keep: efficiency, above 0 and below 1.
+    """
+    draws = projection.draws
+
+    def batch(delayed: bool) -> Band | None:
+        if draws[0].work.sample_s is None:
+            return None
+        return band([_batch(draw, nodes, keep, delayed) for draw in draws])
+
+    def holds(delayed: bool) -> float:
+        return sum(_efficiency(draw, nodes, delayed) >= keep for draw in draws) / len(draws)
+
+    return Answers(
+        keep=keep,
+        nodes=nodes,
+        batch=batch(False),
+        delayed_batch=batch(True),
+        synchronous_to=band([_reach(draw, keep, False) for draw in draws]),
+        delayed_to=band([_reach(draw, keep, True) for draw in draws]),
+        holds=(holds(False), holds(True)),
+    )
+
+
+def _efficiency(draw: Draw, nodes: int, delayed: bool, batch: int | None = None) -> float:
+    work = draw.work if batch is None else draw.work.at(batch)
+    return step(work, draw.fabric, draw.spread, nodes, delayed).efficiency
+
+
+def _batch(draw: Draw, nodes: int, keep: float, delayed: bool) -> float:
+    """The smallest local batch: more computing hides more, so efficiency grows with it."""
+    return _first(lambda size: _efficiency(draw, nodes, delayed, size) >= keep, MOST_BATCH)
+
+
+def _reach(draw: Draw, keep: float, delayed: bool) -> float:
+    """The most nodes: efficiency falls with their number. Beyond a million, infinite."""
+    return _first(lambda nodes: _efficiency(draw, nodes, delayed) < keep, MOST_NODES) - 1
+
+
+def _first(true: Callable[[int], bool], most: int) -> float:
+    """The smallest number from 1 on of which it is true, it being true of all larger ones; infinite if none."""
+    if not true(most):
+        return math.inf
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if true(middle) else (middle, high)
+    return float(high)
+
+
+def sentences(found: Answers) -> list[str]:
+    """The answers in words."""
+    share = f"{found.keep:.0%}"
+    said = [
+        f"synchronous steps keep {share} up to {nodes_words(found.synchronous_to)}",
+        f"delayed by one step, up to {nodes_words(found.delayed_to)}",
+    ]
+    more = found.delayed_to.value > found.synchronous_to.value
+    at = min(found.synchronous_to.value, found.delayed_to.value) + 1
+    if found.synchronous_to.value >= found.nodes:
+        said.append(f"on {found.nodes:,} nodes no delay is needed")
+    elif not more:
+        said.append("delay does not keep it any longer")
+    elif found.delayed_to.value >= found.nodes:
+        said.append(
+            f"from {at:,.0f} nodes on it takes the delay; {found.nodes:,} nodes then keep it"
+        )
+    else:
+        said.append(
+            f"from {at:,.0f} nodes on it takes the delay; on {found.nodes:,} nodes not even that keeps it"
+        )
+    if found.batch is None or found.delayed_batch is None:
+        said.append(
+            "what local batch would keep it cannot be told: all runs have the same; add runs at another"
+        )
+    else:
+        said.append(
+            f"on {found.nodes:,} nodes, the smallest local batch that keeps {share}: {batch_words(found.batch)}; "
+            f"delayed: {batch_words(found.delayed_batch)}"
+        )
+    return said
+
+
+def batch_words(found: Band) -> str:
+    """``batch 4 (3 to 6)``."""
+    return _words(found, lambda n: "none does" if math.isinf(n) else f"batch {n:,.0f}")
+
+
+def nodes_words(found: Band) -> str:
+    """``700 nodes (350 to 1,500)``."""
+    return _words(
+        found,
+        lambda n: (
+            "more than a million nodes" if math.isinf(n) else f"{n:,.0f} node{'s' * (n != 1)}"
+        ),
+    )
+
+
+def _words(found: Band, word: Callable[[float], str]) -> str:
+    if found.low == found.value == found.high:
+        return word(found.value)
+    low, high = (word(n) if math.isinf(n) else f"{n:,.0f}" for n in (found.low, found.high))
+    return f"{word(found.value)} ({low} to {high})"

@@ -1,0 +1,316 @@
+"""The proof inside a launch: what its witness is told, what it wrote down, how long it may take.
+
+The witness (``native/witness.c``) is preloaded into every rank and stands around the program's own
+MPI_Init. What it saw is judged by ``proof.py`` while the launch runs; a launch that is not as planned
+is ended before the program has done much, one that does not get on in its start-up as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.launch.launch import exits, signal_name
+from fairlead.launch.processes import runs_in_container
+from fairlead.proof.verdict import Proof, RankProof, judge
+from fairlead.prove import transports
+from fairlead.swap.layout import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
+from fairlead.swap.plan import Bind, Plan
+
+_SAID = 280  # characters
+_RECORD = 2048  # bytes a rank, as in witness.c
+_SKEW = 10  # times the limit, for ranks that come to MPI_Init one by one
+_STRAGGLERS_S = 1.0  # ranks that are each alone report one after another
+
+
+def asked(
+    plan: Plan,
+    ranks: int,
+    inode: int,
+    folder: Path | None = None,
+    *,
+    ucx: bool = True,
+) -> tuple[dict[str, str], tuple[Bind, ...]]:
+    """The variables and binds by which the witness learns what must come true.
+
+    Args:
+        inode: of the planned file; 0 when any will do.
+        folder: where its records go; without one, rank 0 prints a line.
+        ucx: UCX may be made to tell what it uses; not where the user has set how it logs.
+    """
+    if not plan.witness:
+        return {}, ()
+    out = RUN_MOUNT if folder else ""
+    told = {"FAIRLEAD_PROOF": f"{ranks}|{inode}|{out}|{plan.planned_file}"}
+    if folder is None:
+        return told, ()
+    # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file.
+    if ucx:
+        told |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
+    return told, (Bind(str(folder), RUN_MOUNT),)
+
+
+def _ucx_log(folder: Path) -> Path:
+    return Path("/dev/shm", f"fairlead-{folder.name}.ucx")
+
+
+def clear(folder: Path) -> None:
+    """Removes what ranks left that ended before MPI had started."""
+    log = _ucx_log(folder)
+    for path in log.parent.glob(f"{log.name}.*"):
+        with suppress(OSError):
+            path.unlink()
+
+
+class Startup:
+    """Watches the start-up of one launch.
+
+    Attributes:
+        proof: None until the ranks have reported.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        ranks: int,
+        inode: int,
+        folder: Path,
+        limit_s: float,
+        told: Callable[[Proof], None],
+        clock: Callable[[], float] = time.monotonic,
+        nodes: tuple[str, ...] = (),
+    ):
+        """
+        Args:
+            limit_s: how long nothing may happen before MPI has started on every rank.
+            told: called once, with the proof, before anything is raised of it.
+            nodes: names of the nodes that ranks may be on, for those of which none reports.
+        """
+        self.proof: Proof | None = None
+        self._plan, self._ranks, self._inode, self._folder = plan, ranks, inode, folder
+        self._nodes = nodes
+        # MPI_Init itself takes longer the more ranks there are.
+        self._limit_s, self._told, self._clock = limit_s + ranks / 100, told, clock
+        self._begun = self._moved = clock()
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._first: float | None = None
+
+    def look(self) -> None:
+        """One look at the records.
+
+        Raises:
+            FairleadError: exit code 122 when the ranks are not as planned; 124 when the start-up
+                does not get on.
+        """
+        if self.proof is not None:
+            return
+        reported = sorted(self._folder.glob("proof.*"))
+        reported = [path for path in reported if path.suffix != ".partial"]
+        if not reported:
+            return self._watch()
+        now = self._clock()
+        self._first = self._first or now
+        ranks = [rank for path in reported for rank in read_records(path, self._folder)]
+        if len(ranks) >= self._ranks or now - self._first > _STRAGGLERS_S:
+            self._judge(tuple(ranks))
+
+    def last_look(self) -> None:
+        """What was reported and not judged while the launch ran, which may have been short."""
+        self._first = self._begun - _STRAGGLERS_S
+        if any(self._folder.glob("proof.*")):
+            self.look()
+
+    def _judge(self, ranks: tuple[RankProof, ...]) -> None:
+        plan = self._plan
+        ranks = tuple(sorted(ranks, key=lambda r: (r.rank, r.host)))
+        proof = Proof(
+            self._ranks, plan.planned_file, self._inode, plan.planned_title, ranks, (),
+            self._clock() - self._begun,
+        )  # fmt: skip
+        self.proof = replace(proof, findings=judge(plan, proof))
+        if self.proof.holds:
+            (self._folder / "proved").touch()  # a later program of a rank is not judged
+        self._told(self.proof)
+        if not self.proof.holds:
+            errors = [f for f in self.proof.findings if f.severity is Severity.ERROR]
+            raise FairleadError(errors, ExitCode.PROOF_FAILED)
+
+    def _watch(self) -> None:
+        started = {kind: _names(self._folder, kind) for kind in ("exit", "alive", "started")}
+        launched, alive, inside = started["exit"], started["alive"], started["started"]
+        seen = (len(launched), len(alive), len(inside))
+        now = self._clock()
+        if seen != self._seen:
+            self._seen, self._moved = seen, now
+        # What a program does between its start and MPI_Init is its own affair, and may take long.
+        limit = self._limit_s
+        if now - self._moved <= limit:
+            return  # the records of ten thousand ranks are read only when something is late
+        ended = {end.rank for end in exits(self._folder)}
+        if len(alive) >= self._ranks and len(inside | ended) < self._ranks:
+            # Somebody still works while others wait in MPI_Init: that may be so, but not for ever.
+            limit *= _SKEW
+        if (len(alive) < self._ranks or inside) and now - self._moved > limit:
+            if not inside and len(launched) >= self._ranks and not alive and runs_in_container():
+                self._moved = now  # programs without a loader, which loads no witness either
+                return
+            finding = _stuck(self._folder, self._ranks, limit, launched, alive, inside, self._nodes)
+            raise FairleadError(finding, ExitCode.WATCHDOG)
+
+
+def _names(folder: Path, kind: str) -> set[str]:
+    found = [path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial"]
+    if kind == "started":  # without text: it is through with MPI, or has none that can be asked
+        with suppress(OSError):
+            found = [path for path in found if path.stat().st_size]
+    return {path.name.partition(".")[2] for path in found}
+
+
+def _stuck(
+    folder: Path,
+    ranks: int,
+    limit_s: float,
+    launched: set[str],
+    alive: set[str],
+    inside: set[str],
+    nodes: tuple[str, ...] = (),
+) -> Finding:
+    everyone = set(map(str, range(ranks)))
+    ended = {end.rank: signal_name(end.code) for end in exits(folder)}
+    parts = []
+    for rank, how in list(ended.items())[:4]:
+        where = "in" if rank in inside else "before"
+        parts.append(f"rank {rank}: {how} {where} MPI_Init{_hosts(folder, {rank})}")
+    for names, what in (
+        (everyone - launched - alive, "never started by the launcher"),
+        (launched - alive - ended.keys(), "started, but the container did not come up"),
+        (alive - inside - ended.keys(), "runs and has not called MPI_Init"),
+        (inside - ended.keys(), "in MPI_Init"),
+    ):
+        if names & everyone:
+            parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
+    if quiet := _quiet_nodes(folder, nodes):
+        parts.append(f"no rank has reported from {', '.join(quiet[:8])}")
+    words = last_words(folder)
+    if words:
+        parts.append(f"last words: {words}")
+    return error(
+        f"the start-up made no progress for {limit_s:.0f} s; everything was killed",
+        where=f"{len(alive)} of {ranks} ranks started, {len(inside)} called MPI_Init",
+        why="\n".join(parts) or "no rank did anything",
+        remedy="fairlead doctor; more time: --watchdog SECONDS",
+        check="watchdog",
+    )
+
+
+def _listed(names: set[str]) -> str:
+    ordered = sorted(names, key=lambda name: (len(name), name))
+    return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
+
+
+def _hosts(folder: Path, names: set[str]) -> str:
+    found = set()
+    for name in names:
+        for kind in ("started", "alive"):
+            with suppress(OSError, IndexError):
+                found.add((folder / f"{kind}.{name}").read_text().split()[0])
+                break
+    return f" (on {', '.join(sorted(found)[:8])})" if found else ""
+
+
+def _quiet_nodes(folder: Path, nodes: tuple[str, ...]) -> list[str]:
+    """The nodes of the job that no rank has named, if any rank has named one of them."""
+    heard = set()
+    for path in (*folder.glob("alive.*"), *folder.glob("started.*")):
+        with suppress(OSError, IndexError):
+            heard.add(path.read_text().split()[0].partition(".")[0])
+    silent = [node for node in nodes if node.partition(".")[0] not in heard]
+    return silent if len(silent) < len(nodes) else []
+
+
+def last_words(folder: Path) -> str:
+    """What an MPI printed while it started, on ranks that never left MPI_Init."""
+    lines = []
+    for path in sorted(folder.glob("said.*")):
+        # A line of `=` ends many an account.
+        said = [line for line in path.read_text(errors="replace").splitlines() if line.strip(" =")]
+        lines += said[-1:]
+    return "; ".join(dict.fromkeys(lines))[-_SAID:]
+
+
+def read_records(path: Path, folder: Path) -> list[RankProof]:
+    """The ranks of one world, as the witness wrote them down."""
+    found = []
+    data = path.read_bytes()
+    if not data or len(data) % _RECORD:
+        raise fail(
+            "the proof could not be written down",
+            where=str(path),
+            why=f"it has {len(data)} bytes, which are no whole records: the file system is full",
+            remedy="free some space, or set XDG_CACHE_HOME to a folder with room",
+            check="run-folder",
+            code=ExitCode.LAUNCH_FAILED,
+        )
+    for part in data.split(b"\0"):
+        if part.strip():
+            found.append(_rank(part.decode("utf-8", "replace"), folder, path))
+    return found
+
+
+def _rank(text: str, folder: Path, path: Path) -> RankProof:
+    values: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        values.setdefault(key, []).append(value)
+    mapped = [value.split(" ", 2) for value in values.get("mpi", ())]
+    called = [value.split(" ", 2) for value in values.get("called", ())]
+    mapped = [*called, *(m for m in mapped if m[:2] not in [c[:2] for c in called])]
+    number = int(values["rank"][0])
+    said = folder / f"said.{path.name.partition('.')[2] if number == 0 else number}"
+    words = said.read_text(errors="replace") if said.is_file() else ""
+    ucx = "\n".join(f"ucp_context {line}" for line in values.get("ucx", ()))
+    carried = transports(f"{words}\n{ucx}")
+    devices = tuple(sorted(values.get("device", ())))
+    by_device = {p for d in devices for start, p in _PROVIDERS.items() if d.startswith(start)}
+    if not carried["providers"] and by_device:
+        # It tells nothing, and has the fabric's device open. Verbs are opened also to look only.
+        carried = {"netmod": "device", "providers": sorted(by_device)}
+    first = mapped[0] if mapped else ["", "0", ""]
+
+    def one(key: str) -> str:
+        return values.get(key, [""])[0]
+
+    return RankProof(
+        rank=number,
+        size=int(one("size")),
+        host=one("host"),
+        mpi_path=first[2],
+        mpi_inode=int(first[1]),
+        mpi_count=len(mapped),
+        version=" ".join(one("version").split()),
+        netmod=carried["netmod"],
+        providers=tuple(carried["providers"]),
+        ring_ok=one("ring") == "1",
+        namespaces={name: one(name) for name in ("user", "pid", "ipc", "net", "shm")},
+        library_path=one("library_path"),
+        devices=devices,
+    )
+
+
+_PROVIDERS = {"/dev/cxi": "cxi", "/dev/kgni": "gni", "/dev/hfi1_": "psm2"}
+
+
+def unproved(command: tuple[str, ...]) -> Finding:
+    """The warning on a launch that ended well, and of which nothing was proved."""
+    return Finding(
+        Severity.WARNING,
+        "nothing is proved: the command never called MPI_Init",
+        " ".join(command)[:_SAID],
+        "it uses no MPI, or starts it in a way that is not seen (MPI_Session_init, or by its address)",
+        "to prove the same set-up by a job of its own, add --probe",
+        "unproved",
+    )

@@ -1,0 +1,331 @@
+"""What a proof says, and the verdict on it: what each rank saw against what was planned.
+
+Exit code 0 proves nothing: most wrong set-ups end well with every rank alone, or on the image's
+MPI. ``probe.py`` collects what ranks see; :func:`judge` names what differs from the plan, the most
+likely cause, and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from fairlead.base.errors import Finding, Severity, error
+from fairlead.elf.facts import AbiFamily
+from fairlead.launch.choose_launcher import pmi_said
+from fairlead.swap.layout import MOUNT
+from fairlead.swap.plan import Plan
+
+_VENDOR_WORDS = {
+    "MPICH": "MPICH Version",
+    "Intel MPI": "Intel(R) MPI Library",
+    "Open MPI": "Open MPI",
+    "Cray MPICH": "CRAY MPICH",
+    "MVAPICH": "MVAPICH",
+}
+
+
+@dataclass(frozen=True)
+class RankProof:
+    """What one rank saw.
+
+    Attributes:
+        mpi_path: the MPI library mapped into it, as the container sees it.
+        mpi_inode: that file's inode; equal to the planned file's on the host.
+        mpi_count: MPI libraries mapped; more than one corrupt each other.
+        version: first line of ``MPI_Get_library_version``.
+        transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs tell it on one rank
+            only, or never.
+        library_path: LD_LIBRARY_PATH in it.
+        app_mpi: what the loader gives the program itself, empty for a script.
+        devices: the fabric's device nodes that it has open; a ``device`` netmod is concluded from them,
+            where the MPI itself does not tell.
+    """
+
+    rank: int
+    size: int
+    host: str
+    mpi_path: str
+    mpi_inode: int
+    mpi_count: int
+    version: str
+    netmod: str
+    providers: tuple[str, ...]
+    ring_ok: bool
+    namespaces: Mapping[str, str]
+    library_path: str = ""
+    app_mpi: str = ""
+    devices: tuple[str, ...] = ()
+
+    @property
+    def transport(self) -> str:
+        if not self.netmod and not self.providers:
+            return "not told"
+        return f"{self.netmod}: {', '.join(self.providers)}" if self.providers else self.netmod
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The verdict of a probe job.
+
+    Attributes:
+        ranks: in rank order; of every world that was found.
+        findings: what differs from the plan; an error means exit code 122.
+    """
+
+    asked: int
+    planned_file: str
+    planned_inode: int
+    planned_title: str
+    ranks: tuple[RankProof, ...]
+    findings: tuple[Finding, ...]
+    seconds: float
+
+    @property
+    def holds(self) -> bool:
+        return not any(f.severity is Severity.ERROR for f in self.findings)
+
+    def mapped_as_planned(self, rank: RankProof) -> bool:
+        """Whether that rank mapped the planned file, by its inode too where the plan knows it."""
+        return rank.mpi_path == self.planned_file and (
+            not self.planned_inode or rank.mpi_inode == self.planned_inode
+        )
+
+
+def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
+    """Compares what the ranks saw with the plan; every difference is one finding."""
+    findings = [
+        *_world(plan, proof),
+        *_one_mpi(proof),
+        *_planned_file(plan, proof),
+        *_version(plan, proof),
+        *_messages(proof),
+        *_transport(plan, proof),
+        *_shared(proof),
+    ]
+    return tuple(findings)
+
+
+def _world(plan: Plan, proof: Proof) -> list[Finding]:
+    wrong = [p for p in proof.ranks if p.size != proof.asked]
+    if not wrong and len(proof.ranks) == proof.asked:
+        return []
+    alone = all(p.size == 1 for p in proof.ranks) and proof.asked > 1
+    seen = f"{len(proof.ranks)} processes reported a world of {', '.join(str(p.size) for p in proof.ranks[:8])}"
+    mapped = _family_of(proof.ranks[0].version)
+    if mapped is not AbiFamily.UNKNOWN and plan.launcher.family not in (mapped, AbiFamily.UNKNOWN):
+        why = (
+            f"the launcher is {plan.launcher.title}, the mapped MPI is {proof.ranks[0].version}: "
+            "they do not speak the same wire-up protocol"
+        )
+        remedy = "leave out --launcher, or name the mpiexec of the mapped MPI"
+    elif plan.launcher.kind == "srun":
+        way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
+        why = f"by srun's PMI ({way}) the mapped MPI did not find the other ranks"
+        remedy = (
+            "leave out --launcher-arg=--mpi; `srun --mpi=list` names what there is; or start them by the "
+            "MPI's own launcher: --launcher mpiexec"
+        )
+    else:
+        why = "the launcher's variables and descriptors (PMI_FD, PMI_RANK) did not reach the ranks"
+        remedy = (
+            "leave out engine options that clean the environment; `fairlead explain` shows the line"
+        )
+    what = "every rank is alone" if alone else "the ranks did not all find each other"
+    return [
+        error(
+            f"{what}: {proof.asked} ranks were asked for",
+            where=f"{plan.launcher.path}; {seen}",
+            why=why,
+            remedy=remedy,
+            check="world-size",
+        )
+    ]
+
+
+def _family_of(version: str) -> AbiFamily:
+    if "Open MPI" in version:
+        return AbiFamily.OPENMPI
+    if any(w in version for w in ("MPICH", "Intel(R) MPI", "MVAPICH")):
+        return AbiFamily.MPICH
+    return AbiFamily.UNKNOWN
+
+
+def _one_mpi(proof: Proof) -> list[Finding]:
+    return [
+        error(
+            f"rank {p.rank} maps {p.mpi_count} MPI libraries",
+            where=f"{p.host}: {p.mpi_path} and others",
+            why="handles of one are meaningless to the other; results can be wrong without a crash",
+            remedy="`fairlead explain` lists the aliases; a name that the image asks for may be missing",
+            check="one-mpi",
+        )
+        for p in proof.ranks
+        if p.mpi_count != 1
+    ][:1]
+
+
+def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
+    for p in proof.ranks:
+        places = (proof.planned_file, *plan.bound)  # one file, which may be shown at several places
+        program = p.app_mpi if p.app_mpi and p.app_mpi not in places else ""
+        if program or p.mpi_path not in places:
+            why, remedy = _why_kept(plan, p)
+            loaded = program or p.mpi_path
+            what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
+            if program:
+                what = f"{mpi_program(plan)} takes another MPI than planned on rank {p.rank}"
+            return [
+                error(
+                    what,
+                    where=f"{p.host}: {loaded}",
+                    why=f"planned was {proof.planned_file} ({proof.planned_title}); {why}",
+                    remedy=remedy,
+                    check="planned-file",
+                )
+            ]
+        if proof.planned_inode and p.mpi_inode != proof.planned_inode:
+            return [
+                error(
+                    f"rank {p.rank} maps another file than the staged one",
+                    where=f"{p.host}: {p.mpi_path}",
+                    why=f"its inode is {p.mpi_inode}, the staged file's is {proof.planned_inode}: something is "
+                    "mounted over it",
+                    remedy=f"leave out binds that touch {MOUNT}",
+                    check="planned-file",
+                )
+            ]
+    return []
+
+
+def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
+    """The most likely reason that another MPI was taken."""
+    for name, value in plan.request.mpi4py:
+        if PurePath(value).parent == PurePath(seen.mpi_path).parent:
+            return f"{name} tells mpi4py to open {value}", f"unset {name}"
+    tied = [e for e in plan.consumers if e.rpath_folders]
+    if tied:
+        return (
+            f"{tied[0].path} has DT_RPATH {':'.join(tied[0].rpath)}, which the loader searches first",
+            "link it with -Wl,--enable-new-dtags when the image is built",
+        )
+    inside = [m for m in plan.facts.mpis if m.python_prefix]
+    if inside:
+        return (
+            f"{inside[0].path} is in a Python prefix, where mpi4py looks first",
+            "install the image's MPI outside every Python prefix",
+        )
+    there = (
+        {f.target for f in plan.staging.files} | {a for a, _ in plan.staging.aliases}
+        if plan.staging
+        else set()
+    )
+    lacking = [n for n in plan.names if f"lib/{n}" not in there]
+    if lacking and plan.staging:
+        return (
+            f"the image asks for {lacking[0]}, and the staged host MPI has no alias of that name",
+            f"an alias {lacking[0]} beside the staged library; `fairlead explain` shows the aliases",
+        )
+    if plan.staging and MOUNT not in seen.library_path:
+        return (
+            f"LD_LIBRARY_PATH there is {seen.library_path or 'empty'}: the image's start-up scripts "
+            "changed it, or lack the file at which Apptainer adds the caller's variables",
+            "look into /.singularity.d/env of the image: it needs a 99-base.sh and must not set LD_LIBRARY_PATH",
+        )
+    return (
+        "the loader found another library first",
+        f"`fairlead run --force … -- env LD_DEBUG=libs {mpi_program(plan) or 'PROGRAM'}` shows where it looks",
+    )
+
+
+def _version(plan: Plan, proof: Proof) -> list[Finding]:
+    vendor = next((v for v in _VENDOR_WORDS if proof.planned_title.startswith(v)), "")
+    word, version = _VENDOR_WORDS.get(vendor, ""), proof.planned_title.removeprefix(vendor).strip()
+    for p in proof.ranks:
+        if not vendor:
+            continue  # nothing was known of it beforehand: path and inode have to do
+        if p.mpi_path in (proof.planned_file, *plan.bound) and not (
+            word in p.version and version in p.version
+        ):
+            return [
+                error(
+                    f"rank {p.rank} reports {p.version}",
+                    where=f"{p.host}: {p.mpi_path}",
+                    why=f"the plan says {proof.planned_title}: the file was replaced, or misidentified",
+                    remedy="fairlead site detect",
+                    check="version",
+                )
+            ]
+    return []
+
+
+def _messages(proof: Proof) -> list[Finding]:
+    bad = [p.rank for p in proof.ranks if not p.ring_ok]
+    if not bad:
+        return []
+    return [
+        error(
+            "messages arrived damaged",
+            where=f"ranks {', '.join(map(str, bad[:8]))}",
+            why="64 KiB sent around the ring did not come back as sent",
+            remedy="try `--mpi container`; if that is right, the host's MPI or its transport is broken",
+            check="ring",
+        )
+    ]
+
+
+def _transport(plan: Plan, proof: Proof) -> list[Finding]:
+    accepted = set(plan.site.accepts)
+    for p in proof.ranks:
+        used = {part for provider in p.providers for part in provider.split(";")}
+        if foreign := sorted(used - accepted):
+            return [
+                error(
+                    f"messages go over {', '.join(foreign)}",
+                    where=f"rank {p.rank} on {p.host}, {p.transport}",
+                    why=f"site {plan.site.name} accepts {', '.join(sorted(accepted))}",
+                    remedy=f"unset variables that force a transport (FI_PROVIDER, UCX_TLS); `fairlead site show "
+                    f"{plan.site.name}` shows what is accepted",
+                    check="transport",
+                )
+            ]
+    if proof.asked > 1 and not any(p.netmod or p.providers for p in proof.ranks):
+        return [
+            Finding(
+                Severity.WARNING,
+                "what carries messages is not proved",
+                where=proof.planned_file,
+                why=f"{proof.planned_title} does not tell its transport in a way that fairlead reads",
+                remedy="on one node it hardly matters; across nodes, compare its bandwidth with the network's",
+                check="transport",
+            )
+        ]
+    return []
+
+
+def _shared(proof: Proof) -> list[Finding]:
+    by_host: dict[str, set[str]] = {}
+    for p in proof.ranks:
+        by_host.setdefault(p.host, set()).add(p.namespaces.get("shm", ""))
+    parted = [host for host, seen in by_host.items() if len(seen) > 1]
+    if not parted:
+        return []
+    return [
+        error(
+            f"the ranks on {parted[0]} do not share /dev/shm",
+            where=parted[0],
+            why="each has a file system of its own there, so messages cannot go through shared memory",
+            remedy="leave out --contain and binds over /dev/shm",
+            check="shared-memory",
+        )
+    ]
+
+
+def mpi_program(plan: Plan) -> str:
+    """The program of the command when it is one that itself needs an MPI."""
+    first = plan.request.command[0] if plan.request.command else ""
+    for elf in plan.consumers:
+        if elf.interpreter and not elf.soname and first in (elf.path, elf.path.rsplit("/", 1)[-1]):
+            return elf.path
+    return ""

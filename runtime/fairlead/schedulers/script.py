@@ -1,0 +1,72 @@
+"""A job as the text of a POSIX shell script."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.schedulers.model import Job, Scheduler, lacks
+
+KINDS = ("slurm", "pbs", "lsf", "flux", "cobalt")
+INDEX = "FAIRLEAD_ARRAY_INDEX"
+# Module systems define a function in the shells of a login; a job's shell may be none.
+_MODULES = """\
+if ! command -v module >/dev/null 2>&1; then
+    for file in "${MODULESHOME:-/none}/init/sh" /etc/profile.d/lmod.sh /etc/profile.d/modules.sh; do
+        if [ -r "$file" ]; then . "$file"; break; fi
+    done
+fi
+"""
+
+
+def scheduler(kind: str) -> Scheduler:
+    """The module of a scheduler."""
+    found: Scheduler = importlib.import_module(f"fairlead.schedulers.{kind}").DRIVER
+    return found
+
+
+def script(kind: str, job: Job) -> str:
+    """The script for a scheduler.
+
+    Raises:
+        FairleadError: exit code 2; the scheduler has no word for something.
+    """
+    reader = scheduler(kind)
+    if job.array and not reader.index:
+        reader.directives(job)  # says so
+        raise lacks(kind, "an array", "leave out --array")
+    said = (*job.leading, *reader.directives(job))
+    lines = ["#!/bin/sh", *(f"{reader.sentinel}{words}" for words in said)]
+    if job.written_by:
+        lines += ["", f"# Written by: {' '.join(job.written_by.split())}"]
+    if job.modules:  # before `set -eu`, which few of their scripts bear
+        lines += ["", _MODULES.rstrip()]
+        for name in job.modules:
+            verb = "unload" if name.startswith("-") else "load"
+            lines.append(f"module {verb} {shlex.quote(name.removeprefix('-'))} || exit")
+    lines += ["", "set -eu"]
+    if reader.folder:
+        lines.append(f'cd "${reader.folder}"')
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in job.exports]
+    if job.array:
+        lines.append(f'export {INDEX}="${reader.index}"')
+    text = "\n".join([*lines[1 + len(said) :], job.body, ""])
+    for line in text.splitlines():
+        if line.lstrip().startswith(reader.sentinel.strip()):  # LSF reads them wherever they are
+            raise fail(
+                f"a line within a word looks like a directive: {line[:60]}",
+                where="the command, or a variable",
+                why=f"{kind} would read it",
+                remedy="put the word into a file, and give the command the file",
+                check="script",
+                code=ExitCode.USAGE,
+            )
+    return "\n".join([*lines[: 1 + len(said)], text])
+
+
+def submit_line(kind: str, path: str) -> str:
+    """What to type to send it. Cobalt runs the file itself, by its path."""
+    if kind == "cobalt" and "/" not in path:
+        path = f"./{path}"
+    return f"{scheduler(kind).submit} {shlex.quote(path)}"

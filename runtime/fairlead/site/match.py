@@ -1,0 +1,328 @@
+"""Which profile a machine is of, by its clues, and what speaks for and against each.
+
+A site that has a clue of its own, a variable, a host name, a cluster's name, and is seen by it comes
+first. Then the kind of machine whose evidence is all there, the most special of several. A machine without
+a scheduler and without a fabric is a laptop; a node in a job, where no fabric is, is of a family without one.
+Nothing else is guessed: where two fit equally, both are told.
+
+It looks at names, variables and paths only and starts no program, since every launch asks it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.system import Machine, View
+from fairlead.base.timeboxed import at_once
+from fairlead.detect.model import SiteFacts
+from fairlead.detect.probes.scheduler import JOBS, cluster_names
+from fairlead.site.choose import all_sites
+from fairlead.site.model import Clues, Site
+
+LAST = "laptop"
+SILENCE = "nothing speaks against it"
+# Variables by which machines are told apart, beside those that profiles name.
+TELLING = ("SLURM_CLUSTER_NAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "SLURM_JOB_ID", "PBS_JOBID",
+           "COBALT_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SLURM_CONF", "SCRATCH", "PSCRATCH",
+           "CRAYPE_NETWORK_TARGET", "CRAY_MPICH_DIR", "MPICH_DIR", "TMPDIR")  # fmt: skip
+_SCHEDULERS = ("sbatch", "srun", "qsub", "bsub", "flux", "cqsub")
+# How much one clue says: a host name such as nid000001 is that of many machines.
+_ENVIRON, _CLUSTER, _HOSTNAME = 4, 4, 2
+
+
+@dataclass(frozen=True)
+class Clue:
+    """One clue of a profile, held against a machine.
+
+    Attributes:
+        what: e.g. ``present_paths: /opt/cray/pe``.
+        says: ``for``, ``against``, or ``nothing``: a clue of which another would do.
+        seen: what was seen.
+    """
+
+    what: str
+    says: str
+    seen: str
+
+
+@dataclass(frozen=True)
+class Account:
+    """A profile held against a machine.
+
+    Attributes:
+        named: how surely one of its own clues names it; 0 when none was seen.
+        expired: its dates say that it is not valid any more, or not yet.
+    """
+
+    site: Site
+    clues: tuple[Clue, ...]
+    named: int = 0
+    expired: str = ""
+
+    def said(self, what: str) -> tuple[str, ...]:
+        """What was seen of the clues that speak ``for`` or ``against`` it."""
+        return tuple(clue.seen for clue in self.clues if clue.says == what)
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether something that no machine of it has was seen."""
+        return any(c.says == "against" and c.what.startswith("absent_") for c in self.clues)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What every machine of it has, and was not seen."""
+        return tuple(
+            c.seen for c in self.clues if c.says == "against" and c.what.startswith("present_")
+        )
+
+
+@dataclass(frozen=True)
+class Detected:
+    """Which profile fits, and why.
+
+    Attributes:
+        profile: its name; None where none fits, or several fit equally (``ties``).
+        by: ``a clue of its own``, ``the evidence of its family``, ``nothing speaks against it``, or empty.
+        reasons: what was seen that speaks for it.
+        notes: what a person should know of the verdict.
+        against: for each other profile why it was left out, the weightiest reason first.
+    """
+
+    profile: str | None
+    by: str = ""
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+    against: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def detect(
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    world: View | None = None,
+    limit_s: float = 10.0,
+) -> Detected:
+    """Which profile this machine is of.
+
+    Args:
+        limit_s: a file system that is away may not answer at all; after this none fits, which is told.
+    Raises:
+        FairleadError: exit code 2; a profile is wrong: it might be the one.
+    """
+    every = all_sites(environ)
+    if every.wrong:
+        raise FairleadError([f for found in every.wrong.values() for f in found], ExitCode.USAGE)
+    view = world or Machine(environ, root)
+    found = at_once({"": lambda: match(view, every.sites)}, limit_s).get("")
+    if isinstance(found, BaseException):
+        raise found
+    silent = (
+        f"a file system does not answer: no verdict within {limit_s:g} s; `df` shows which hangs"
+    )
+    return found or Detected(None, notes=(silent,))
+
+
+def why_not(
+    site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> tuple[str, ...]:
+    """What of this machine contradicts a profile; empty where nothing does, or it is named by its own clue."""
+    held = account(site, Machine(environ, root))
+    if held.named and not held.contradicted:
+        return ()
+    own = [c.what for c in held.clues if c.what.startswith(("environ", "clusters", "hostnames"))]
+    unnamed = (f"nothing names it: {'; '.join(own)}",) if own and not held.named else ()
+    return (*held.said("against"), *unnamed)
+
+
+def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = None) -> Detected:
+    """Which of some profiles a machine is of."""
+    accounts = {name: account(site, world, today) for name, site in sites.items()}
+    named = [a for a in accounts.values() if a.named and not _outweighed(a)]
+    if named:
+        best = max(map(_strength, named))
+        chosen, by = [a for a in named if _strength(a) == best], "a clue of its own"
+    else:
+        chosen, by = _families(world, accounts.values())
+    names = {a.site.name for a in chosen}
+    left_out = {n: _why_not(a, by) for n, a in accounts.items() if a.site.name not in names}
+    if len(chosen) != 1:
+        return Detected(None, "", (), _ties(chosen), tuple(sorted(names)), left_out)
+    [found] = chosen
+    reasons = found.said("for") or tuple(_only(world))
+    return Detected(found.site.name, by, reasons, tuple(_notes(found)), (), left_out)
+
+
+def _only(world: View) -> Iterator[str]:
+    """What is left to say where no clue was seen."""
+    programs = [f"`{name}` is on PATH" for name in _SCHEDULERS if world.which(name)]
+    yield from programs or ["no scheduler"]
+    yield "no fabric device that a profile knows"
+
+
+def _ties(chosen: list[Account]) -> tuple[str, ...]:
+    return tuple(f"{a.site.name}: {'; '.join(a.said('for'))}" for a in chosen)
+
+
+def _outweighed(account: Account) -> bool:
+    """A host name alone is no proof where what every such machine has is not there."""
+    weak = account.named <= _HOSTNAME
+    return weak and (account.contradicted or bool(account.lacking))
+
+
+def _strength(account: Account) -> tuple[bool, bool, int]:
+    there = not account.contradicted and not account.lacking
+    return there, not account.expired, account.named
+
+
+def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], str]:
+    fitting = [
+        a
+        for a in accounts
+        if (a.site.is_family or not a.site.detect.named)
+        and not a.contradicted
+        and not a.lacking
+        and (a.site.is_family or a.site.detect.present_paths)
+    ]
+    seen = [a for a in fitting if a.site.detect.present_paths]
+    if seen:
+        # A family that others extend is less special than they are.
+        below = {name for a in seen for name in a.site.lineage[1:]}
+        special = [a for a in seen if a.site.name not in below]
+        most = max(len(a.site.detect.present_paths) for a in special)
+        return [
+            a for a in special if len(a.site.detect.present_paths) == most
+        ], "the evidence of its family"
+    if last := [a for a in fitting if a.site.name == LAST]:
+        return last, SILENCE
+    # On a login node the fabric may only be elsewhere; a node in a job shows what there is.
+    if any(variable in world.environ for variable in JOBS):
+        return [a for a in fitting if not a.site.detect.present_paths], SILENCE
+    return [], ""
+
+
+def _why_not(account: Account, by: str) -> tuple[str, ...]:
+    """Why a profile was left out."""
+    site = account.site
+    reasons = [*account.said("against")]
+    if account.expired:
+        reasons.append(account.expired)
+    if not site.is_family and not account.named:
+        own = "none of its own clues was seen" if site.detect.named else "it has no clue of its own"
+        reasons.append(own)
+    elif not reasons:
+        better = {"a clue of its own": "another has a clue of its own", "": "nothing speaks for it"}
+        reasons.append(better.get(by, "another fits better"))
+    return tuple(dict.fromkeys(reasons))
+
+
+def _notes(account: Account) -> Iterator[str]:
+    name = account.site.name
+    if account.expired:
+        yield f"{name}: {account.expired}"
+    for what in account.said("against"):
+        yield f"{name} is named by its own clue, and yet {what}"
+
+
+def account(site: Site, world: View, today: datetime.date | None = None) -> Account:
+    """Every clue of a profile, held against a machine."""
+    clues = site.detect
+    own = [*_own(clues, world)]
+    named = sum(
+        {"environ": _ENVIRON, "clusters": _CLUSTER, "hostnames": _HOSTNAME}[kind]
+        for kind in dict.fromkeys(c.what.split(":")[0] for c in own if c.says == "for")
+    )
+    return Account(site, (*own, *_family(clues, world)), named, _expired(site, today))
+
+
+def _own(clues: Clues, world: View) -> Iterator[Clue]:
+    for name, wanted in clues.environ.items():
+        value = world.environ.get(name)
+        fits = value is not None and fnmatch.fnmatchcase(value, wanted)
+        seen = f"${name} = {value}" if value is not None else f"${name} is not set"
+        yield Clue(f"environ: {name} = {wanted}", "for" if fits else "nothing", seen)
+    if clues.clusters:
+        called = cluster_names(world)
+        hits = [f"cluster {n}, {where}" for n, where in called.items() if n in clues.clusters]
+        seen = ", ".join(f"{n} ({where})" for n, where in called.items()) or "no name of a cluster"
+        wanted = ", ".join(clues.clusters)
+        yield Clue(f"clusters: {wanted}", "for" if hits else "nothing", hits[0] if hits else seen)
+    if clues.hostnames:
+        host = world.hostname
+        hit = next((p for p in clues.hostnames if fnmatch.fnmatchcase(host, p)), "")
+        wanted = ", ".join(clues.hostnames)
+        told = f"host name {host}" + (f" is as {hit}" if hit and hit != host else "")
+        yield Clue(f"hostnames: {wanted}", "for" if hit else "nothing", told)
+
+
+def _family(clues: Clues, world: View) -> Iterator[Clue]:
+    for pattern in clues.present_paths:
+        found = world.matching(expanded(pattern, world.environ))
+        seen = f"{found[0]} exists" if found else f"there is no {pattern}"
+        yield Clue(f"present_paths: {pattern}", "for" if found else "against", seen)
+    for program in clues.absent_programs:
+        path = world.which(program)
+        if path:
+            yield Clue(f"absent_programs: {program}", "against", f"`{program}` is on PATH")
+        else:
+            yield Clue(f"absent_programs: {program}", "nothing", f"no `{program}` on PATH")
+    for pattern in clues.absent_paths:
+        found = world.matching(expanded(pattern, world.environ))
+        if found:
+            yield Clue(f"absent_paths: {pattern}", "against", f"{found[0]} exists")
+        else:
+            yield Clue(f"absent_paths: {pattern}", "nothing", f"there is no {pattern}")
+
+
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+
+
+def expanded(pattern: str, environ: Mapping[str, str]) -> str:
+    """A pattern of paths with its variables put in; their names where one is not set: it fits nothing."""
+    return _VARIABLE.sub(lambda m: environ.get(m[1]) or f"/${m[1]}", pattern)
+
+
+def unset(pattern: str, environ: Mapping[str, str]) -> str:
+    """The first variable of a pattern that is not set; empty where all are."""
+    return next((n for n in _VARIABLE.findall(pattern) if not environ.get(n)), "")
+
+
+def _expired(site: Site, today: datetime.date | None) -> str:
+    day = str(today or datetime.date.today())
+    if site.until and day > site.until:
+        return f"retired: its profile is valid until {site.until}"
+    if site.since and day < site.since:
+        return f"its profile is valid from {site.since} only"
+    return ""
+
+
+_LOOK_FROM_A_NODE = {
+    "slurm": "srun -N 1 -n 1 fairlead site detect",
+    "pbs": "qsub -I -l select=1 -l walltime=0:10:00, and there: fairlead site detect",
+    "cobalt": "qsub -I -n 1 -t 10, and there: aprun -n 1 fairlead site detect",
+    "lsf": "bsub -Is -nnodes 1 -W 10 jsrun -n 1 fairlead site detect",
+    "flux": "flux run -N 1 -n 1 fairlead site detect",
+    "gridengine": "qrsh fairlead site detect",
+}
+
+
+def cautions(facts: SiteFacts, site: Site | None) -> tuple[str, ...]:
+    """What the facts may not show, and how to see it."""
+    expected = site.fabric.kind if site else ""
+    if not facts.schedulers or facts.fast_fabrics or expected in ("none", "ethernet"):
+        return ()
+    scheduler = facts.schedulers[0]
+    awaited = f" of {expected}" if expected else ""
+    if scheduler.job:
+        return (f"no fabric device{awaited} on this node, though it is in job {scheduler.job}: if it is a compute "
+                "node, MPI will use TCP",)  # fmt: skip
+    return (
+        f"no fabric device{awaited} on this node. A login node may lack what compute nodes have; look from one:\n"
+        f"{_LOOK_FROM_A_NODE[scheduler.kind]}",
+    )

@@ -1,0 +1,202 @@
+"""A first profile of one's own: sound as it is written, with the rest to be filled in as comments."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import atomic_write, config_dir
+from fairlead.site import schema
+from fairlead.site.choose import all_sites, load_site
+from fairlead.site.model import Site
+
+_SCHEMA = "site.schema.json"
+_LINE = 92  # characters
+_HEAD = """\
+#:schema {schema}
+# {title}
+# What is not said here comes from {parent}; `fairlead site show {shown}` shows all of it.
+# Every value says where it comes from: a section's `source` names an entry of [sources], or is
+# "guess". `sources.KEY = "…"` says it for one key.
+
+[site]
+name = {name}
+summary = {summary}
+extends = {extends}
+
+[sources.own]
+text = "seen on the machine"
+status = "run"  # or documented, user, guess
+read = {today}
+"""
+# What a site engineer fills in first: section, what it is for, keys with an example where the base
+# has no value of its own.
+_SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Any], ...]], ...] = (
+    (
+        "detect",
+        "By what the machine is known; one of these that holds is enough.",
+        (("hostnames", ("login*.example.org", "node[0-9]*")), ("clusters", ("example",))),
+    ),
+    (
+        "scheduler",
+        "What gives nodes, and what each of its job scripts needs.",
+        (("kind", None), ("account", None), ("directives", ("--partition=normal",))),
+    ),
+    ("launcher", "What starts ranks, and how they find each other.", (("kinds", None), ("pmi", ("pmi2",)))),
+    ("engine", "What runs images; the modules that bring it.", (("kinds", None), ("modules", ("apptainer",)))),
+    ("fabric", "Transports that a proof may find. What is not listed stops a run.", (("accepts", None),)),
+    (
+        "mpi",
+        "Where the MPI is that images are to run on; of several folders the newest.",
+        (("search", ("/opt/mpich/*/lib",)), ("modules", ("mpich",))),
+    ),
+    (
+        "dependencies",
+        "Where that MPI finds what it needs, beyond the loader's own folders.",
+        (("folders", ("/opt/ucx/*/lib",)),),
+    ),
+    ("binds", "What of the machine a container must see.", (("paths", ("/var/spool/slurmd",)),)),
+    ("devices", "Its device nodes.", (("paths", ("/dev/infiniband/*",)),)),
+    ("environment", "Variables that a container needs here.", (("set", {"OMP_PROC_BIND": "close"}),)),
+    ("storage", "Where data can lie.", (("shared", "$SCRATCH"), ("node_local", "/tmp"))),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NewSite:
+    """What would be written, and where."""
+
+    path: Path
+    text: str
+
+
+def plan(
+    name: str, parent: str | None, path: Path | None, environ: Mapping[str, str] = os.environ
+) -> NewSite:
+    """A profile called ``name`` over ``parent``; over the one of its own name when there is one.
+
+    Args:
+        path: the file; the user's folder of profiles by default.
+    Raises:
+        FairleadError: exit code 2; it is no name, nothing is named to extend, that is not sound, or
+            there is such a file already.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
+        near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+        raise _refused(
+            f"a profile cannot be called {name!r}",
+            name,
+            "a name has small letters, digits and `-`",
+            f"fairlead site new {near or 'my-site'} --extends infiniband",
+        )
+    known = all_sites(environ).sites
+    if parent is None and name not in known:
+        families = ", ".join(sorted(n for n, site in known.items() if site.is_family))
+        raise _refused(
+            f"what does `{name}` extend?",
+            "--extends",
+            f"there is no profile of that name to amend. Families: {families}",
+            f"fairlead site new {name} --extends FAMILY",
+        )
+    parent = parent or name
+    base = load_site(parent, environ)
+    path = path or config_dir(environ) / "sites" / f"{name}.toml"
+    if path.name != f"{name}.toml":
+        raise _refused(
+            f"the file of `{name}` must be called {name}.toml",
+            str(path),
+            "profiles are found by the names of their files",
+            f"fairlead site new {name} --extends {parent} -o {shlex.quote(str(path.parent / name))}.toml",
+        )
+    if path.exists() or path.is_symlink():
+        raise _refused(
+            "there is a profile already",
+            str(path),
+            "nothing is written over",
+            f"fairlead site show {shlex.quote(str(path))}",
+        )
+    return NewSite(path, _text(name, base, parent, path, environ))
+
+
+def _text(name: str, base: Site, parent: str, path: Path, environ: Mapping[str, str]) -> str:
+    at_home = path.parent.absolute() == (config_dir(environ) / "sites").absolute()
+    title = f"{name}: {base.summary}" if name == parent else f"{name}, which is like {parent}."
+    head = _HEAD.format(
+        schema=_SCHEMA,
+        title=title,
+        parent=f"the {parent} that it amends" if name == parent else parent,
+        shown=name if at_home else shlex.quote(str(path)),
+        name=json.dumps(name),
+        summary=json.dumps(base.summary if name == parent else f"{name}, on top of {parent}"),
+        extends=json.dumps(parent),
+        today=datetime.date.today().isoformat(),
+    )
+    return head + "".join(_sections(base))
+
+
+def _sections(base: Site) -> Iterator[str]:
+    for section, purpose, keys in _SECTIONS:
+        yield f'\n# {purpose}\n# [{section}]\n# source = "own"\n'
+        for key, example in keys:
+            inherited = _inherited(base, section, key)
+            value = example if example and not inherited else inherited
+            yield from (f"# {line}\n" for line in _toml(key, value))
+
+
+def _inherited(base: Site, section: str, key: str) -> Any:
+    if section in ("binds", "devices"):
+        return getattr(base, section)
+    return getattr(getattr(base, section), key)
+
+
+def _toml(key: str, value: Any) -> list[str]:
+    """``key = value`` in lines; strings, lists and booleans are written as in JSON."""
+    if isinstance(value, Mapping):
+        return [f"{key} = {{ " + ", ".join(f"{k} = {_json(v)}" for k, v in value.items()) + " }"]
+    line = f"{key} = {_json(value)}"
+    if not isinstance(value, tuple) or len(line) <= _LINE:
+        return [line]
+    lines = [f"{key} = [", "  "]
+    for item in map(_json, value):
+        if lines[-1].strip() and len(lines[-1]) + len(item) > _LINE:
+            lines.append("  ")
+        lines[-1] += f"{' ' * bool(lines[-1].strip())}{item},"
+    return [*lines, "]"]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def write(made: NewSite) -> None:
+    """Writes the profile, and the schema that editors read, into its folder.
+
+    Raises:
+        FairleadError: exit code 2; the folder cannot be written to.
+    """
+    try:
+        for path, text in (
+            (made.path.parent / _SCHEMA, schema.text()),
+            (made.path, made.text),
+        ):
+            with atomic_write(path, "w") as out:
+                out.write(text)
+    except OSError as exc:
+        raise _refused(
+            "the profile cannot be written",
+            str(made.path),
+            exc.strerror or str(exc),
+            "give a file of yours with -o",
+        ) from None
+
+
+def _refused(what: str, where: str, why: str, remedy: str) -> FairleadError:
+    return fail(what, where=where, why=why, remedy=remedy, check="site-new", code=ExitCode.USAGE)

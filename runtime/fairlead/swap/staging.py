@@ -1,0 +1,134 @@
+"""Carries out a plan's staging: the host's MPI in a folder of its own, made once and kept.
+
+The folder is made beside its final name and renamed when it is whole; ``is_whole`` looks again
+before each use, so a folder that somebody emptied or damaged is made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path, PurePosixPath
+
+from fairlead.base.errors import ExitCode, fail
+from fairlead.base.paths import atomic_folder, locked
+from fairlead.elf.patchelf import set_rpath
+from fairlead.swap.layout import MOUNT, RUN_MOUNT, WITNESS, Staging
+from fairlead.swap.plan import Plan, room_folder
+
+_KEPT_S = 30 * 86400.0  # longer than any job runs
+_SIZES = "patched.json"  # sizes of the copies that differ from their sources
+
+
+def stage_folder(plan: Plan, cache: Path) -> Path | None:
+    """Where the plan's staged folder is or will be; None when nothing is staged."""
+    return cache / "stage" / plan.staging.key if plan.staging else None
+
+
+def ensure(plan: Plan, cache: Path) -> Path | None:
+    """Makes the staged folder unless a whole one is there; returns it.
+
+    Raises:
+        FairleadError: exit code 123; a file vanished, or there is no room.
+    """
+    if not plan.engine.binds_files:
+        _furnish(plan, cache)
+    folder = stage_folder(plan, cache)
+    if folder is None or plan.staging is None or is_whole(folder, plan.staging):
+        return folder
+    try:
+        with locked(cache / "locks" / f"stage-{folder.name}.lock"):
+            if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
+                _set_aside(folder)
+                with atomic_folder(folder) as tree:
+                    _fill(tree, plan.staging)
+    except OSError as exc:
+        raise _failed(folder, exc) from None
+    return folder
+
+
+def _furnish(plan: Plan, cache: Path) -> None:
+    """The folder that an engine shows which shows folders only."""
+    room = room_folder(cache, plan.witness)
+    witness = Path(plan.witness)
+    there = room / PurePosixPath(WITNESS).name
+    if there.is_file() if plan.witness and witness.is_file() else room.is_dir():
+        return
+    try:
+        with locked(cache / "locks" / f"room-{room.name}.lock"), atomic_folder(room) as tree:
+            for place in (MOUNT, RUN_MOUNT):
+                (tree / PurePosixPath(place).name).mkdir()
+            if plan.witness and witness.is_file():
+                shutil.copy(witness, tree / there.name)
+            tree.chmod(0o755)
+    except OSError as exc:
+        raise _failed(room, exc) from None
+
+
+def _set_aside(folder: Path) -> None:
+    """Moves what is no longer right out of the way: jobs that are running have it mounted."""
+    for old in folder.parent.glob(".*.old"):
+        if time.time() - old.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        aside = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.old")
+        folder.rename(aside)
+        os.utime(aside)
+
+
+def planned_inode(plan: Plan, cache: Path) -> int:
+    """The inode of the staged MPI; 0 when nothing is staged."""
+    folder = stage_folder(plan, cache)
+    if folder is None or plan.host is None:
+        return 0
+    return (folder / "lib" / plan.host.library.soname).stat().st_ino
+
+
+def is_whole(folder: Path, staging: Staging) -> bool:
+    """Every file is there with its source's size and time, every alias points where it should."""
+    try:
+        told = folder / _SIZES
+        sizes = json.loads(told.read_bytes()) if any(f.rpath for f in staging.files) else {}
+        for item in staging.files:
+            source, target = Path(item.source).stat(), (folder / item.target).lstat()
+            size = sizes[item.target] if item.rpath else source.st_size
+            if size != target.st_size or source.st_mtime_ns != target.st_mtime_ns:
+                return False
+        aliases = all(str((folder / link).readlink()) == target for link, target in staging.aliases)
+        return aliases and all((folder / place).is_dir() for _, place in staging.folders)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _fill(tree: Path, staging: Staging) -> None:
+    sizes: dict[str, int] = {}
+    for item in staging.files:
+        target = tree / item.target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(item.source, target)
+        if item.rpath:
+            target.chmod(0o755)
+            set_rpath(target, item.rpath)
+            sizes[item.target] = target.stat().st_size
+        shutil.copystat(item.source, target)
+        target.chmod(0o755)
+    if sizes:
+        (tree / _SIZES).write_text(json.dumps(sizes))
+    for link, name in staging.aliases:
+        (tree / link).symlink_to(name)
+    for source, place in staging.folders:
+        shutil.copytree(source, tree / place)
+
+
+def _failed(folder: Path, exc: OSError) -> Exception:
+    return fail(
+        "the host MPI could not be staged",
+        where=str(exc.filename or folder),
+        why=exc.strerror or str(exc),
+        remedy="free some space or set XDG_CACHE_HOME to a folder with 100 MB, then run it again; "
+        "`fairlead explain IMAGE` lists the files",
+        check="stage",
+        code=ExitCode.LAUNCH_FAILED,
+    )

@@ -1,0 +1,98 @@
+"""Why a library of the host is not in a plan, or why it is: ``fairlead explain --why-not``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from fairlead.base.suggest import suggest
+from fairlead.elf.facts import Elf
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
+from fairlead.mpi.host import RUNTIME_PIECES
+from fairlead.swap.layout import MOUNT, Line
+from fairlead.swap.plan import Plan
+
+
+def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
+    """What the plan makes of the library ``name``: a SONAME, a file's name, or a path of the host.
+
+    Returns:
+        A line a reason, at least one. Kind ``staged`` when it is in the plan after all.
+    """
+    wanted = PurePosixPath(name).name
+    stem = re.sub(r"\.so(\.\d+)*$", "", wanted)
+    lines = (
+        *_staged(plan, wanted, stem),
+        *_left_out(plan, wanted, stem),
+        *_of_image(plan, wanted, stem),
+    )
+    if lines:
+        return lines
+    if GLIBC_PIECES.match(wanted) or GLIBC_PIECES.match(f"{stem}.so"):
+        why = (
+            f"it is a piece of glibc: the image's own ({plan.facts.glibc or 'none'}) stays, since one "
+            "piece of another glibc on the search path breaks every program that is started"
+        )
+        return (Line("left out", wanted, why),)
+    if plan.staging is None:
+        why = "nothing of the host is staged: the image's own MPI runs (--mpi container)"
+        return (Line("left out", wanted, why),)
+    known = sorted({PurePosixPath(f.target).name for f in plan.staging.files})
+    title = plan.host.library.title if plan.host else "the MPI"
+    why = f"nothing behind the host's {title} needs it or opens it. {suggest(wanted, known)}"
+    return (Line("left out", wanted, why),)
+
+
+def _is(found: str, wanted: str, stem: str) -> bool:
+    """Whether a file's name is meant: to the letter, or without its version."""
+    return found == wanted or (wanted in (stem, f"{stem}.so") and found.startswith(f"{stem}.so"))
+
+
+def _staged(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
+    if plan.staging is None or plan.host is None:
+        return
+    needed_by = _needed_by(plan.host.parts)
+    for file in plan.staging.files:
+        found = PurePosixPath(file.target).name
+        if _is(found, wanted, stem) or PurePosixPath(file.source).name == wanted:
+            who = needed_by.get(found, ())
+            why = f"needed by {', '.join(who)}" if who else "it is the host's MPI, or opened by it"
+            yield Line("staged", f"{MOUNT}/{file.target}", why, file.source)
+    for link, target in plan.staging.aliases:
+        if PurePosixPath(link).name == wanted:
+            why = f"it is a name of {target}, so that whoever asks by it finds the host's"
+            yield Line("staged", f"{MOUNT}/{link}", why)
+
+
+def _needed_by(parts: tuple[Elf, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for elf in parts:
+        for name in elf.needed:
+            found[name] = (*found.get(name, ()), elf.soname or PurePosixPath(elf.path).name)
+    return found
+
+
+def _left_out(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
+    for line in plan.lines:
+        if line.kind == "left out" and (
+            _is(line.what, wanted, stem) or _is(PurePosixPath(line.fact).name, wanted, stem)
+        ):
+            yield line
+    missing = plan.host.missing if plan.host else ()
+    for name, by in missing:
+        if _is(name, wanted, stem) and name not in RUNTIME_PIECES:
+            yield Line("left out", name, "the host's own loader does not find it either", by)
+
+
+def _of_image(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
+    if plan.staging is None:
+        return
+    for mpi in plan.facts.mpis:
+        names = {mpi.soname, PurePosixPath(mpi.path).name, *mpi.names}
+        if any(_is(found, wanted, stem) for found in names):
+            same = mpi.family is (plan.host.library.family if plan.host else None)
+            why = "it stays in the image, unused: the host's takes its names"
+            if not same:
+                why = f"it stays in the image: it is of another family ({family_of_soname(mpi.soname)})"
+            yield Line("left out", f"{mpi.title} of the image", why, mpi.path)

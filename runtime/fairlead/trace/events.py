@@ -1,0 +1,226 @@
+"""Makes trace events of what ranks and their host recorded: one time for all, a row for each thread.
+
+The events are of the "JSON Object Format" of the Trace Event Format: a process is a rank, or the host that launched
+it; all of complete events (``X``) that nest, but for chunks on the network (``b``, ``e``), which overlap.
+Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.trace.parts import HostPart, Launch, Part, Span
+
+Clock = Callable[[int], int]
+Ranks = Mapping[int, Sequence[Part]]
+Event = dict[str, Any]
+# Of each collective: when its last rank came, and which it was.
+Last = Mapping[tuple[str, int], tuple[int, int]]
+
+_THREADS = {
+    "all": "without a team",
+    "fairlead-prefetch": "input pipeline",
+    "checkpoint": "checkpoints",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of one launch, and what makes the trace's time of each of their clocks."""
+
+    launch: Launch
+    ranks: Ranks
+    clocks: Mapping[str, Clock]
+
+    def spans(self) -> Iterator[tuple[int, Span]]:
+        """(rank, span in the trace's time)."""
+        for rank, parts in self.ranks.items():
+            for part in parts:
+                clock = self.clocks[part.clock]
+                for span in part.spans:
+                    agreed = clock(span.agreed) if span.agreed else 0
+                    yield (
+                        rank,
+                        replace(span, begin=clock(span.begin), end=clock(span.end), agreed=agreed),
+                    )
+
+
+def write(
+    put: Callable[[str], Any], launches: Sequence[tuple[Launch, Ranks]], host: HostPart | None
+) -> int:
+    """Hands the trace to ``put``, piece by piece; returns how many events it has."""
+    groups = [Group(launch, ranks, _clocks(ranks, host)) for launch, ranks in launches]
+    dropped = {
+        f"rank {rank}{_of(group, groups)}": n
+        for group in groups
+        for rank, parts in group.ranks.items()
+        if (n := sum(part.dropped for part in parts))
+    }
+    head = {"ranks": sum(len(group.ranks) for group in groups), "dropped_events": dropped}
+    put(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(head)}, "traceEvents": [')
+    count, between = 0, ""
+    for event in _events(groups, host):
+        put(f"{between}\n{json.dumps(event)}")
+        between = ","
+        count += event["ph"] in "Xb"
+    put("\n]}\n")
+    return count
+
+
+def _of(group: Group, groups: Sequence[Group]) -> str:
+    return f", {group.launch.title}" if len(groups) > 1 and group.launch.title else ""
+
+
+def _events(groups: Sequence[Group], host: HostPart | None) -> Iterator[Event]:
+    """All events; those of a process after another's, each in the order of their time."""
+    found = [list(group.spans()) for group in groups]
+    mine = _host_spans(groups, found, host) if host else []
+    begins = [span.begin for each in found for _, span in each] + [span.begin for span in mine]
+    zero = min(begins, default=0)
+    # Process 0 is the kernel's to some readers.
+    pid = 1
+    for group, spans in zip(groups, found, strict=True):
+        last, hosts = _last(spans), {rank: parts[0].host for rank, parts in group.ranks.items()}
+        of_rank: dict[int, list[Span]] = {rank: [] for rank in group.ranks}
+        for rank, span in spans:
+            of_rank[rank].append(span)
+        for rank, its in of_rank.items():
+            name = f"rank {rank} ({hosts[rank]}){_of(group, groups)}"
+            its = [more for span in its for more in _with_stages(span, rank, last, hosts)]
+            yield from _process(pid, name, pid, its, zero)
+            pid += 1
+    if host:
+        yield from _process(pid, f"fairlead ({host.host})", 0, mine, zero)
+
+
+def _process(pid: int, name: str, order: int, spans: Sequence[Span], zero: int) -> Iterator[Event]:
+    threads = sorted({span.thread for span in spans}, key=_row)
+    numbers = {thread: number for number, thread in enumerate(threads, 1)}
+    told: list[tuple[str, int, Event]] = [
+        ("process_name", 0, {"name": name}),
+        ("process_sort_index", 0, {"sort_index": order}),
+    ]
+    for thread, number in numbers.items():
+        told += [
+            ("thread_name", number, {"name": _THREADS.get(thread, thread)}),
+            ("thread_sort_index", number, {"sort_index": number}),
+        ]
+    for kind, number, args in told:
+        yield {"ph": "M", "pid": pid, "tid": number, "name": kind, "args": args}
+    made: list[tuple[int, int, Event]] = []
+    for span in spans:
+        event = {
+            "name": span.name, "cat": span.kind, "pid": pid, "tid": numbers[span.thread],
+            "ts": (span.begin - zero) / 1000, "args": span.args,
+        }  # fmt: skip
+        if not span.flight:
+            dur = (span.end - span.begin) / 1000
+            made.append((span.begin, span.begin - span.end, {"ph": "X", **event, "dur": dur}))
+            continue
+        event["id"] = f"{pid}/{span.thread}/{span.call}/{span.args['chunk']}"
+        made.append((span.begin, 0, {"ph": "b", **event}))
+        made.append((span.end, 0, {"ph": "e", **event, "ts": (span.end - zero) / 1000}))
+    yield from (event for *_, event in sorted(made, key=lambda row: row[:2]))
+
+
+def _row(thread: str) -> tuple[int, int, str]:
+    """The order of rows: main, steps, calls without a team, the teams and all other threads."""
+    number = "".join(c if c.isdigit() else " " for c in thread).split()
+    first = {"stages": 0, "launches": 1, "main": 0, "steps": 1, "all": 2}.get(thread, 3)
+    return first, int(number[0]) if number else 0, thread
+
+
+def _last(spans: Iterable[tuple[int, Span]]) -> Last:
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for rank, span in spans:
+        if span.kind == "call":
+            key, came = (span.thread, span.call), (span.begin, rank)
+            found[key] = max(found.get(key, came), came)
+    return found
+
+
+def _with_stages(span: Span, rank: int, last: Last, hosts: Mapping[int, str]) -> Iterator[Span]:
+    """A collective with its wait and what came after; anything else as it is."""
+    yield span
+    if span.kind != "call":
+        return
+    came, who = last[span.thread, span.call]
+    late = {"for": f"rank {who} ({hosts[who]})", "ms": max(came - span.begin, 0) / 1e6}
+    until = span.agreed or span.end
+    yield Span(span.thread, "wait for ranks", "wait", span.begin, until, args=late)
+    if span.agreed:
+        yield Span(span.thread, "move", "move", span.agreed, span.end, args=span.move)
+
+
+def _host_spans(
+    groups: Sequence[Group], found: Sequence[Sequence[tuple[int, Span]]], host: HostPart
+) -> list[Span]:
+    """What the host did, and what it waited for in each launch."""
+    spans = list(host.spans)
+    for group, its in zip(groups, found, strict=True):
+        launch = group.launch
+        ends = [span.end for _, span in its]
+        if not launch.begun or not (launch.ended or ends):
+            continue
+        end = launch.ended or max(ends)
+        title = launch.title or "launch"
+        args = {"ranks": len(group.ranks)}
+        spans.append(Span("launches", title, "launch", launch.begun, end, args=args))
+        at = launch.begun
+        for name, until in (
+            ("launcher and engine", _last_of_first(its, "python", begins=True)),
+            ("until every rank is proved", launch.proved),
+            ("until the first step is over", _last_of_first(its, "step")),
+            ("until the end", end),
+        ):
+            if until and at < until <= end:
+                spans.append(Span("launches", name, "launch", at, until))
+                at = until
+    return spans
+
+
+def _last_of_first(spans: Iterable[tuple[int, Span]], kind: str, begins: bool = False) -> int:
+    """When the last rank was through its first span of a kind, or had begun it; 0 where there is none."""
+    first: dict[int, int] = {}
+    for rank, span in spans:
+        if span.kind == kind:
+            at = span.begin if begins else span.end
+            first[rank] = min(first.get(rank, at), at)
+    return max(first.values(), default=0)
+
+
+# --- one time for all -------------------------------------------------------------------------
+
+
+def _clocks(ranks: Ranks, host: HostPart | None) -> dict[str, Clock]:
+    """For each clock, what makes the host's time of it, or rank 0's where no host has recorded.
+
+    Between ranks measured at the start and at the end, with the drift between; at the start only, of a run that
+    died; by the clock of the day, where nothing was measured: between the host and a rank 0 that is on another,
+    and of a program without Python.
+    """
+    parts = [part for each in ranks.values() for part in each]
+    first = next(iter(ranks.values()))[0]
+    shift = 0
+    if host and host.clock != first.clock:
+        shift = first.wall_ns - host.wall_ns
+    measured = {part.clock: part.clocks for part in parts if part.clocks}
+    made: dict[str, Clock] = {}
+    for part in parts:
+        if part.clock not in made:
+            if part.clock == first.clock:
+                made[part.clock] = _by([(0, shift, 0)])
+            elif known := measured.get(part.clock):
+                made[part.clock] = _by([(at, add + shift, took) for at, add, took in known])
+            else:
+                made[part.clock] = _by([(0, part.wall_ns - first.wall_ns + shift, 0)])
+    return made
+
+
+def _by(samples: Iterable[tuple[int, int, int]]) -> Clock:
+    (at, add, _), *_, (later, more, _) = [*samples] * 2
+    slope = (more - add) / (later - at) if later > at else 0.0
+    return lambda ns: ns + add + round(slope * (ns - at))

@@ -1,0 +1,179 @@
+"""A validation of a machine that there is not, drawn from a fixed seed: 8 nodes, and on demand a bad one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+
+import numpy as np
+
+from fairlead.base.errors import Finding, Severity
+from fairlead.ml.train.model import StepTimes
+from fairlead.perf.validate import proved
+from fairlead.perf.validate.evidence import Bound, Bounds, Culprit, Evidence, Shares
+from fairlead.perf.validate.model import Machine, Measurement, Proved, Validation, Way, What
+from fairlead.perf.validate.reference import Kept, make
+from fairlead.perf.validate.verdict import judge
+from fairlead.proof.verdict import Proof, RankProof
+
+NODES, RANKS_A_NODE = 8, 8
+HOSTS = tuple(f"nid{number:06d}" for number in range(1001, 1001 + NODES))
+BOUNDS = Bounds(
+    link=Bound(12.5e9, "100 Gb/s card"),
+    latency=Bound(1.6e-6, "vendor"),
+    memory=Bound(180e9, "stream"),
+)
+SIZES = tuple(4**k for k in range(1, 15))  # 4 B to 268 MB
+
+
+def demo(
+    *,
+    seed: int = 1,
+    bad_node: int | None = 5,
+    repeats: int = 12,
+    slower: float = 1.0,
+    steps: int = 200,
+    mpi: str = "CRAY MPICH version 8.1.29.50",
+    references: dict[str, Kept] | None = None,
+    id: str = "20260102T030405-demo",
+) -> Validation:
+    """
+    Args:
+        bad_node: its number; its ranks compute 1.5 times as long, and all wait for them.
+        slower: times that collectives take longer.
+        references: lines that are held against these.
+    """
+    source = np.random.default_rng(seed)
+    bad = 1.5 if bad_node is not None else 1.0
+
+    def samples(value: float, spread: float = 0.03) -> tuple[float, ...]:
+        drawn = value * (1 + np.abs(source.normal(0, spread, repeats)))
+        drawn[source.random(repeats) < 0.04] *= 1.6
+        return tuple(map(float, drawn))
+
+    def rates(value: float) -> tuple[float, ...]:
+        return tuple(1 / t for t in samples(1 / value))
+
+    found: list[Measurement] = []
+    for way, more in ((Way.NATIVE, 1.0), (Way.CONTAINER, 1.004)):
+        for size in SIZES:
+            value = (1.9e-6 + size / 11.4e9) * more * slower
+            found.append(
+                Measurement(What.PINGPONG, way, samples(value), 2, 2, size, launcher="srun")
+            )
+        for size in SIZES:
+            moved = 2 * (NODES - 1) / NODES * size / 9.1e9
+            value = (4 * 2.1e-6 + 3e-6 + moved + size * 6e-11) * more * slower
+            found.append(
+                Measurement(What.ALLREDUCE, way, samples(value), 64, 8, size, launcher="srun")
+            )
+        for ranks in (1, 2, 4, 8, 16, 32, 64):
+            nodes = max(1, ranks // RANKS_A_NODE)
+            loss = 1 + 0.012 * math.log2(ranks) + 0.004 * math.log2(ranks) ** 1.5
+            rate = 41.0 * ranks / loss / more / (bad if nodes > (bad_node or 0) else 1)
+            found.append(Measurement(What.TRAIN, way, rates(rate), ranks, nodes, None, "resnet50", launcher="srun"))  # fmt: skip
+        found.append(Measurement(What.INPUT, way, rates(310.0), 64, 8, None, "resnet50"))
+        found.append(Measurement(What.CHECKPOINT, way, rates(1.9e9), 64, 8, 102_000_000))
+    for phase, seconds in (("image mounted", 0.4), ("ranks begun", 1.9), ("MPI_Init", 1.2)):
+        found.append(Measurement(What.START, Way.CONTAINER, samples(seconds), 64, 8, None, phase))
+    train = next(m.key for m in found if m.what is What.TRAIN and m.ranks == 64 and m.way is Way.CONTAINER)  # fmt: skip
+    evidence = Evidence(
+        cores=64,
+        transports={"native": "ofi: cxi", "container": "ofi: cxi"},
+        accepted=("cxi",),
+        mpis={"native": mpi, "container": mpi},
+        planned_mpi=mpi,
+        shares={train: Shares(0.02, 0.36 if bad_node is not None else 0.05)},
+        culprits=(
+            (
+                Culprit(
+                    f"node {HOSTS[bad_node]}",
+                    "a step takes its ranks 366 ms, the others 244",
+                    1.5,
+                    (HOSTS[bad_node],),
+                    bad_node + 1,
+                ),
+            )
+            if bad_node is not None
+            else ()
+        ),
+        findings=(Finding(Severity.WARNING, "no huge pages", "", "", "", "other"),),
+    )
+    measurements = tuple(found)
+    begun = datetime.datetime.strptime(id[:15], "%Y%m%dT%H%M%S").replace(tzinfo=datetime.UTC)
+    return Validation(
+        id=id,
+        begun=begun.isoformat(),
+        seconds=1843.0,
+        command="fairlead validate -N 8 --ranks-per-node 8 --image tensorflow",
+        machine=Machine(
+            "demo",
+            HOSTS,
+            64,
+            {
+                "mpi": mpi,
+                "image digest": "sha256:" + "3f9a" * 16,
+                "lock sha256": "77c1" * 16,
+                "kernel": "5.14.21-150500.55.49",
+                "driver": "libcxi 1.0",
+                "libfabric": "1.15.2.0",
+                "fairlead": "0.1.0",
+            },
+        ),
+        measurements=measurements,
+        verdicts=judge(measurements, references or {}, BOUNDS, evidence),
+        evidence=evidence,
+        bounds=BOUNDS,
+        steps=times(source, steps, bad_node),
+        steps_of=train,
+        proof=proof(mpi),
+    )
+
+
+def times(source: np.random.Generator, steps: int, bad_node: int | None) -> tuple[StepTimes, ...]:
+    """Of 64 ranks; what one of them computes longer, all others wait for."""
+    ranks = NODES * RANKS_A_NODE
+    shape = (ranks, steps)
+
+    def drawn(ms: float, spread: float = 0.03) -> np.ndarray:
+        return ms / 1000 * (1 + np.abs(source.normal(0, spread, shape)))
+
+    forward, backward, update = drawn(74), drawn(151), drawn(9)
+    reading = drawn(3, 0.6)
+    reading[:, :: max(steps // 6, 1)] += 0.1  # a new file, for everybody
+    if bad_node is not None:
+        slow = slice(bad_node * RANKS_A_NODE, (bad_node + 1) * RANKS_A_NODE)
+        for part in (forward, backward, update):
+            part[slow] *= 1.5
+    busy = forward + backward + update + reading
+    parts = (reading, forward, backward, drawn(14, 0.2), update, busy.max(axis=0) - busy)
+    return tuple(
+        StepTimes(
+            rank,
+            HOSTS[rank // RANKS_A_NODE],
+            *(tuple(map(float, part[rank].round(6))) for part in parts),
+        )
+        for rank in range(ranks)
+    )
+
+
+def proof(mpi: str) -> Proved:
+    file = "/opt/fairlead/mpi/libmpi.so.12"
+    ranks = tuple(
+        RankProof(r, 64, HOSTS[r // RANKS_A_NODE], file, 4711, 1, mpi, "ofi", ("cxi",), True, {})
+        for r in range(64)
+    )
+    return proved.of(Proof(64, file, 4711, mpi, ranks, (), 2.4))
+
+
+def kept() -> dict[str, Kept]:
+    """References of a day on which all was well."""
+    well = demo(seed=7, bad_node=None, steps=2, id="20251201T000000-demo")
+    return make(well).by_key
+
+
+def with_verdicts(validation: Validation, references: dict[str, Kept] | None = None) -> Validation:
+    """The same, judged anew."""
+    found = judge(validation.measurements, references or {}, BOUNDS, validation.evidence)
+    return dataclasses.replace(validation, verdicts=found)

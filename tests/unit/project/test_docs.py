@@ -1,0 +1,337 @@
+"""The documentation against the code: links, paths, commands, options, keys and check names."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from fairlead.base.errors import ExitCode
+from fairlead.base.toml import Strict
+from fairlead.cli.main import main
+from fairlead.doctor.registry import CHECKS
+from fairlead.proof import probe_job
+from fairlead_build.recipe.model import Overlay, Written
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(p for d in ("docs", "examples", "recipes") for p in (ROOT / d).rglob("*.md")),
+    ]
+)
+SOURCES = sorted(p for d in ("runtime", "containers") for p in (ROOT / d).rglob("*.py"))
+
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def _prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def _anchors(page: Path) -> set[str]:
+    """The headings of a page, as forges write them in links."""
+    titles = re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def _dead_links(page: Path) -> Iterator[str]:
+    for target in _LINK.findall(_prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        if not there.exists() or (anchor and anchor not in _anchors(there)):
+            yield target
+
+
+def _dead_paths(page: Path) -> Iterator[str]:
+    """Code spans that begin like a path of this repository and lead nowhere."""
+    rooms = {
+        p.name for p in ROOT.iterdir() if p.is_dir() and not p.name.startswith((".venv", ".git"))
+    }
+    for span in _SPAN.findall(_prose(page)):
+        room, slash, _ = span.partition("/")
+        placeholder = re.search(r"[A-Z]{2,}/|[*<>{} ]", span)
+        if slash and room in rooms and not placeholder and not (ROOT / span).exists():
+            yield span
+
+
+def _commands(page: Path) -> Iterator[str]:
+    """Every `fairlead …` that a page shows, in blocks and in code spans."""
+    for block in _FENCE.findall(page.read_text()):
+        for line in block.replace("\\\n", " ").splitlines():
+            if match := re.match(r"(?:\$ )?(?:\.venv/bin/)?(fairlead [a-z].*)", line):
+                yield re.split(r" {3,}", match[1])[0]  # an explanation may follow at a distance
+    for span in _SPAN.findall(_prose(page)):
+        if span.startswith("fairlead "):
+            yield span
+
+
+def _verbs() -> dict[str, click.Command]:
+    """Every command by its full name, e.g. ``recipe lock``."""
+    found: dict[str, click.Command] = {}
+
+    def walk(command: click.Command, name: str) -> None:
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(click.Context(command)):
+                known = command.get_command(click.Context(command), inner)
+                assert known is not None
+                walk(known, f"{name} {inner}".strip())
+        else:
+            found[name] = command
+
+    walk(main, "")
+    return found
+
+
+VERBS = _verbs()
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    return {
+        name: option
+        for option in command.params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+
+
+def _mistake(line: str) -> str:
+    """What is wrong with a command line of the documentation; empty when nothing is."""
+    words = shlex.split(re.split(r" (?:\||&&|;|>) ?", line)[0], comments=True)[1:]
+    if words in (["VERB", "--help"], ["--help"], ["--version"]):
+        return ""
+    verb = next((v for n in (2, 1) if (v := " ".join(words[:n])) in VERBS), None)
+    if verb is None:
+        return f"no verb `{' '.join(words[:2])}`"
+    command = VERBS[verb]
+    known = {**_options(command), "--help": None}
+    words = words[len(verb.split()) :]
+    given = words[: words.index("--")] if "--" in words else words
+    skip = False
+    for word in given:
+        if skip:
+            skip = False
+        elif word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            if name not in known:
+                return f"`{verb}` has no option {name}"
+            option = known[name]
+            skip = option is not None and not option.is_flag and not equals
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_page_links_and_paths_lead_somewhere(page: Path) -> None:
+    assert not list(_dead_links(page))
+    assert not list(_dead_paths(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_page_commands_exist_with_their_options(page: Path) -> None:
+    wrong = [f"{line}: {why}" for line in _commands(page) if (why := _mistake(line))]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "line", ["fairlead runn x", "fairlead run --knots 2 x -- y", "fairlead recipe unlock x"]
+)
+def test_mistaken_command_is_found(line: str) -> None:
+    assert _mistake(line)
+
+
+def test_dead_link_and_dead_path_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n[a](#one) [b](#two) [c](no.md) `runtime/no.py` `runtime/fairlead/`\n")
+    assert list(_dead_links(page)) == ["#two", "no.md"]
+    assert list(_dead_paths(page)) == ["runtime/no.py"]
+
+
+def test_pages_name_only_targets_of_the_makefile() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
+    named = {t for page in PAGES for t in re.findall(r"`make ([a-z-]+)`", page.read_text())}
+    named |= {
+        t for page in PAGES for t in re.findall(r"^make ([a-z-]+) ", page.read_text(), re.MULTILINE)
+    }
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_reference_lists_every_verb_with_exactly_its_options() -> None:
+    text = _text("docs/reference/command-line.md")
+    placement = text.split("Options of placement")[1].split("\n### ")[0]
+    planning = text.split("Options of planning")[1].split("Options of placement")[0]
+    shared = {"planning": _named_options(planning), "placement": _named_options(placement)}
+    sections = {
+        " ".join(re.findall(r"(?<![\w\[-])[a-z]+(?:-[a-z]+)*(?![\w.-])", title)): body
+        for title, body in re.findall(r"^### `fairlead ([^`]+)`\n(.*?)(?=^##)", text, re.M | re.S)
+    }
+    assert set(sections) == set(VERBS)
+    for verb, command in VERBS.items():
+        told = _named_options(sections[verb])
+        for kind, options in shared.items():
+            if re.search(rf"options\s+of\s+{kind}", sections[verb]):
+                told |= options
+        assert told == set(_options(command)), verb
+
+
+def _named_options(text: str) -> set[str]:
+    """Options in the first column of a table, or standing alone as the last word: `--json`."""
+    cells = re.findall(r"^\| (`-[^|]*) \|", text, re.MULTILINE)
+    alone = re.findall(r" (`--json`)\.", text)
+    return {o for cell in [*cells, *alone] for o in re.findall(r"`(-[\w-]+)`", cell)}
+
+
+def test_reference_lists_every_exit_code() -> None:
+    rows = re.findall(
+        r"^\| (\d+) \| `(\w+)` \|", _text("docs/reference/command-line.md"), re.MULTILINE
+    )
+    assert {(int(code), name) for code, name in rows} == {(c.value, c.name) for c in ExitCode}
+
+
+def test_variables_of_fairlead_are_documented_and_real() -> None:
+    pattern = re.compile(r"FAIRLEAD_[A-Z_]+[A-Z]")
+    in_code = {v for p in SOURCES for v in pattern.findall(p.read_text())}
+    reference = _text("docs/reference/command-line.md")
+    assert in_code == set(pattern.findall(reference))
+    constants = set(pattern.findall(_text("runtime/native/include/fairlead_comm.h")))
+    told = {v for page in PAGES for v in pattern.findall(page.read_text())}
+    assert told <= in_code | constants
+
+
+def _tables(annotation: object) -> Iterator[type[Strict]]:
+    """The tables that a key of a recipe may hold."""
+    if isinstance(annotation, type) and issubclass(annotation, Strict):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _tables(argument)
+
+
+def test_recipe_guide_lists_every_key() -> None:
+    text = _text("docs/recipes.md")
+    for key, field in Written.model_fields.items():
+        section = re.search(
+            rf"^### [^\n]*`\[*{key}[.\]`].*?(?=^##)", text, re.MULTILINE | re.DOTALL
+        )
+        assert section, key
+        for table in _tables(field.annotation):
+            listed = re.findall(r"^\| `(\w+)` \|", section[0], re.MULTILINE)
+            inherited = Overlay.model_fields if issubclass(table, Overlay) else {}
+            assert listed == [name for name in table.model_fields if name not in inherited], key
+
+
+def _check_names() -> set[str]:
+    """Every name that a finding's ``check`` can have, from the source itself."""
+    names = {cause[-1] for cause in probe_job._CAUSES} | {check.name for check in CHECKS}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                names |= set(_strings(k.value for k in node.keywords if k.arg == "check"))
+                called = getattr(node.func, "id", "")
+                position = {"Finding": 5, "Mistake": 3, "_ok": 0}.get(called)
+                if position is not None and len(node.args) > position:
+                    names |= set(_strings([node.args[position]]))
+            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "check":
+                names |= set(_strings([node.value]))
+            elif isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "check":
+                names |= set(_strings([node.value] if node.value else []))
+    return names - {"", "check"}  # the key itself, where a name is read from a message
+
+
+def _strings(nodes: Iterator[ast.expr] | list[ast.expr]) -> Iterator[str]:
+    for node in nodes:
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                yield inner.value
+
+
+def test_every_check_has_a_section_in_why_it_stopped() -> None:
+    text = _text("docs/why-it-stopped.md")
+    headings = set(re.findall(r"^### `([\w-]+)`", text, re.MULTILINE))
+    rows = {
+        n
+        for cell in re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
+        for n in _SPAN.findall(cell)
+    }
+    doctor = set(_SPAN.findall(text.split("## The machine itself")[1]))
+    names = _check_names()
+    assert names - headings - rows - doctor == set()
+    assert headings | rows <= names
+    # What stops a run has a section of its own, not a row.
+    for module in ("checks", "proof", "probe"):
+        source = ast.parse(_text(f"runtime/fairlead/{module}.py"))
+        told = {
+            name
+            for node in ast.walk(source)
+            if isinstance(node, ast.Call)
+            for name in _strings(k.value for k in node.keywords if k.arg == "check")
+        }
+        assert told <= headings, module
+    assert {cause[-1] for cause in probe_job._CAUSES} <= headings
+
+
+def test_doctor_guide_lists_every_check_in_order_with_a_section() -> None:
+    text = _text("docs/doctor.md")
+    rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(check.name, check.name, check.about) for check in CHECKS]
+    sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
+    expected: list[tuple[str, str]] = []
+    for check in CHECKS:
+        if ("##", check.topic) not in expected:
+            expected.append(("##", check.topic))
+        expected.append(("###", check.name))
+    assert sections == expected
+    bodies = re.findall(r"^### `[\w-]+`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert len(bodies) == len(CHECKS)
+    assert all(len(body.split()) > 10 for body in bodies)
+    assert text.count(f"{len(CHECKS)} checks: ...") == 1
+
+
+def _templates() -> Iterator[re.Pattern[str]]:
+    """Every sentence of the source, with ``.+`` where a value is put in."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            fixed = [p.value if isinstance(p, ast.Constant) else None for p in parts]
+            if sum(len(part) for part in fixed if isinstance(part, str)) >= 12:
+                yield re.compile(
+                    "".join(re.escape(p) if isinstance(p, str) else ".+" for p in fixed)
+                )
+
+
+def test_messages_quoted_in_why_it_stopped_are_those_of_the_code() -> None:
+    quotes = re.findall(r"^> (.+)$", _text("docs/why-it-stopped.md"), re.MULTILINE)
+    templates = list(_templates())
+    said = [part for quote in quotes for part in quote.split(" · ")]
+    assert len(said) > 25
+    assert not [part for part in said if not any(t.match(part) for t in templates)]
+
+
+def test_examples_are_short_and_say_how_they_are_run() -> None:
+    for path in sorted(
+        p for p in (ROOT / "examples").rglob("*") if p.suffix in (".py", ".sh", ".toml")
+    ):
+        lines = path.read_text().splitlines()
+        if path.name == "lock.toml":
+            continue
+        assert len(lines) <= 40, path
+        beside_a_recipe = (path.parent / "recipe.toml").is_file() and path.name != "recipe.toml"
+        assert beside_a_recipe or any("$ " in line for line in lines[:12]), path
+
+
+def test_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads(_text("pyproject.toml"))["project"]
+    newest = re.search(r"^## (\d+\.\d+\.\d+)", _text("CHANGELOG.md"), re.MULTILINE)
+    assert newest and newest[1] == project["version"]

@@ -1,0 +1,582 @@
+"""What is seen of recorded machines (``tests/recorded/sites``), and which profile each is of.
+
+The recordings say themselves what in them is from where, and what is made up.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import tomllib
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests import recording
+from tests.recording import Played, Recording
+
+from fairlead import site as sites
+from fairlead.base import paths
+from fairlead.base.serde import from_json, to_json
+from fairlead.detect.draft import draft, name_for
+from fairlead.detect.gather import gather
+from fairlead.detect.model import SiteFacts
+from fairlead.detect.probes.system import _value
+from fairlead.detect.table import rows
+from fairlead.site import Site, layers
+from fairlead.site.match import SILENCE, Detected, account, cautions, detect, match, why_not
+from fairlead.site.model import Clues
+
+RECORDED = Path(__file__).parents[3] / "recorded" / "sites"
+
+
+class Expected(NamedTuple):
+    """What detection must say of a recording."""
+
+    profile: str
+    scheduler: str  # kind, version, cluster, whether in a job
+    fabric: str
+    engines: str
+    pmi: str = ""
+    processor: str = ""
+    gpus: str = ""
+    mpi: str = ""
+    cautioned: bool = False
+
+
+EXPECTED = {
+    "cori-login": Expected(
+        "cori", "slurm 20.11.8 cori out", "", "shifter", "cray pmi2", "haswell", "",
+        "Cray MPICH 7.7.19", True,
+    ),
+    "cori-haswell": Expected(
+        "cori", "slurm 20.11.8 cori in", "aries", "shifter", "cray pmi2", "haswell", "",
+        "Cray MPICH 7.7.19",
+    ),
+    "piz-daint": Expected(
+        "piz-daint", "slurm 20.11.8 daint in", "aries", "sarus 1.6.4-0-gfd6dcd4", "cray pmi2",
+        "haswell", "1 nvidia", "Cray MPICH 7.7.6",
+    ),
+    "theta-login": Expected(
+        "theta", "cobalt 1.0.35 out", "", "apptainer 3.8.0", "", "haswell", "",
+        "Cray MPICH 7.7.14", True,
+    ),
+    "perlmutter-login": Expected(
+        "perlmutter", "slurm 23.11.7 perlmutter out", "", "podman 4.7.0, shifter, podman-hpc 1.1.0",
+        "cray pmi2 pmix", "zen3", "1 nvidia", "Cray MPICH 8.1.28", True,
+    ),
+    "perlmutter-gpu": Expected(
+        "perlmutter", "slurm 23.11.7 perlmutter in", "slingshot",
+        "podman 4.7.0, shifter, podman-hpc 1.1.0", "cray pmi2 pmix", "zen3", "4 nvidia",
+        "Cray MPICH 8.1.28",
+    ),
+    "frontier-compute": Expected(
+        "frontier", "slurm 24.05.4 frontier in", "slingshot", "apptainer 1.3.6", "cray pmi2",
+        "zen3", "8 amd", "Cray MPICH 8.1.31",
+    ),
+    "lumi-login": Expected(
+        "lumi", "slurm 22.05.10 lumi out", "slingshot", "apptainer 4.1.3-150500.10.7",
+        "cray pmi2", "zen2", "", "Cray MPICH 8.1.29",
+    ),
+    "polaris-compute": Expected(
+        "polaris", "pbs 2022.1.1.20220926110806 polaris-pbs-01 in", "slingshot",
+        "apptainer 1.4.1", "cray", "zen3", "4 nvidia", "Cray MPICH 8.1.28",
+    ),
+    "aurora-compute": Expected(
+        "aurora", "pbs 2023.1.2 in", "slingshot", "apptainer 1.3.2", "cray", "sapphirerapids",
+        "6 intel", "MPICH 4.3.0",
+    ),
+    "alps-daint": Expected(
+        "alps", "slurm 24.05.4 daint in", "slingshot", "ce", "cray pmi2 pmix", "neoverse_v2",
+        "4 nvidia", "Cray MPICH 8.1.30",
+    ),
+    "flux-ex": Expected(
+        "cray-ex-slingshot", "flux 0.70.0 in", "slingshot", "apptainer 1.3.4-1.el8, podman 4.9.4-rhel",
+        "pmi1 cray", "zen4", "4 amd", "Cray MPICH 8.1.31",
+    ),
+    "summit-login": Expected(
+        "summit", "lsf 10.1.0.11 summit out", "infiniband", "apptainer 1.1.9-1.el8, podman 4.0.2", "", "power9le",
+        "4 nvidia", "Open MPI",
+    ),
+    "frontera-login": Expected(
+        "frontera", "slurm 20.11.8 frontera out", "infiniband", "apptainer 1.3.3-1.el7",
+        "pmi2 pmix", "cascadelake", "", "Intel MPI 2019.9.304",
+    ),
+    "stampede2-knl": Expected(
+        "stampede2", "slurm 18.08.5 stampede2 in", "omni-path", "apptainer 3.7.2", "pmi2", "mic_knl",
+    ),
+    "ethernet-slurm": Expected(
+        "ethernet", "slurm 22.05.8 physics in", "", "apptainer 1.3.4", "pmi2 pmix", "zen2", "",
+        "MPICH 4.0.2",
+    ),
+    "laptop-ubuntu": Expected("laptop", "", "", "podman 4.9.3, docker 27.1.1", "", "skylake"),
+    "docker-container": Expected("laptop", "", "", "", "", "zen3"),
+    "tools-broken": Expected(
+        "infiniband", "slurm out", "infiniband", "apptainer, podman, sarus, enroot", "", "icelake",
+        "1 nvidia",
+    ),
+}  # fmt: skip
+
+
+@cache
+def played(name: str) -> Played:
+    return Played(recording.read(RECORDED / f"{name}.toml"))
+
+
+@cache
+def facts_of(name: str) -> SiteFacts:
+    return gather(played(name))
+
+
+FOLDER = paths.bundled("sitecfg")
+# Nobody's own profiles, which may hide those that come with fairlead.
+ENVIRON = {"FAIRLEAD_SITES": f"{FOLDER}/families:{FOLDER}"}
+
+
+@cache
+def bundled() -> dict[str, Site]:
+    found = sites.files(ENVIRON)
+    return {name: layers.load(files[-1], ENVIRON).site for name, files in found.items()}
+
+
+def changed(name: str, **changes: Any) -> Played:
+    return Played(replace(played(name).recording, **changes))
+
+
+def test_recordings_all_have_an_expectation_and_say_where_they_are_from() -> None:
+    assert {path.stem for path in RECORDED.glob("*.toml")} == set(EXPECTED)
+    for name in EXPECTED:
+        made = played(name).recording
+        assert made.about and (made.sources or made.made_up), name
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_recorded_machine_is_of_its_profile(name: str) -> None:
+    found = match(played(name), bundled())
+    assert found.profile == EXPECTED[name].profile, found
+    assert found.by and found.reasons and not found.ties
+    assert set(found.against) == set(bundled()) - {found.profile}
+    assert all(found.against.values())
+    told = cautions(facts_of(name), bundled()[found.profile])
+    assert bool(told) is EXPECTED[name].cautioned
+    assert all("fairlead site detect" in text for text in told)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_recorded_machine_shows_what_it_has(name: str) -> None:
+    facts, wanted = facts_of(name), EXPECTED[name]
+    schedulers = [
+        " ".join(filter(None, (s.kind, s.version, s.cluster, "in" if s.job else "out")))
+        for s in facts.schedulers
+    ]
+    assert ", ".join(schedulers) == wanted.scheduler
+    assert ", ".join(dict.fromkeys(f.kind for f in facts.fast_fabrics)) == wanted.fabric
+    assert ", ".join(f"{e.kind} {e.version}".strip() for e in facts.engines) == wanted.engines
+    assert " ".join(p.flavour for p in facts.pmi) == wanted.pmi
+    assert facts.processor and facts.processor.target == wanted.processor
+    assert ", ".join(f"{g.count} {g.vendor}" for g in facts.gpus) == wanted.gpus
+    mpis = [f"{m.vendor} {m.version}".strip() for m in facts.mpis]
+    assert ", ".join(mpis) == wanted.mpi
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_every_fact_has_its_evidence_and_comes_back_from_json(name: str) -> None:
+    facts = facts_of(name)
+    assert from_json(SiteFacts, json.loads(json.dumps(to_json(facts)))) == facts
+    shown = list(rows(facts))
+    assert len(shown) > 12
+    assert all(value and seen for _, value, seen in shown)
+
+
+def test_settings_of_engines_that_decide_are_read() -> None:
+    settings = {
+        name: {e.kind: dict(e.settings) for e in facts_of(name).engines}
+        for name in ("cori-login", "ethernet-slurm", "piz-daint", "perlmutter-gpu", "alps-daint")
+    }
+    shifter = settings["cori-login"]["shifter"]
+    assert shifter["defaultModules"] == "mpich" and shifter["modules"] == "mpich"
+    assert "/etc/opt/cray/wlm_detect" in shifter["siteFs"]  # behind a continued line
+    assert settings["ethernet-slurm"]["apptainer"]["user bind control"] == "no"
+    assert settings["piz-daint"]["sarus"]["hooks"] == "05-ssh-hook, 07-mpi-hook"
+    assert settings["perlmutter-gpu"]["podman-hpc"]["modules"] == "mpich"
+    assert settings["alps-daint"]["ce"]["srun"] == "--environment"
+
+
+def test_engines_that_start_as_root_are_told() -> None:
+    setuid = {
+        name: {e.kind: e.setuid for e in facts_of(name).engines}
+        for name in ("theta-login", "frontier-compute", "cori-haswell", "ethernet-slurm")
+    }
+    assert setuid["theta-login"]["apptainer"] is True
+    assert setuid["frontier-compute"]["apptainer"] is False
+    assert setuid["cori-haswell"]["shifter"] is True
+
+
+def test_tools_that_hang_crash_or_lie_are_told_and_cost_nothing_else() -> None:
+    facts = facts_of("tools-broken")
+    unknown = {u.what: u.why for u in facts.unknown}
+    assert "no end after" in unknown["version of slurm"]
+    assert "signal 6" in unknown["version of apptainer"]
+    assert "signal 11" in unknown["providers of libfabric"]
+    assert unknown["version of podman"].endswith("names none")
+    assert facts.system and facts.system.name == "Rocky Linux 9.3"  # from a file that breaks off
+    sarus = next(e for e in facts.engines if e.kind == "sarus")
+    assert sarus.settings == {"": "not readable, or no JSON"}
+    assert facts.processor and facts.processor.memory_bytes == 0
+    assert not any("1.5" in e.version for e in facts.engines)
+
+
+def test_probe_that_raises_or_never_answers_is_told_and_the_rest_is_there() -> None:
+    class Odd(Played):
+        def host_mpis(self) -> Any:
+            raise RuntimeError("out of order")
+
+        def free_bytes(self, folder: str) -> int:
+            raise OSError("stale file handle")
+
+    facts = gather(Odd(played("ethernet-slurm").recording))
+    assert ("MPI", "RuntimeError: out of order") in {(u.what, u.why) for u in facts.unknown}
+    assert facts.schedulers and facts.engines and not facts.mpis
+    assert {s.free_bytes for s in facts.storage} == {None}
+
+
+def test_probe_that_hangs_is_left_behind() -> None:
+    import threading
+
+    forever = threading.Event()
+
+    class Dead(Played):
+        def cores(self) -> int:
+            forever.wait(30)
+            return 1
+
+    facts = gather(Dead(played("laptop-ubuntu").recording), limit_s=0.5)
+    forever.set()
+    assert facts.processor is None
+    assert ("processor", "no answer within 0.5 s") in {(u.what, u.why) for u in facts.unknown}
+    assert facts.engines
+
+
+def test_abilities_of_the_kernel_are_told_with_their_reason() -> None:
+    ubuntu = {a.name: a for a in facts_of("laptop-ubuntu").abilities}
+    assert ubuntu["user namespaces"].value == "no"
+    assert "apparmor_restrict_unprivileged_userns = 1" in ubuntu["user namespaces"].seen
+    centos = {a.name: a for a in facts_of("frontera-login").abilities}
+    assert centos["squashfs"].value == "module" and centos["fuse"].value == "no"
+    assert {a.name: a.value for a in facts_of("cori-login").abilities}["fuse"] == "closed"
+    broken = {a.name: a.value for a in facts_of("tools-broken").abilities}
+    assert broken["user namespaces"] == "perhaps" and broken["cgroup"] == "hybrid"
+
+
+def test_container_and_the_mark_that_an_image_leaves_are_told_apart() -> None:
+    inside = facts_of("docker-container").system
+    assert inside and inside.inside == "container: docker"
+    # A disk that was made of an image has the file too, and nothing mounted.
+    made = played("docker-container").recording
+    files = {**made.files, "/proc/self/mounts": "/dev/vda / ext4 rw 0 0\n"}
+    facts = gather(changed("docker-container", files=files))
+    assert facts.system and facts.system.inside == ""
+
+
+def test_slurms_plugin_for_cray_is_no_sign_of_cray() -> None:
+    assert [p.flavour for p in facts_of("ethernet-slurm").pmi] == ["pmi2", "pmix"]
+
+
+def test_program_called_flux_of_another_kind_is_no_scheduler() -> None:
+    made = played("laptop-ubuntu").recording
+    run = (*made.run, recording.Program("flux version", 0, "flux: v2.3.0\ndistribution: v2.3.0\n"))
+    facts = gather(
+        changed("laptop-ubuntu", programs={**made.programs, "flux": "/usr/bin/flux"}, run=run)
+    )
+    assert not facts.schedulers and not facts.launchers
+
+
+def test_os_release_value_is_unquoted_as_the_shell_would() -> None:
+    assert _value("NAME='A \"b\"'\nPRETTY_NAME=Plain\n", "NAME") == 'A "b"'
+    assert _value('PRETTY_NAME="open', "PRETTY_NAME") == "open"
+
+
+# Matching, on profiles of its own.
+
+
+def profile(name: str, family: bool = False, below: tuple[str, ...] = (), **clues: Any) -> Site:
+    until = clues.pop("until", "")
+    since = clues.pop("since", "")
+    return Site(
+        name=name, summary=name, accepts=("tcp",), start_s=30.0, lineage=(name, *below),
+        is_family=family, detect=Clues(**clues), until=until, since=since,
+    )  # fmt: skip
+
+
+DAY = datetime.date(2026, 6, 1)
+
+
+def matched(world: Played, *profiles: Site) -> Detected:
+    return match(world, {p.name: p for p in profiles}, DAY)
+
+
+def test_match_own_clue_comes_before_a_familys_evidence() -> None:
+    family = profile("aries", True, present_paths=("/opt/cray/ugni",))
+    own = profile("mine", environ={"NERSC_HOST": "cori"})
+    found = matched(played("cori-login"), family, own)
+    assert (found.profile, found.by) == ("mine", "a clue of its own")
+    assert found.reasons == ("$NERSC_HOST = cori",)
+    assert found.against["aries"] == ("another has a clue of its own",)
+
+
+def test_match_most_special_family_wins_over_those_it_extends() -> None:
+    wide = profile("cray", True, present_paths=("/opt/cray/pe", "/opt/cray/ugni"))
+    narrow = profile("aries", True, ("cray",), present_paths=("/opt/cray/ugni",))
+    found = matched(played("cori-haswell"), wide, narrow)
+    assert (found.profile, found.by) == ("aries", "the evidence of its family")
+
+
+def test_match_two_that_fit_equally_are_both_told_and_none_is_taken() -> None:
+    one = profile("one", True, present_paths=("/opt/cray/pe",))
+    other = profile("other", True, present_paths=("/opt/cray/ugni",))
+    found = matched(played("cori-login"), one, other)
+    assert found.profile is None and found.ties == ("one", "other")
+    assert any("/opt/cray/ugni exists" in note for note in found.notes)
+
+
+def test_match_retired_machine_gives_way_to_the_one_of_its_name() -> None:
+    old = profile("old", clusters=("daint",), until="2024-12-31")
+    new = profile("new", clusters=("daint",))
+    assert matched(played("alps-daint"), old, new).profile == "new"
+    alone = matched(played("alps-daint"), old)
+    assert alone.profile == "old"
+    assert alone.notes == ("old: retired: its profile is valid until 2024-12-31",)
+
+
+def test_match_profile_of_a_machine_to_come_is_told() -> None:
+    found = matched(played("alps-daint"), profile("next", clusters=("daint",), since="2027-01-01"))
+    assert "valid from 2027-01-01 only" in found.notes[0]
+
+
+def test_match_host_name_alone_does_not_stand_against_what_is_not_there() -> None:
+    # Every Cray calls its nodes nid….
+    aries = profile("aries-site", hostnames=("nid*",), present_paths=("/opt/cray/ugni",))
+    slingshot = profile("ss-site", hostnames=("nid*",), absent_paths=("/proc/cray_xt",))
+    assert matched(played("cori-haswell"), aries, slingshot).profile == "aries-site"
+    assert matched(played("perlmutter-gpu"), aries, slingshot).profile == "ss-site"
+
+
+def test_match_named_site_whose_evidence_is_missing_is_taken_and_that_is_told() -> None:
+    own = profile("mine", environ={"NERSC_HOST": "perlmutter"}, present_paths=("/nowhere/*",))
+    found = matched(played("perlmutter-login"), own)
+    assert found.profile == "mine"
+    assert found.notes == ("mine is named by its own clue, and yet there is no /nowhere/*",)
+
+
+def test_match_laptop_is_the_last_and_never_a_machine_with_a_scheduler() -> None:
+    laptop = profile("laptop", True, absent_programs=("srun",))
+    ethernet = profile("ethernet", True)
+    assert matched(played("laptop-ubuntu"), laptop, ethernet).profile == "laptop"
+    found = matched(played("ethernet-slurm"), laptop, ethernet)
+    assert (found.profile, found.by) == ("ethernet", SILENCE)
+    assert found.against["laptop"] == ("`srun` is on PATH",)
+    assert matched(played("ethernet-slurm"), laptop).profile is None
+
+
+def test_match_silence_on_a_login_node_is_no_evidence() -> None:
+    world = changed("ethernet-slurm", environ={})
+    found = matched(world, profile("ethernet", True))
+    assert found.profile is None
+    told = cautions(gather(world), None)
+    assert "A login node may lack" in told[0] and "srun -N 1" in told[0]
+
+
+def test_match_path_with_a_variable_needs_it_set() -> None:
+    own = profile("mine", True, present_paths=("$CRAY_DIR/ugni",))
+    assert matched(played("cori-login"), own).profile is None
+    world = changed("cori-login", environ={"CRAY_DIR": "/opt/cray"})
+    assert matched(world, own).profile == "mine"
+
+
+def test_account_tells_every_clue_with_what_is_here() -> None:
+    own = profile(
+        "mine", environ={"A": "b"}, clusters=("x", "y"), hostnames=("h*",),
+        present_paths=("/opt/cray/pe",), absent_programs=("srun",), absent_paths=("/dev/cxi*",),
+    )  # fmt: skip
+    held = {
+        c.what.split(":")[0]: (c.says, c.seen)
+        for c in account(own, played("cori-login"), DAY).clues
+    }
+    assert held == {
+        "environ": ("nothing", "$A is not set"),
+        "clusters": ("nothing", "cori (ClusterName in /etc/slurm/slurm.conf)"),
+        "hostnames": ("nothing", "host name cori07"),
+        "present_paths": ("for", "/opt/cray/pe exists"),
+        "absent_programs": ("against", "`srun` is on PATH"),
+        "absent_paths": ("nothing", "there is no /dev/cxi*"),
+    }
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """Nothing on PATH, and folders of our own."""
+    names = ("CACHE", "CONFIG", "DATA")
+    return {"PATH": str(tmp_path), **{f"XDG_{n}_HOME": str(tmp_path / n) for n in names}}
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        ("srun", "`srun` is on PATH"),
+        ("dev/cxi0", "/dev/cxi0 exists"),
+        ("opt/cray/pe", "/opt/cray/pe exists"),
+    ],
+)
+def test_detect_scheduler_or_fabric_speaks_against_a_laptop(
+    make: str, reason: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    assert detect(environ, tmp_path).profile == "laptop"
+    laptop = sites.load_site("laptop", environ)
+    assert why_not(laptop, environ, tmp_path) == ()
+    path = tmp_path / make
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    found = detect(environ, tmp_path)
+    assert found.profile != "laptop"
+    assert why_not(laptop, environ, tmp_path) == (reason,)
+
+
+def test_detect_on_a_dead_file_system_ends_and_says_so(environ: dict[str, str]) -> None:
+    import threading
+
+    forever = threading.Event()
+
+    class Dead(Played):
+        def matching(self, pattern: str) -> tuple[str, ...]:
+            forever.wait(30)
+            return ()
+
+    world = Dead(played("laptop-ubuntu").recording)
+    found = detect(environ, world=world, limit_s=0.3)
+    forever.set()
+    assert found.profile is None and "does not answer" in found.notes[0]
+
+
+# Drafts.
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_draft_is_a_sound_profile_in_which_every_value_has_its_evidence(
+    name: str, tmp_path: Path
+) -> None:
+    facts = facts_of(name)
+    found = match(played(name), bundled())
+    base = bundled()[found.profile] if found.profile else None
+    for below in (base, None):
+        text = draft("mine", facts, found, below, DAY)
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        made = layers.load(path, ENVIRON).site
+        assert tomllib.loads(text)["sources"]["detected"]["status"] == "run"
+        own = [k for k, o in made.origins.items() if o.profile == "mine"]
+        assert len(own) > 3
+        guessed = {k for k in own if made.origins[k].status is sites.Status.GUESS}
+        assert guessed <= {"fabric.accepts"}
+        assert {made.origins[k].read for k in own if k not in guessed} == {"2026-06-01"}
+        login = facts.schedulers and not any(s.job for s in facts.schedulers)
+        assert not (login and {"node.cores", "gpu.per_node"} & set(own))
+        values = text.partition("[sources.detected]")[2].partition("\n\n")[2].splitlines()
+        for before, line in pairwise(values):
+            if " = " in line and not line.startswith(("#", "source = ", "sources.")):
+                assert before.startswith("# ") and len(before) > 3, line
+        if facts.schedulers and EXPECTED[name].scheduler.split()[0] != "gridengine":
+            assert made.scheduler.kind == EXPECTED[name].scheduler.split()[0]
+
+
+def test_draft_of_a_machine_is_found_by_its_own_clue_afterwards(tmp_path: Path) -> None:
+    world = played("ethernet-slurm")
+    found = match(world, bundled())
+    text = draft("physics", facts_of("ethernet-slurm"), found, bundled()["ethernet"], DAY)
+    path = tmp_path / "physics.toml"
+    path.write_text(text)
+    made = layers.load(path, ENVIRON).site
+    again = match(world, {**bundled(), "physics": made})
+    assert (again.profile, again.by) == ("physics", "a clue of its own")
+
+
+def test_draft_survives_names_that_would_break_a_file(tmp_path: Path) -> None:
+    odd = replace(
+        facts_of("laptop-ubuntu"), node='a"b\n[x]\x1b[2J', unknown=facts_of("tools-broken").unknown
+    )
+    text = draft("mine", odd, Detected(None), None, DAY)
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert layers.load(path, ENVIRON).site.name == "mine"
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("node", "cluster", "name"),
+    [
+        ("login2.frontera.tacc.utexas.edu", "", "login2"),
+        ("physics-login1", "", "physics"),
+        ("nid001234", "Perlmutter", "perlmutter"),
+        ("ÄÖ", "", "here"),
+    ],
+)
+def test_draft_is_called_as_the_machine(node: str, cluster: str, name: str) -> None:
+    facts = facts_of("ethernet-slurm")
+    scheduler = replace(facts.schedulers[0], cluster=cluster)
+    assert name_for(replace(facts, node=node, schedulers=(scheduler,))) == name
+
+
+# Recordings.
+
+
+def test_recording_of_this_machine_plays_back_the_same(tmp_path: Path) -> None:
+    recorder = recording.Recorder()
+    seen = gather(recorder, limit_s=20)
+    made = recorder.recording("here", ("TMPDIR", "XDG_DATA_HOME", "HOME"))
+    path = tmp_path / "here.toml"
+    path.write_text(recording.dumps(made))
+    again = recording.read(path)
+    assert again == made
+    back = gather(Played(again), limit_s=20)
+
+    def plain(facts: SiteFacts) -> dict[str, Any]:
+        told = to_json(facts)
+        for place in told["storage"]:
+            place["free_bytes"] = bool(place["free_bytes"])
+        return {key: told[key] for key in ("system", "processor", "abilities", "fabrics", "storage", "gpus")} | {
+            "engines": [(e["kind"], e["version"], e["settings"]) for e in told["engines"]],
+            "mpis": [(m["path"], m["version"], m["closure"]) for m in told["mpis"]],
+        }  # fmt: skip
+
+    assert plain(back) == plain(seen)
+
+
+def test_recording_holds_only_the_variables_that_were_asked_for(tmp_path: Path) -> None:
+    recorder = recording.Recorder({"PATH": str(tmp_path), "SECRET": "x", "NERSC_HOST": "y"})
+    assert recorder.recording("here", ("NERSC_HOST",)).environ == {"NERSC_HOST": "y"}
+
+
+def test_recording_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('about = "x"\nhostnam = "y"\n')
+    with pytest.raises(ValueError, match="unknown field hostnam"):
+        recording.read(path)
+
+
+def test_played_file_system_has_links_globs_and_closed_files() -> None:
+    world = Played(
+        Recording(
+            about="", hostname="h", uid=1, user="u", kernel="6", machine="x86_64", cores=1,
+            files={"/a/b/c": "text"}, present=("/dev/x0", "/dev/x1"), closed=("/a/secret",),
+            links={"/l": "a/b"},
+        )
+    )  # fmt: skip
+    assert world.read("/l/c") == "text" and world.read("/a/secret") is None
+    assert world.access("/a/secret", 0) and not world.access("/a/secret", 4)
+    assert world.matching("/dev/x*") == ("/dev/x0", "/dev/x1")
+    assert world.matching("/l/*") == ("/l/c",) and world.matching("/nothing/*") == ()
+    assert world.listdir("/a") == ("b", "secret")
+    assert world.ask(("nothing",)).returncode == 127

@@ -1,0 +1,117 @@
+"""ELF facts of this very system's files, and of damaged ones."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fairlead.elf import reader
+from fairlead.elf.facts import Elf
+
+
+def mapped(pattern: str) -> Path:
+    """A file that this process has mapped."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if re.search(pattern, line):
+            return Path(line.split()[-1])
+    raise AssertionError(f"nothing like {pattern} is mapped")
+
+
+LIBC = mapped(r"/libc\.so\.6|/libc-[\d.]+\.so")
+SMALL = mapped(r"/_?(ctypes|struct|json|socket|select)\S*\.so")
+
+
+def test_read_libc_has_its_name_machine_and_versions() -> None:
+    facts = reader.read(LIBC, "/lib/libc.so.6")
+    assert facts.path == "/lib/libc.so.6"
+    assert facts.soname == "libc.so.6"
+    release = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    assert facts.offers["GLIBC"] == release.split()[1]
+    assert facts.machine == {"x86_64": "x64", "aarch64": "AArch64"}[os.uname().machine]
+    assert not facts.mpi_exports and not facts.mpi_imports
+
+
+def test_read_python_has_interpreter_needs_and_build_id() -> None:
+    program = Path(sys.executable).resolve()
+    facts = reader.read(program)
+    assert facts.interpreter.startswith("/lib")
+    assert "libc.so.6" in facts.needed
+    assert reader.version_key(facts.needs["GLIBC"]) >= (2, 2)
+    assert facts.soname == ""
+
+
+def test_read_agrees_with_ldd_about_a_library() -> None:
+    facts = reader.read(SMALL)
+    listed = subprocess.run(["ldd", SMALL], capture_output=True, text=True, check=True).stdout
+    for name in facts.needed:
+        assert name in listed
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fEL", b"#!/bin/sh\necho\n", b"\x7fELF", b"MZ" * 99])
+def test_read_what_is_no_elf_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(reader.NotElf):
+        reader.read(path)
+
+
+def facts_or_refusal(path: Path, content: bytes) -> None:
+    """Anything but a result or NotElf is a defect."""
+    path.write_bytes(content)
+    with contextlib.suppress(reader.NotElf):
+        assert isinstance(reader.read(path), Elf)
+
+
+WHOLE = SMALL.read_bytes()
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@quick
+@given(length=st.integers(0, len(WHOLE)))
+@example(length=64)
+@example(length=len(WHOLE) - 1)
+def test_read_truncated_anywhere_is_a_result_or_refused(length: int, tmp_path: Path) -> None:
+    facts_or_refusal(tmp_path / "cut", WHOLE[:length])
+
+
+@quick
+@given(
+    places=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 63), st.integers(0, len(WHOLE) - 1)), st.integers(0, 255)
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_read_damaged_anywhere_is_a_result_or_refused(
+    places: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    content = bytearray(WHOLE)
+    for place, value in places:
+        content[place] = value
+    facts_or_refusal(tmp_path / "damaged", bytes(content))
+
+
+@quick
+@given(tail=st.binary(max_size=400))
+def test_read_any_bytes_after_the_magic_are_a_result_or_refused(
+    tail: bytes, tmp_path: Path
+) -> None:
+    facts_or_refusal(tmp_path / "noise", b"\x7fELF" + tail)
+
+
+@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=4), min_size=1))
+def test_newest_is_the_highest_by_number(versions: list[list[int]]) -> None:
+    texts = [".".join(map(str, v)) for v in versions]
+    assert reader.version_key(reader.newest(texts)) == tuple(max(versions))

@@ -1,0 +1,114 @@
+"""Whose MPI a file is: on recorded facts, and on small files that carry the signs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.recorded import HOSTS, host, image
+
+from fairlead.elf.facts import AbiFamily, Elf
+from fairlead.elf.mpi_symbols import family_of_soname, identify, is_mpi_library, read_mpi
+
+KNOWN = {
+    "debian-sid-mpich-5.0.2": (AbiFamily.MPICH, "MPICH", "5.0.2", "5.0", "libmpich.so.12"),
+    "debian13-mpich-4.2.1": (AbiFamily.MPICH, "MPICH", "4.2.1", "4.0", "libmpich.so.12"),
+    "impi-2021.18.1": (AbiFamily.MPICH, "Intel MPI", "2021.18.1", "5.0", "libmpi.so.12"),
+    "mpich-5.0.2": (AbiFamily.MPICH, "MPICH", "5.0.2", "5.0", "libmpi.so.12"),
+    "openmpi-5.0.11": (AbiFamily.OPENMPI, "Open MPI", "", "4.0", "libmpi.so.40"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_recorded_library_is_what_it_was_downloaded_as(name: str) -> None:
+    library = host(name).library
+    assert KNOWN[name] == (
+        library.family,
+        library.vendor,
+        library.version,
+        library.level,
+        library.soname,
+    )
+    assert is_mpi_library(library.elf)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_recorded_symbols_identify_the_family_without_the_file_name(
+    name: str, tmp_path: Path
+) -> None:
+    library = host(name).library
+    content = {
+        "MPICH": f"\0MPICH Version\0{library.version}\0",
+        "Intel MPI": f"Intel(R) MPI Library\0{library.version}\0",
+        "Open MPI": "Open MPI",
+    }[library.vendor]
+    path = tmp_path / "renamed.so"
+    path.write_text(content)
+    found = identify(path, library.elf)
+    assert (found.family, found.vendor, found.version, found.level) == KNOWN[name][:4]
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_recorded_companions_and_closure_are_no_mpi(name: str) -> None:
+    for part in (*host(name).companions, *host(name).closure):
+        assert not is_mpi_library(part), part.path
+
+
+def test_image_consumers_are_no_mpi_libraries() -> None:
+    for name in ("mpi-base", "debian12-mpich"):
+        assert not any(is_mpi_library(e) for e in image(name).consumers)
+
+
+@pytest.mark.parametrize(
+    ("soname", "family"),
+    [
+        ("libmpi.so.12", AbiFamily.MPICH),
+        ("libmpich.so.12", AbiFamily.MPICH),
+        ("libmpi_gnu_123.so.12", AbiFamily.MPICH),
+        ("libmpi.so.40", AbiFamily.OPENMPI),
+        ("libmpi.so.20", AbiFamily.OPENMPI),
+        ("libmpi_abi.so.1", AbiFamily.MPI5),
+        ("libmpi.so.1", AbiFamily.UNKNOWN),
+        ("libmpifort.so.12", AbiFamily.UNKNOWN),
+        ("libc.so.6", AbiFamily.UNKNOWN),
+        ("libmpich.so.120", AbiFamily.UNKNOWN),
+    ],
+)
+def test_family_of_soname(soname: str, family: AbiFamily) -> None:
+    assert family_of_soname(soname) is family
+
+
+def test_profiler_that_wraps_mpi_is_no_mpi() -> None:
+    exports = ("MPI_Init", "MPI_Comm_rank")
+    mpi = Elf("/x", "x64", soname="libprof.so", mpi_exports=exports)
+    assert is_mpi_library(mpi)
+    assert not is_mpi_library(replace(mpi, mpi_imports=("PMPI_Init",)))
+    assert not is_mpi_library(replace(mpi, soname=""))
+
+
+def test_read_mpi_of_another_library_is_refused() -> None:
+    libc = next(
+        line.split()[-1]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "/libc" in line
+    )
+    with pytest.raises(ValueError, match="not an MPI library"):
+        read_mpi(Path(libc))
+
+
+@pytest.mark.parametrize(
+    ("sign", "vendor", "version"),
+    [
+        (b"CRAY MPICH version 8.1.30.4", "Cray MPICH", "8.1.30.4"),
+        (b"MVAPICH2 Version\0" + b"x\0" + b"2.3.7\0", "MVAPICH", "2.3.7"),
+        (b"MPICH Version\0none", "MPICH", ""),
+        (b"nothing known", "unknown", ""),
+    ],
+)
+def test_vendor_signs(sign: bytes, vendor: str, version: str, tmp_path: Path) -> None:
+    path = tmp_path / "libmpi.so.12"
+    path.write_bytes(b"\x7fELF.." + sign)
+    exports = ("MPI_Comm_rank", "MPI_Init")
+    found = identify(path, Elf(str(path), "x64", soname="libmpi.so.12", mpi_exports=exports))
+    assert (found.vendor, found.version, found.family) == (vendor, version, AbiFamily.MPICH)

@@ -1,0 +1,269 @@
+"""The words of engines that cannot be had everywhere, as their documents and sources give them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import recorded
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.elf.facts import AbiFamily
+from fairlead.engines.ce import ContainerEngine, edf
+from fairlead.engines.enroot import Enroot
+from fairlead.engines.model import Call, Driver, Engine, Takes
+from fairlead.engines.podman_hpc import PodmanHpc
+from fairlead.engines.registry import KINDS, driver
+from fairlead.engines.sarus import Sarus, image_name
+from fairlead.engines.shifter import Shifter
+from fairlead.launch.launch import CommandLine, command_line
+from fairlead.mpi.host import Launcher
+from fairlead.site import all_sites
+from fairlead.swap.plan import Plan
+
+BINDS = (
+    ("/cache/stage/mpich", "/opt/fairlead/mpi", True),
+    ("/scratch", "/scratch", False),
+)
+ENV = {"LD_LIBRARY_PATH": "/opt/fairlead/mpi/lib"}
+GREETING = {"GREETING": "good, $morning = 'you'"}
+
+
+def call(image: str, **more: object) -> Call:
+    values = {"binds": BINDS, "env": ENV, "literal": GREETING, "image_env": {"PATH": "/image/bin"}}
+    return Call(image, ("python3", "-c", "print(1)"), **{**values, **more})  # type: ignore[arg-type]
+
+
+def engine(driver: Driver, path: Path) -> Engine:
+    """The engine whose program is in a folder on PATH."""
+    program = path / driver.kind
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    found = driver.detect({"PATH": str(path)})
+    assert found and found.path == str(program) and found.kind == driver.kind
+    return found
+
+
+OTHERS = [Shifter(), PodmanHpc(), Sarus(), Enroot()]
+
+
+@pytest.mark.parametrize("driver", OTHERS, ids=lambda d: d.kind)
+def test_engine_is_found_on_path_or_named_and_never_started(driver: Driver, tmp_path: Path) -> None:
+    assert driver.detect({"PATH": str(tmp_path)}) is None
+    found = engine(driver, tmp_path)  # its program would not end well
+    assert found.reasons or not found.options
+    variable = f"FAIRLEAD_{driver.kind.upper().replace('-', '_')}"
+    with pytest.raises(FairleadError) as caught:
+        driver.detect({"PATH": "/nowhere", variable: "/nowhere/x"})
+    assert caught.value.code is ExitCode.USAGE and variable in caught.value.findings[0].what
+    named = driver.detect({"PATH": "/nowhere", variable: found.path})
+    assert named == found
+
+
+def test_registry_has_a_driver_of_each_kind_by_its_name() -> None:
+    assert {"shifter", "podman-hpc", "sarus", "enroot", "ce"} <= set(KINDS)
+    assert all(driver(kind).kind == kind for kind in KINDS)
+
+
+def test_shifter_words(tmp_path: Path) -> None:
+    found = engine(Shifter(), tmp_path)
+    assert not found.binds_files and found.takes is Takes.NAME and not found.userns_per_rank
+    words = Shifter().words(found, call("/images/mpi-base.squashfs", workdir="/scratch"))
+    assert words.argv == (
+        found.path, "--image=id:mpi-base", "--module=none",
+        "--volume=/cache/stage/mpich:/opt/fairlead/mpi:ro", "--volume=/scratch:/scratch",
+        "--env=LD_LIBRARY_PATH=/opt/fairlead/mpi/lib", "--env=GREETING=good, $morning = 'you'",
+        "--workdir=/scratch", "python3", "-c", "print(1)",
+    )  # fmt: skip
+    assert words.environ == {}
+
+
+@pytest.mark.parametrize("option", ["--module=gpu", "-mgpu"])
+def test_shifter_takes_the_users_modules_instead_of_none(option: str, tmp_path: Path) -> None:
+    found = engine(Shifter(), tmp_path)
+    argv = Shifter().words(found, call("/images/a.squashfs", extra=(option,))).argv
+    assert "--module=none" not in argv and option in argv
+
+
+def test_shifter_takes_the_profiles_module_instead_of_none(tmp_path: Path) -> None:
+    found = engine(Shifter(), tmp_path)
+    with_gpu = replace(found, options=(*found.options, "--module=gpu"))
+    argv = Shifter().words(with_gpu, call("/images/a.squashfs")).argv
+    assert [word for word in argv if word.startswith("--module")] == ["--module=gpu"]
+
+
+def test_no_profile_asks_an_engine_for_an_mpi_beside_the_one_that_is_staged() -> None:
+    """A module's comes before it, a hook's over it: the proof would stop every launch."""
+    for site in all_sites().sites.values():
+        words = {**site.engine.options, **site.gpu.options}
+        for kind in ("shifter", "podman-hpc", "sarus"):
+            assert not [word for word in words.get(kind, ()) if "mpi" in word], site.name
+
+
+def test_shifter_leaves_vendors_folders_to_the_site() -> None:
+    """A user may show nothing below /var and /etc; siteFs does."""
+    found = Engine("shifter", "shifter", False, (), (), binds_files=False)
+    alps = ("/var/opt/cray/alps", "/var/opt/cray/alps", False)
+    assert "cray" not in " ".join(Shifter().words(found, call("/i/a.squashfs", binds=(alps,))).argv)
+
+
+@pytest.mark.parametrize("image", ["/images/a.sif", "/images/folder", "/images/a.sqsh"])
+def test_shifter_opens_what_is_in_its_store(image: str) -> None:
+    found = Engine("shifter", "shifter", False, (), (), binds_files=False)
+    with pytest.raises(FairleadError) as caught:
+        Shifter().words(found, call(image))
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert caught.value.findings[0].check == "engine-image"
+    assert "--format shifter" in caught.value.findings[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "bad"),
+    [
+        ("shifter", "/i/a.squashfs", "/a b"),
+        ("shifter", "/i/a.squashfs", "/a:b"),
+        ("shifter", "/i/a.squashfs", "/a;b"),
+        ("shifter", "/i/a.squashfs", "/a,b"),
+        ("podman-hpc", "/i/tree", "/a:b"),
+        ("sarus", "/s/images/a/b/c/1.squashfs", "/a,b"),
+        ("sarus", "/s/images/a/b/c/1.squashfs", "/a=b"),
+        ("enroot", "/i/a.squashfs", "/a b"),
+        ("enroot", "/i/a.squashfs", "/a:b"),
+        ("enroot", "/i/a.squashfs", "/a$b"),
+    ],
+)
+def test_path_that_would_be_read_as_two_is_refused(kind: str, image: str, bad: str) -> None:
+    found = Engine(kind, kind, False, (), ())
+    for bind in ((bad, "/x", False), ("/x", bad, True)):
+        with pytest.raises(FairleadError) as caught:
+            driver(kind).words(found, call(image, binds=(bind,)))
+        assert caught.value.findings[0].check == "engine-bind"
+
+
+def test_podman_hpc_words_for_a_folder_and_for_a_name(tmp_path: Path) -> None:
+    found = engine(PodmanHpc(), tmp_path)
+    argv = PodmanHpc().words(found, call("/i/tree", workdir="/w")).argv
+    assert argv[:6] == (found.path, "run", "--rm", "--network=host", "--ipc=host", "--pid=host")
+    assert "--volume=/cache/stage/mpich:/opt/fairlead/mpi:ro" in argv and "--env=PMI_*" in argv
+    assert "--env=PATH=/image/bin" in argv, "a folder has no record of its own that Podman reads"
+    assert argv[-6:] == ("--workdir=/w", "--rootfs", "/i/tree", "python3", "-c", "print(1)")
+    named = PodmanHpc().words(found, call("localhost/a:1")).argv
+    assert "--env=PATH=/image/bin" not in named and "--rootfs" not in named
+    assert named[-4:] == ("localhost/a:1", "python3", "-c", "print(1)")
+
+
+def test_sarus_words(tmp_path: Path) -> None:
+    found = engine(Sarus(), tmp_path)
+    image = "/scratch/u/.sarus/images/reg.example.org/ml/train/1.squashfs"
+    argv = Sarus().words(found, call(image, workdir="/w")).argv
+    assert argv == (
+        found.path, "run",
+        "--mount=type=bind,source=/cache/stage/mpich,destination=/opt/fairlead/mpi,readonly",
+        "--mount=type=bind,source=/scratch,destination=/scratch",
+        "--env=LD_LIBRARY_PATH=/opt/fairlead/mpi/lib", "--env=GREETING=good, $morning = 'you'",
+        "--workdir=/w", "reg.example.org/ml/train:1", "python3", "-c", "print(1)",
+    )  # fmt: skip
+    assert "--mpi" not in argv
+
+
+def test_sarus_images_are_named_by_their_place_in_its_repository() -> None:
+    assert image_name("/h/.sarus/images/index.docker.io/library/debian/12.squashfs") == (
+        "index.docker.io/library/debian:12"
+    )
+    assert image_name("/images/h/.sarus/images/load/library/a/b/x.squashfs") == "load/library/a/b:x"
+    for other in ("/images/a.squashfs", "/a/b/c/d.squashfs", "/h/images/a/b/c/1.sif"):
+        with pytest.raises(FairleadError):
+            image_name(other)
+
+
+def test_enroot_words(tmp_path: Path) -> None:
+    found = engine(Enroot(), tmp_path)
+    argv = Enroot().words(found, call("/i/a.squashfs", workdir="/w", extra=("--rw",))).argv
+    assert argv[:2] == ("/bin/sh", "-c") and argv[3] == found.path
+    assert argv[4:] == (
+        "--mount", "/cache/stage/mpich:/opt/fairlead/mpi:none:x-create=auto,rbind,ro",
+        "--mount", "/scratch:/scratch:none:x-create=auto,rbind",
+        "--env", "PATH=/image/bin", "--env", "LD_LIBRARY_PATH=/opt/fairlead/mpi/lib",
+        "--env", "GREETING=good, $morning = 'you'", "--rw", "/i/a.squashfs",
+        "/bin/sh", "-c", 'cd -- "$0" && exec "$@"', "/w", "python3", "-c", "print(1)",
+    )  # fmt: skip
+    # By its own rule: no blanks in a mount, a name before `=`.
+    for option, value in itertools.pairwise(argv):
+        if option == "--mount":
+            assert re.fullmatch(r"\S+(:\S+)*", value)
+        if option == "--env":
+            assert re.match(r"[A-Za-z_]\w*=", value)
+    with pytest.raises(FairleadError) as caught:
+        Enroot().words(found, call("/i/a.sif"))
+    assert caught.value.findings[0].check == "engine-image"
+    with pytest.raises(FairleadError):
+        Enroot().words(found, call("/i/a.squashfs", literal={"A": "1\n2"}))
+
+
+def test_container_engine_is_told_by_a_file_that_srun_names(tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    found = ContainerEngine().detect(environ)
+    assert found and found.takes is Takes.SQUASHFS
+    words = ContainerEngine().words(found, call("/i/a.squashfs", workdir="/w", extra=("--x",)))
+    ((file, text),) = words.files.items()
+    assert file.startswith(f"{tmp_path}/fairlead/edf/fairlead-") and file.endswith(".toml")
+    assert words.launcher == (f"--environment={file}", "--x")
+    assert words.argv == ("python3", "-c", "print(1)")
+    assert tomllib.loads(text) == {
+        "image": "/i/a.squashfs",
+        "workdir": "/w",
+        "mounts": ["/cache/stage/mpich:/opt/fairlead/mpi:ro", "/scratch:/scratch"],
+        "env": {
+            "GREETING": "good, $$morning = 'you'",
+            "LD_LIBRARY_PATH": "/opt/fairlead/mpi/lib",
+            "PATH": "/image/bin",
+        },
+        "annotations": {"com": {"hooks": {"cxi": {"enabled": "false"}}}},
+    }
+    assert ContainerEngine().words(found, call("/i/a.squashfs")).files != words.files
+    for image, binds, env in (
+        ("/i/a.sif", BINDS, ENV),
+        ("/i/a.squashfs", (("/a:b", "/x", False),), ENV),
+        ("/i/a.squashfs", BINDS, {"A": ""}),
+    ):
+        with pytest.raises(FairleadError) as caught:
+            ContainerEngine().words(found, call(image, binds=binds, env=env))
+        assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1))
+def test_any_value_comes_through_an_edf(value: str) -> None:
+    read = tomllib.loads(edf("", (), {"A": value}))["env"]["A"]
+    assert read.replace("$$", "$") == value
+
+
+def line(plan: Plan, tmp_path: Path, record: Path | None = None) -> CommandLine:
+    engine = Engine("ce", "srun", False, (), (), takes=Takes.SQUASHFS, folder=str(tmp_path))
+    made = replace(plan, engine=engine, opened="/i/a.squashfs")
+    return command_line(made, ("true",), 2, record=record)
+
+
+def test_engine_that_is_a_part_of_srun_comes_before_the_ranks_own_shell(tmp_path: Path) -> None:
+    srun = Launcher("/usr/bin/srun", AbiFamily.MPICH, "Slurm", "srun")
+    made = line(recorded.planned(launcher=srun), tmp_path, tmp_path / "run")
+    environment = made.argv.index(f"--environment={next(iter(made.files))}")
+    shell = made.argv.index("/bin/sh")
+    assert made.argv[0] == "/usr/bin/srun" and environment < shell
+    # The shell is in the container, where the folder of the run has another name.
+    assert "/opt/fairlead/run" in made.argv and str(tmp_path / "run") not in made.argv
+    made.write_files()
+    assert tomllib.loads(Path(next(iter(made.files))).read_text())["image"] == "/i/a.squashfs"
+
+
+def test_engine_that_is_a_part_of_srun_is_refused_with_another_launcher(tmp_path: Path) -> None:
+    with pytest.raises(FairleadError) as caught:
+        line(recorded.planned(), tmp_path)
+    assert caught.value.findings[0].check == "engine-launcher"

@@ -1,0 +1,90 @@
+"""Finding images by name, and records that anybody may have written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.image.open import _sound, find
+from fairlead_build.cache.store import Cache
+from fairlead_build.distribution.pull_store import PulledImage, write_pulled
+from fairlead_build.registry.reference import parse_reference
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+
+
+def test_find_built_name_comes_before_a_folder_of_that_name(
+    tmp_path: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "image.sif"
+    image.touch()
+    (tmp_path / "here/tensorflow").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    assert find("tensorflow", environ) == tmp_path / "here/tensorflow"
+    index = tmp_path / "cache/fairlead/images/by-name/tensorflow.json"
+    index.parent.mkdir(parents=True)
+    index.write_text(json.dumps({"path": str(image)}))
+    assert find("tensorflow", environ) == image
+    assert find("./tensorflow", environ) == tmp_path / "here/tensorflow"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"env": [1]},
+        {"env": {"A": 1}},
+        {"packages": {"wheel": ["x"]}},
+        {"packages": "x"},
+        {"recipe": {}},
+        {"squashfs_sha256": 7},
+    ],
+)
+def test_record_of_the_wrong_kind_is_told(record: dict[str, object]) -> None:
+    with pytest.raises(FairleadError) as caught:
+        _sound(record, Path("x.sif"))
+    assert caught.value.code is ExitCode.USAGE
+    assert [f.check for f in caught.value.findings] == ["image-record"]
+
+
+def test_record_may_lack_anything() -> None:
+    assert _sound({}, Path("x.sif")) == {}
+
+
+def test_find_pulled_reference_by_tag_and_by_digest(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    image = tmp_path / "image.sif"
+    image.write_bytes(b"1234")
+    cache = Cache(tmp_path / "cache/fairlead")
+    reference = parse_reference("docker://r.example.org/ml/base:1")
+    digest = "sha256:" + "a" * 64
+    with pytest.raises(FairleadError) as caught:
+        find(str(reference), environ)
+    assert caught.value.code == ExitCode.USAGE
+    assert caught.value.findings[0].remedy == f"fairlead pull {reference}"
+    pulled = PulledImage(str(reference), digest, str(image), "", 4, "sif")
+    for name in (reference, reference.at(digest)):
+        write_pulled(cache, name, pulled)
+        assert find(str(name), environ) == image
+    assert find(f"{reference}@{digest}", environ) == image
+    with pytest.raises(FairleadError, match="has not been pulled"):
+        find(f"{reference}@{digest[:-1]}b", environ)
+    image.write_bytes(b"12345")  # somebody changed it: what the record tells of is gone
+    with pytest.raises(FairleadError, match="has not been pulled"):
+        find(str(reference), environ)
+
+
+def test_find_image_that_shifter_keeps_by_folder_and_id(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "abc.squashfs").touch()
+    with pytest.raises(FairleadError):
+        find(f"{tmp_path}/abc", environ)
+    (tmp_path / "abc.meta").touch()
+    assert find(f"{tmp_path}/abc", environ) == tmp_path / "abc.squashfs"

@@ -1,0 +1,123 @@
+"""Trees: symlinks stay inside, and what is found in a small one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.image.scan import resolve_in, scan_tree
+
+
+def make_links(root: Path, links: dict[str, str]) -> None:
+    for name, target in links.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_symlink() and not path.exists():
+            path.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "leads_to"),
+    [
+        ("/etc/passwd", None),
+        ("../../../../../../etc/hostname", None),
+        ("/usr/file", "usr/file"),
+        ("../usr/file", "usr/file"),
+        ("../../../usr/file", "usr/file"),
+        ("link", None),
+        ("gone", None),
+    ],
+)
+def test_resolve_in_follows_links_inside_its_root_only(
+    target: str, leads_to: str | None, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "usr").mkdir(parents=True)
+    (root / "usr/file").touch()
+    make_links(root, {"lib/link": target})
+    found = resolve_in(root, root / "lib/link")
+    assert found == (root / leads_to if leads_to else None)
+
+
+def test_resolve_in_loop_of_two_ends(tmp_path: Path) -> None:
+    make_links(tmp_path, {"a": "b", "b": "a"})
+    assert resolve_in(tmp_path, tmp_path / "a") is None
+
+
+PART = st.sampled_from(["a", "b", "c", "..", "."])
+TARGET = st.builds(
+    lambda absolute, parts: ("/" if absolute else "") + "/".join(parts),
+    st.booleans(),
+    st.lists(PART, min_size=1, max_size=6),
+)
+LINKS = st.dictionaries(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), TARGET, max_size=6
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(links=LINKS, start=st.lists(st.sampled_from("abc"), min_size=1, max_size=4))
+def test_resolve_in_any_links_never_leave_the_root(links: dict[str, str], start: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "outer", "root")
+        (root / "a").mkdir(parents=True)
+        (root.parent / "b").touch()  # what an escape would find
+        for name, target in links.items():
+            try:
+                make_links(root, {name: target})
+            except OSError:
+                continue  # its parent is a link to nowhere
+        found = resolve_in(root, root / "/".join(start))
+        if found is not None:
+            assert found == root or root in found.parents
+            assert os.path.realpath(found) == str(found)
+
+
+def test_scan_tree_reads_each_file_once_and_stays_inside(tmp_path: Path) -> None:
+    maps = Path("/proc/self/maps").read_text()
+    libc = Path(re.search(r"/\S*/libc\.so\.6", maps)[0])  # type: ignore[index]
+    lib = tmp_path / "usr/lib"
+    lib.mkdir(parents=True)
+    shutil.copy(libc.resolve(), lib / "libc.so.6")
+    make_links(
+        tmp_path,
+        {"lib": "usr/lib", "usr/lib/out.so": "/etc/ld.so.cache", "usr/lib/loop.so": "loop.so"},
+    )
+    (lib / "libfake.so.1").write_bytes(b"\x7fELF" + bytes(200))
+    (lib / "script.so").write_text("GROUP ( libc.so.6 )" * 10)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text('NAME=x\nPRETTY_NAME="Small 1"\n')
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/python3.11").touch()
+    facts = scan_tree(tmp_path)
+    assert facts.files == 1
+    assert facts.glibc == (os.confstr("CS_GNU_LIBC_VERSION") or "").split()[1]
+    assert (facts.os, facts.python) == ("Small 1", "3.11")
+    assert facts.mpis == () and facts.consumers == ()
+
+
+def test_scan_tree_of_an_empty_folder_knows_nothing(tmp_path: Path) -> None:
+    facts = scan_tree(tmp_path)
+    assert (facts.glibc, facts.os, facts.files) == ("", "", 0)
+
+
+def test_scan_links_out_of_the_tree_are_not_followed_on_this_machine(tmp_path: Path) -> None:
+    """A hostile folder's /opt and /usr/bin lead nowhere in it, whatever lies there outside of it."""
+    outside = tmp_path / "outside/app/bin"
+    outside.mkdir(parents=True)
+    (outside / "python3.99").touch()
+    root = tmp_path / "root"
+    (root / "usr").mkdir(parents=True)
+    (root / "opt").symlink_to(tmp_path / "outside")
+    (root / "usr/bin").symlink_to(outside)
+    assert scan_tree(root).python == ""
+    (root / "usr/local/bin").mkdir(parents=True)
+    (root / "usr/local/bin/python3.12").touch()
+    assert scan_tree(root).python == "3.12"

@@ -1,0 +1,275 @@
+"""Launching: the line, and what is made of ranks that end in any way.
+
+The launcher here is a small script that starts N copies, so that ranks can be any program; real
+launchers are in tests/system.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.living import alive
+from tests.support.recorded import planned
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.engines.apptainer import DRIVER
+from fairlead.engines.model import Call
+from fairlead.launch import launch
+from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.swap.plan import Bind
+
+LAUNCHER = """#!/bin/sh
+# -n N PROGRAM...: starts N copies; its own code is an arithmetic mixture, as hydra's is
+n=$2; shift 2; pids=; all=0
+for rank in $(seq 0 $((n-1))); do PMI_RANK=$rank "$@" & pids="$pids $!"; done
+for pid in $pids; do wait $pid; code=$?; all=$((all | code)); done
+exit $all
+"""
+ENGINE = """#!/bin/sh
+# ... exec ... IMAGE PROGRAM...: no container at all
+while [ "$1" != /images/x.sif ]; do shift; done; shift; exec "$@"
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., LaunchResult]:
+    """Launches a shell script as each of so many ranks, by a plan's own command line."""
+    for name, text in (("mpiexec", LAUNCHER), ("engine", ENGINE)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    plan = planned()
+    plan = replace(
+        plan,
+        launcher=replace(plan.launcher, path=str(tmp_path / "mpiexec")),
+        engine=replace(plan.engine, path=str(tmp_path / "engine")),
+        binds=(),
+        env={},
+    )
+
+    def go(script: str, ranks: int = 2, **options: object) -> LaunchResult:
+        folder = launch.new_run_folder(tmp_path)
+        line = launch.command_line(plan, ("sh", "-c", script), ranks, record=folder)
+        return launch.launch(line, folder, **options)  # type: ignore[arg-type]
+
+    return go
+
+
+def codes(result: LaunchResult) -> dict[str, int]:
+    return {r.rank: r.code for r in result.ranks}
+
+
+def test_launch_all_well_is_zero(run) -> None:
+    result = run("exit 0", 3)
+    assert (result.code, result.launcher_code, result.started) == (0, 0, 3)
+    assert codes(result) == {"0": 0, "1": 0, "2": 0}
+    assert launch.explain_exit(result) is None
+
+
+@pytest.mark.parametrize(("first", "code"), [(0, 3), (1, 5)])
+def test_launch_code_is_the_first_failed_ranks_not_the_launchers(
+    run, first: int, code: int
+) -> None:
+    result = run(f"[ $PMI_RANK = {first} ] || sleep 0.4; exit $((3 + 2 * PMI_RANK))")
+    assert result.launcher_code == 7
+    assert result.code == code
+    assert codes(result) == {"0": 3, "1": 5}
+    finding = launch.explain_exit(result)
+    assert finding and finding.what == f"rank {first} failed first: exit code {code}"
+    assert f"rank {1 - first}: exit code" in finding.why
+
+
+def test_launch_rank_killed_is_128_and_its_signal(run) -> None:
+    result = run("[ $PMI_RANK = 1 ] && kill -9 $$; exit 0")
+    assert result.code == 137 and codes(result) == {"0": 0, "1": 137}
+    finding = launch.explain_exit(result)
+    assert finding and "killed by SIGKILL" in finding.what and "oom" in finding.remedy
+
+
+def test_launch_rank_killed_and_the_others_waiting_are_ended(run) -> None:
+    with pytest.raises(FairleadError) as caught:
+        run("[ $PMI_RANK = 1 ] && kill -11 $$; trap '' TERM; sleep 600", after_death_s=0.5)
+    assert caught.value.code is ExitCode.WATCHDOG
+    [finding] = caught.value.findings
+    assert finding.check == "rank-died" and "rank 1, killed by SIGSEGV" in finding.where
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
+    run, tmp_path: Path, within: bool
+) -> None:
+    def note() -> None:
+        # As the witness does: of MPI_Init with text, of MPI_Finalize without.
+        for folder in (tmp_path / "runs").iterdir():
+            (folder / "started.1").write_text("node 1\n" if within else "")
+
+    script = f"[ $PMI_RANK = 1 ] && exit 3; sleep {600 if within else 2}"
+    if not within:
+        assert run(script, after_death_s=0.5, watch=note).code == 3
+        return
+    with pytest.raises(FairleadError) as caught:
+        run(script, after_death_s=0.5, watch=note)
+    assert caught.value.code is ExitCode.WATCHDOG
+    [finding] = caught.value.findings
+    assert finding.check == "rank-died" and finding.where == "rank 1, exit code 3"
+
+
+def test_launch_that_hangs_is_ended_by_the_watchdog(run, tmp_path: Path) -> None:
+    with pytest.raises(FairleadError) as caught:
+        run(f"trap '' TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600", limit_s=1)
+    assert caught.value.code is ExitCode.WATCHDOG
+    assert caught.value.findings[0].check == "watchdog"
+    for path in tmp_path.glob("pid.*"):
+        assert not alive(int(path.read_text()))
+
+
+def test_launch_ended_by_its_launcher_is_no_failed_launch(run) -> None:
+    """As MPI_Abort does: the launcher kills its ranks before they can tell how they ended."""
+    result = run("kill -9 $PPID; kill -9 $$", 1)
+    assert result.ranks == () and result.started == 1
+    assert result.code == 137
+    finding = launch.explain_exit(result)
+    assert finding and finding.check == "aborted" and "1 ranks were running" in finding.where
+
+
+def test_launch_of_a_launcher_that_starts_nothing_is_told(tmp_path: Path) -> None:
+    folder = launch.new_run_folder(tmp_path)
+    result = launch.launch(CommandLine(("sh", "-c", "exit 9"), {}), folder)
+    assert (result.code, result.started) == (9, 0)
+    finding = launch.explain_exit(result)
+    assert finding and finding.check == "launch" and "exit code 9" in finding.what
+
+
+def test_launch_of_no_launcher_is_told(tmp_path: Path) -> None:
+    folder = launch.new_run_folder(tmp_path)
+    with pytest.raises(FairleadError) as caught:
+        launch.launch(CommandLine(("/gone/mpiexec", "-n", "1"), {}), folder)
+    assert caught.value.code is ExitCode.LAUNCH_FAILED
+    assert caught.value.findings[0].where == "/gone/mpiexec"
+
+
+def test_launch_interrupted_leaves_nothing(run, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        while sum(bool(p.read_text().strip()) for p in tmp_path.glob("pid.*")) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(f"trap '' INT TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600", limit_s=60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for path in tmp_path.glob("pid.*"):
+        assert not alive(int(path.read_text()))
+
+
+def test_launch_output_goes_where_it_is_told(run, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        run("echo to out $PMI_RANK; echo to err >&2", stdout=out, stderr=subprocess.STDOUT)
+    lines = sorted((tmp_path / "out").read_text().splitlines())
+    assert lines == ["to err", "to err", "to out 0", "to out 1"]
+
+
+def test_exits_ignores_what_is_no_code(tmp_path: Path) -> None:
+    for name, text in (("exit.0", "3\n"), ("exit.1", ""), ("exit.2", "x"), ("other", "4")):
+        (tmp_path / name).write_text(text)
+    assert [(r.rank, r.code) for r in launch.exits(tmp_path)] == [("0", 3)]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(0, "exit code 0"), (3, "exit code 3"), (137, "killed by SIGKILL"), (250, "exit code 250")],
+)
+def test_signal_name(code: int, said: str) -> None:
+    assert launch.signal_name(code) == said
+
+
+def test_command_line_is_pure_and_pastes_as_it_runs() -> None:
+    plan = planned(engine_args=("--nv",), binds=(Bind("/a b", "/c", True),))
+    line = launch.command_line(
+        plan, ("python3", "-c", "print('x y')"), 4, env={"A": "1,2 $B"}, workdir="/w"
+    )
+    assert line.argv[:4] == (plan.launcher.path, "-n", "4", plan.engine.path)
+    assert line.argv[-4:] == (plan.image, "python3", "-c", "print('x y')")
+    words = list(line.argv)
+    assert "/a b:/c:ro" in words and words.index("--nv") < words.index(plan.image)
+    assert words[words.index("--pwd") + 1] == "/w"
+    assert line.environ["APPTAINERENV_A"] == "1,2 $B"
+    names = {f"APPTAINERENV_{name}" for name in (*plan.env, "A")}
+    assert set(line.environ) == {*names, "APPTAINER_NO_EVAL"}  # for the $
+    pasted = shlex.split(line.shell())
+    assert tuple(pasted[-len(line.argv) :]) == line.argv
+    assert "APPTAINERENV_A=1,2 $B" in pasted
+
+
+def test_command_line_environment_adds_and_takes_away() -> None:
+    line = CommandLine(("x",), {"A": "1"}, ("PYTHONPATH",))
+    assert line.environment({"B": "2", "PYTHONPATH": "/p", "A": "0"}) == {"A": "1", "B": "2"}
+    done = subprocess.run(
+        ["sh", "-c", replace(line, argv=("env",)).shell()],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": "/p"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "PYTHONPATH" not in done.stdout and "A=1" in done.stdout
+
+
+def test_words_leave_the_users_options_last() -> None:
+    engine = planned().engine
+    call = Call("/i.sif", ("true",), (("/s", "/t", False),), extra=("--writable-tmpfs",))
+    argv = DRIVER.words(engine, call).argv
+    assert argv[0] == engine.path
+    assert argv[argv.index("exec") :] == (
+        "exec",
+        "--bind",
+        "/s:/t",
+        "--writable-tmpfs",
+        "/i.sif",
+        "true",
+    )
+
+
+def test_words_with_a_bind_of_an_odd_folder_keep_it_one() -> None:
+    call = Call("x.sif", ("true",), (("/data/a,b:c", "/in", True),))
+    argv = DRIVER.words(planned().engine, call).argv
+    assert argv[argv.index("--bind") + 1] == "/data/a\\,b\\:c:/in:ro"
+
+
+def test_new_run_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(FairleadError) as caught:
+        launch.new_run_folder(tmp_path)
+    assert caught.value.code is ExitCode.LAUNCH_FAILED
+    assert "XDG_CACHE_HOME" in caught.value.findings[0].remedy
+
+
+def test_new_run_folder_clears_old_ones_only(tmp_path: Path) -> None:
+    for number in range(30):
+        folder = tmp_path / f"runs/20200101-0000{number:02}-x"
+        folder.mkdir(parents=True)
+        os.utime(folder, (1, 1))
+    kept = launch.new_run_folder(tmp_path)
+    left = sorted(p.name for p in (tmp_path / "runs").iterdir())
+    assert kept.name in left and len(left) == 20
+
+
+def test_run_folder_of_a_run_that_goes_on_is_not_taken_for_an_old_one(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_SIGN_OF_LIFE_S", 0.0)
+    aged = 'for d in "$RUNS"/*; do touch -d @1 "$d"; done; sleep 0.5'
+    result = run(f"RUNS={shlex.quote(str(tmp_path / 'runs'))}; {aged}", ranks=1)
+    assert result.code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.stat().st_mtime > 1e9

@@ -1,0 +1,93 @@
+"""What is kept of the benchmarks is whole, agrees with its own samples, and is what the documents say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import measure, plots, scaling, steps, tables
+from benchmarks.__main__ import ALL
+
+from fairlead.perf.bench import nets
+from fairlead.perf.cost_model import Costs, Layout, allreduce_s
+
+KEPT = sorted(p for p in measure.RESULTS.glob("*.json") if p.stem != "test-full")
+ROOT = Path(__file__).parents[4]
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize("path", KEPT, ids=[p.stem for p in KEPT])
+def test_a_kept_result_agrees_with_its_samples(path: Path) -> None:
+    result = read(path)
+    assert (result["schema"], result["version"]) == (measure.SCHEMA, measure.SCHEMA_VERSION)
+    assert result["name"] == path.stem and path.stem in ALL
+    assert result["rows"] and result["met"] == all(row["met"] for row in result["rows"])
+    for row in result["rows"]:
+        again = measure.compare(
+            row["name"], row["samples"], row["baseline"], row["bar"], kind=row["kind"], unit=row["unit"]
+        )  # fmt: skip
+        assert (again.value, again.low, again.high, again.met) == pytest.approx(
+            (row["value"], row["low"], row["high"], row["met"])
+        )
+
+
+@pytest.mark.parametrize("name", [p.stem for p in KEPT if p.stem in tables.TABLES])
+def test_a_result_of_the_document_has_its_picture(name: str) -> None:
+    picture = measure.RESULTS / f"{name}.svg"
+    assert picture.is_file() and picture.stat().st_size < 200_000
+    assert f"results/{name}.svg" in tables.DOC.read_text()
+
+
+def test_the_documents_figures_are_those_that_are_kept() -> None:
+    text = tables.DOC.read_text()
+    assert set(re.findall(r"<!-- figures ([a-z-]+) -->", text)) == set(tables.TABLES)
+    assert tables.written(text) == text, "python -m benchmarks.tables"
+
+
+def test_make_runs_benchmarks_that_there_are() -> None:
+    (names,) = re.findall(r"^BENCH_COMM := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(names.split()) <= set(ALL)
+
+
+def test_an_efficiency_of_97_is_the_bar_of_hep_and_cosmo() -> None:
+    # A step without communication, and one with it beside it, on a machine that grows slower.
+    samples = {(m, "sync"): [(slow, 1.05 * slow) for slow in range(1, 10)] for m in steps.TITLES}
+    rows = {row.name: row for row in steps.rows_of(samples)}
+    assert {name: row.met for name, row in rows.items()} == {
+        "HEP-CNN: fairlead": False, "CosmoFlow: fairlead": False, "ResNet-50: fairlead": True,
+    }  # fmt: skip
+    assert rows["HEP-CNN: fairlead"].bar == pytest.approx(1 / 0.97)
+
+
+def test_what_is_held_out_is_not_fitted() -> None:
+    """Whole configurations: the ranks, the size and the rate that the model must foretell."""
+    costs = Costs(1e-6, 1e-9, 1e-5, 1.0)
+    runs = [
+        scaling.Run(layout, size, (allreduce_s(costs, layout, size),) * 3)
+        for layout in (Layout(1, 4, 2), Layout(1, 8, 2), Layout(2, 1, 1, scaling.HELD_RATE / 8))
+        for size in (4096, scaling.HELD_SIZE)
+    ]
+    assert [run.held for run in runs] == [False, True, True, True, True, True]
+    rows = {row.name: row for row in scaling.judged(costs, runs)}
+    assert rows["held out: 8 ranks, 4096 B: measured over the model"].value == pytest.approx(1)
+    assert rows["the model's error on 5 held-out runs, median"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_networks_have_the_published_numbers_of_weights() -> None:
+    assert {key: task.weights for key, task in nets.TASKS.items()} == {
+        "hep": 594_178, "cosmo": 3_283_060, "resnet": 25_551_401,
+    }  # fmt: skip
+
+
+def test_pictures_are_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "RESULTS", tmp_path)
+    rows = [measure.compare("HEP-CNN: fairlead", [1.1, 1.2], [1.0, 1.0], 1.3)]
+    first = plots.steps(rows, "one").read_bytes()
+    assert first == plots.steps(rows, "one").read_bytes() and b"91 %" not in first[:100]

@@ -1,0 +1,162 @@
+"""Whose processor is slow: the judgement over samples, its causes, and who measures at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.perf.validate import pairs
+from fairlead.perf.validate.compute import (
+    KERNELS,
+    Kernels,
+    Sample,
+    Worked,
+    find_compute,
+    throttled_clock,
+    worked_of,
+)
+from fairlead.perf.validate.search_result import Answer, Culprit, Kind, Outcome, conclude
+
+
+def worked(rank: int, *walls: float, cpu: float = 0.1, **more: float) -> Worked:
+    rows = [Sample(wall, min(cpu, wall), **more) for wall in walls]
+    return Worked(rank, f"node{rank}", dict.fromkeys(KERNELS, rows))
+
+
+def crowd(count: int) -> list[Worked]:
+    """Ranks whose samples were disturbed now and then."""
+    return [worked(rank, 0.10, 0.11, 0.30 if rank % 3 else 0.12) for rank in range(count)]
+
+
+def found(*every: Worked) -> Outcome:
+    return find_compute(sorted(every, key=lambda one: one.rank))
+
+
+def test_ranks_that_are_disturbed_now_and_then_are_not_slow() -> None:
+    outcome = found(*crowd(8))
+    assert outcome.answer is Answer.NONE and outcome.rounds == 1
+
+
+@pytest.mark.parametrize(
+    ("slow", "evidence", "remedy"),
+    [
+        (worked(8, 0.5, 0.6, 0.5, throttled_s=0.4, waited_s=0.4), "throttled for 2.40 of 3.20 s", "CPU quota"),
+        (worked(8, 0.5, 0.6, 0.5, throttled_s=0.0, waited_s=0.4), "waited 2.40 s for a core", "what else runs"),
+        (worked(8, 0.5, 0.6, 0.5), "it had a core for 0.60 of 3.20 s;", "what else runs"),
+        (worked(8, 0.5, 0.6, 0.5, cpu=1.0), "it had a core all the time", "clock, temperature"),
+    ],
+)  # fmt: skip
+def test_slow_rank_is_named_with_its_cause(slow: Worked, evidence: str, remedy: str) -> None:
+    outcome = found(*crowd(8), slow)
+    assert outcome.answer is Answer.ONE
+    (culprit,) = outcome.culprits
+    assert (culprit.kind, culprit.names, culprit.ranks) == (Kind.COMPUTE, ("node8",), (8,))
+    assert evidence in f"{culprit.evidence};" and remedy in culprit.remedy
+    assert culprit.times_slower == pytest.approx(0.5 / 0.11)
+
+
+def test_rank_that_is_slow_at_times_leaves_it_open() -> None:
+    outcome = found(*crowd(8), worked(8, 0.1, 0.5, 0.5))
+    assert outcome.answer is Answer.UNKNOWN and outcome.culprits == ()
+    assert outcome.unsure[0].startswith("rank 8 on node8 is slow at times")
+
+
+def test_two_slow_ranks_are_several_and_one_rank_alone_cannot_tell() -> None:
+    outcome = found(*crowd(6), worked(6, 0.5, 0.5, 0.5), worked(7, 0.9, 0.9, 0.9))
+    assert outcome.answer is Answer.SEVERAL and [c.ranks for c in outcome.culprits] == [(6,), (7,)]
+    assert found(*crowd(1)).answer is Answer.UNKNOWN
+
+
+def test_kernels_take_time_and_say_what_of_it_they_had() -> None:
+    kernels = Kernels()
+    for name in KERNELS:
+        assert kernels.seconds_of_one(name) > 0
+        sample = kernels.sample(name, 3)
+        assert 0 < sample.cpu_s <= sample.wall_s * 1.05
+    value = json.loads(json.dumps(asdict(worked(3, 0.1, 0.2))))
+    assert worked_of(value).samples == {k: tuple(worked(3, 0.1, 0.2).samples[k]) for k in KERNELS}
+
+
+@pytest.mark.parametrize(
+    ("own", "file", "words", "seconds"),
+    [
+        ("0::/job/a", "job/a/cpu.stat", "usage_usec 9\nthrottled_usec 2500000", 2.5),
+        ("1:cpu,cpuacct:/job", "cpu,cpuacct/job/cpu.stat", "nr_periods 1\nthrottled_time 500000000", 0.5),
+        ("1:cpu:/job\n0::/", "cpu/job/cpu.stat", "throttled_time 0", 0.0),
+        ("0::/", "cpu.stat", "usage_usec 9", None),
+        ("0::/gone", "other/cpu.stat", "throttled_usec 5", None),
+    ],
+)  # fmt: skip
+def test_throttled_time_of_either_cgroup_version_is_read(
+    own: str, file: str, words: str, seconds: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"{own}\n")
+    place = tmp_path / "sys/fs/cgroup" / file
+    place.parent.mkdir(parents=True)
+    place.write_text(words + "\n")
+    assert throttled_clock(tmp_path)() == seconds
+
+
+shares = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=1, max_size=5)
+
+
+def machines(shares: Sequence[tuple[int, int]]) -> list[tuple[list[int], int]]:
+    ranks = iter(range(sum(count for count, _ in shares)))
+    return [([next(ranks) for _ in range(count)], cores) for count, cores in shares]
+
+
+@given(shares)
+def test_turns_have_every_rank_once_and_no_more_than_cores(shared: list[tuple[int, int]]) -> None:
+    found = pairs.turns(machines(shared))
+    assert sorted(sum(found, [])) == list(range(sum(count for count, _ in shared)))  # noqa: RUF017
+    for turn in found:
+        for ranks, cores in machines(shared):
+            assert len(set(turn) & set(ranks)) <= cores
+
+
+@given(shares, st.data())
+def test_groups_at_once_need_no_more_than_cores(
+    shared: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    ranks = data.draw(st.permutations([r for own, _ in machines(shared) for r in own]))
+    groups = [ranks[i : i + 2] for i in range(0, len(ranks) - 1, 2)]
+    batches = pairs.at_once(groups, machines(shared))
+    assert sorted(n for batch in batches for n in batch) == list(range(len(groups)))
+    for batch in batches:
+        for own, cores in machines(shared):
+            need = [n for n in (len(set(groups[g]) & set(own)) for g in batch) if n]
+            assert len(need) <= 1 or sum(need) <= cores
+
+
+def test_together_blames_a_slow_processor_for_its_link_and_names_each_once() -> None:
+    compute = Culprit(Kind.COMPUTE, ("a",), 5, "slow", "do", (0,))
+    link = Culprit(Kind.LINK, ("a",), 3, "slow", "do", (0,))
+    pair, worse = (Culprit(Kind.PAIR, ("b", "c"), t, "slow", "do", (1, 2)) for t in (3, 7))
+    found = {
+        "compute": conclude([compute], (), "", 1, 0.1),
+        "links of 8 B": conclude([link, pair], (), "", 9, 0.1),
+        "links of 9 B": conclude([worse], (), "", 9, 0.1),
+    }
+    outcome = pairs.together(found)
+    assert outcome.answer is Answer.SEVERAL and outcome.rounds == 19
+    first, second = outcome.culprits
+    assert first.names == ("a",) and "its link is slow as well" in first.evidence
+    assert second == worse
+    quiet = pairs.together({"compute": conclude((), (), "all well", 1, 0.1)})
+    assert (quiet.answer, quiet.reason) == (Answer.NONE, "all well")
+    open_ = pairs.together({"compute": conclude((), ("x is unsteady",), "", 1, 0.1)})
+    assert open_.answer is Answer.UNKNOWN and "compute: x is unsteady" in open_.reason
+
+
+def test_settings_come_back_from_their_json() -> None:
+    settings = pairs.Settings("out", bytes=(8, 1 << 20))
+    assert pairs.Settings.of_json(json.loads(json.dumps(asdict(settings)))) == settings
+    assert pairs.Settings.of_json({"out": os.devnull}) == pairs.Settings(os.devnull)

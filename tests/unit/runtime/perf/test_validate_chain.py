@@ -1,0 +1,103 @@
+"""What a validation makes of a training: rates, shares, steps, and what a projection is fitted to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.progress import Silent
+from fairlead.base.serde import to_json
+from fairlead.ml.train.host import RunOutcome
+from fairlead.ml.train.model import RankWeights, Speed, StepTimes, WorkerResult
+from fairlead.ml.train.options import TrainOptions
+from fairlead.perf.projection import runs
+from fairlead.perf.validate import steps, trainings
+from fairlead.perf.validate.model import Way, What
+
+STEPS = 28
+WARMUP = 3
+
+
+def trained(ranks: int, batch: int) -> WorkerResult:
+    """Rank r computes 0.2 s + r ms a step; the others wait for the last."""
+    times = tuple(
+        StepTimes(
+            rank,
+            "node",
+            (0.01,) * STEPS,
+            (0.08,) * STEPS,
+            (0.12 + 0.001 * rank,) * STEPS,
+            (0.02,) * STEPS,
+            (0.03,) * STEPS,
+            (0.001 * (ranks - 1 - rank),) * STEPS,
+        )
+        for rank in range(ranks)
+    )
+    return WorkerResult(
+        "hepcnn", "tensorflow", "float32", ranks, batch, 1, 1000, 500, 1, "MPICH", {},
+        Speed(STEPS - WARMUP, 1.0, 0.26, 0.26, 0.23, 0.02, 0.0, 0.01, 0.08, 0.03), (),
+        tuple(RankWeights(r, "node", "a", "b", "c") for r in range(ranks)), 7.0, 1.0, steps=times,
+    )  # fmt: skip
+
+
+def play(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+    """A launch whose ranks leave what :func:`trained` says."""
+    if "fairlead.ml.train.worker" in command:
+        config = json.loads(Path(command[-1]).read_text())
+        Path(config["result"]).write_text(json.dumps(to_json(trained(ranks, config["batch"]))))
+    return RunOutcome(0, "")
+
+
+def seen_of(wish: steps.Wish, ranks: int) -> steps.Seen:
+    seen = steps.Seen()
+    options = TrainOptions(run_dir=wish.out, batch=16, warmup=WARMUP, measure_steps=25)
+    trainings._train(wish, options, ranks, Way.CONTAINER, play, wish.out, "hydra", seen)
+    return seen
+
+
+def test_training_becomes_a_rate_a_step_and_shares_of_it(tmp_path: Path) -> None:
+    wish = steps.Wish(tmp_path, (1, 2), ("hepcnn",), cores=2)
+    seen = seen_of(wish, 2)
+    (made,) = seen.measurements
+    assert made.what is What.TRAIN and len(made.samples) == STEPS - WARMUP and not made.crowded
+    assert made.samples[0] == pytest.approx(32 / 0.261)
+    shares = seen.shares[made.key]
+    assert shares.input == pytest.approx(0.01 / 0.261) and 0.07 < shares.communication < 0.09
+    assert seen.steps_of == made.key and [s.rank for s in seen.steps] == [0, 1]
+    assert seen.steps[0].forward_s[0] == 0.08 and seen.steps[0].backward_s[0] == pytest.approx(0.12)
+
+
+def test_training_on_more_ranks_than_cores_is_marked(tmp_path: Path) -> None:
+    seen = seen_of(steps.Wish(tmp_path, (4,), ("hepcnn",), cores=2), 4)
+    assert seen.measurements[0].crowded
+
+
+def test_strong_scaling_shares_out_the_samples_of_a_step(tmp_path: Path) -> None:
+    seen = seen_of(steps.Wish(tmp_path, (4,), ("hepcnn",), cores=4, strong=True), 4)
+    assert seen.measurements[0].samples[0] == pytest.approx(4 * 4 / 0.263)
+
+
+def test_small_run_is_what_a_projection_reads(tmp_path: Path) -> None:
+    seen = seen_of(steps.Wish(tmp_path, (2,), ("hepcnn",), cores=2), 2)
+    (run,) = seen.runs["hepcnn"]
+    assert run.mistakes == [] and run.bytes == 4000 and run.local_batch == 16
+    assert run.compute_s[1][0] == pytest.approx(0.231) and run.wait_s[0] == pytest.approx(0.0005)
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps(runs.small_runs_json([run])))
+    assert runs.read(path) == (run,)
+
+
+def test_step_that_fails_is_told_and_ends_nothing_but_a_proof_that_does_not_hold_does() -> None:
+    def failing(code: ExitCode) -> None:
+        raise fail("it broke", where="here", why="so", remedy="mend it", check="x", code=code)
+
+    seen = steps.Seen()
+    steps.tried("a step", lambda: failing(ExitCode.FAILED), seen, Silent())
+    (finding,) = seen.findings
+    assert finding.what == "it broke" and finding.where == "a step: here"
+    with pytest.raises(FairleadError):
+        steps.tried("a step", lambda: failing(ExitCode.PROOF_FAILED), seen, Silent())

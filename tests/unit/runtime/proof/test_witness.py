@@ -1,0 +1,210 @@
+"""What the witness is told, how its records are read, and when a start-up has hung."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.support.recorded import planned
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.proof.preload import Startup, asked, read_records
+from fairlead.proof.verdict import Proof
+from fairlead.swap.plan import Plan
+
+RECORD = """\
+rank={rank}
+size={size}
+host=node{rank}
+version=MPICH Version:      5.0.2
+mpi=00:1b 77 {path}
+ring=1
+user=user:[1]
+pid=pid:[2]
+ipc=ipc:[3]
+net=net:[4]
+shm=0:{shm}
+library_path=/opt/fairlead/mpi/lib
+ucx=intra-node cfg#1 tag(sysv/memory cma/memory)
+"""
+
+
+def record(plan: Plan, rank: int, size: int = 2, **changes: object) -> bytes:
+    values = {"path": plan.planned_file, "shm": 27, **changes}
+    return RECORD.format(rank=rank, size=size, **values).encode().ljust(2048, b"\0")
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+Start = Callable[..., tuple[Startup, list[Proof], Clock]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    def make(plan: Plan, limit_s: float = 30.0) -> tuple[Startup, list[Proof], Clock]:
+        told: list[Proof] = []
+        clock = Clock()
+        return Startup(plan, 2, 77, tmp_path, limit_s, told.append, clock), told, clock
+
+    return make
+
+
+def test_records_are_read_with_what_the_mpi_said(tmp_path: Path) -> None:
+    plan = planned()
+    path = tmp_path / "proof.0"
+    path.write_bytes(record(plan, 0) + record(plan, 1))
+    (tmp_path / "said.0").write_text("libfabric provider: tcp\n")
+    first, second = read_records(path, tmp_path)
+    assert (first.rank, first.size, first.host) == (0, 2, "node0")
+    assert (first.mpi_path, first.mpi_inode, first.mpi_count) == (plan.planned_file, 77, 1)
+    assert first.version == "MPICH Version: 5.0.2" and first.ring_ok
+    assert (second.netmod, second.providers) == ("ucx", ("cma", "sysv"))
+    assert (first.netmod, first.providers) == ("ofi", ("tcp",))
+    assert second.namespaces["shm"] == "0:27" and second.namespaces["pid"] == "pid:[2]"
+
+
+@pytest.mark.parametrize(
+    ("device", "netmod", "providers"),
+    [
+        ("/dev/cxi0", "device", ("cxi",)),
+        ("/dev/kgni0", "device", ("gni",)),
+        ("/dev/hfi1_0", "device", ("psm2",)),
+        ("/dev/infiniband/uverbs0", "", ()),  # opened also by who only looks
+    ],
+)
+def test_mpi_that_tells_nothing_is_known_by_the_device_it_has_open(
+    device: str, netmod: str, providers: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = RECORD.partition("ucx=")[0].format(rank=0, size=1, path="/x", shm=1)
+    path = tmp_path / "proof.0"
+    path.write_bytes(f"{text}device={device}\n".encode().ljust(2048, b"\0"))
+    [rank] = read_records(path, tmp_path)
+    assert rank.devices == (device,)
+    assert (rank.netmod, rank.providers) == (netmod, providers)
+    (tmp_path / "said.0").write_text("libfabric provider: tcp\n")
+    [rank] = read_records(path, tmp_path)
+    assert rank.providers == ("tcp",)  # its own words count more
+
+
+def test_startup_tells_a_proof_that_holds_once(start: Start, tmp_path: Path) -> None:
+    plan = planned()
+    startup, told, _ = start(plan)
+    startup.look()
+    assert startup.proof is None
+    (tmp_path / "proof.0").write_bytes(record(plan, 0) + record(plan, 1))
+    startup.look()
+    startup.look()
+    startup.last_look()
+    assert len(told) == 1 and told[0].holds and told[0] is startup.proof
+
+
+def test_startup_of_another_file_ends_the_launch(start: Start, tmp_path: Path) -> None:
+    plan = planned()
+    startup, told, _ = start(plan)
+    other = record(plan, 1, path="/opt/mpich/lib/libmpi.so.12")
+    (tmp_path / "proof.0").write_bytes(record(plan, 0) + other)
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    assert caught.value.code is ExitCode.PROOF_FAILED
+    assert [proof.holds for proof in told] == [False], "the table is shown"
+    assert [f.check for f in caught.value.findings] == ["planned-file"]
+
+
+def test_startup_of_ranks_alone_waits_for_all_of_them(start: Start, tmp_path: Path) -> None:
+    plan = planned()
+    startup, _, _ = start(plan)
+    (tmp_path / "proof.31").write_bytes(record(plan, 0, size=1))
+    startup.look()
+    assert startup.proof is None
+    (tmp_path / "proof.32").write_bytes(record(plan, 0, size=1))
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    assert "every rank is alone" in caught.value.findings[0].what
+
+
+def test_startup_of_one_rank_alone_is_judged_after_a_while(start: Start, tmp_path: Path) -> None:
+    plan = planned()
+    startup, _, clock = start(plan)
+    (tmp_path / "proof.31").write_bytes(record(plan, 0, size=1))
+    startup.look()
+    clock.now += 1.5
+    with pytest.raises(FairleadError):
+        startup.look()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ((), ("rank 0, 1: never started by the launcher",)),
+        (("exit.0", "alive.0"), ("rank 1: never started", "rank 0: runs and has not")),
+        (("exit.0", "exit.1", "alive.0"), ("rank 1: started, but the container did not",)),
+        (("exit.0", "exit.1", "alive.0", "alive.1", "started.1"), ("rank 0: runs and", "rank 1: in")),
+    ],
+)  # fmt: skip
+def test_startup_without_progress_names_who_is_missing(
+    files: tuple[str, ...], words: tuple[str, ...], start: Start, tmp_path: Path
+) -> None:
+    startup, _, clock = start(planned(), 5.0)
+    startup.look()
+    clock.now += 4
+    for name in files:
+        (tmp_path / name).write_text("node7 123\n" if "exit" not in name else "")
+    startup.look()  # something has happened, or not: the time counts from there
+    clock.now += 0.5 if not files else 4.5
+    startup.look()
+    clock.now += (
+        60 if "started.1" in files else 1
+    )  # who works before MPI_Init has ten times as long
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    (finding,) = caught.value.findings
+    assert caught.value.code is ExitCode.WATCHDOG and finding.check == "watchdog"
+    for word in words:
+        assert word in finding.why
+
+
+def test_startup_without_progress_names_who_has_ended_and_the_last_words(
+    start: Start, tmp_path: Path
+) -> None:
+    startup, _, clock = start(planned(), 5.0)
+    for name, text in (
+        ("exit.0", ""), ("exit.1", "4\n"), ("alive.0", "node7 12\n"), ("alive.1", "node8 12\n"),
+        ("started.0", "node7 12\n"), ("said.0", "no such device\n======\n"),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+    startup.look()
+    clock.now += 6
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    assert caught.value.findings[0].why.splitlines() == [
+        "rank 1: exit code 4 before MPI_Init (on node8)",
+        "rank 0: in MPI_Init (on node7)",
+        "last words: no such device",
+    ]
+
+
+def test_startup_of_programs_that_work_before_init_may_take_long(
+    start: Start, tmp_path: Path
+) -> None:
+    startup, _, clock = start(planned(), 5.0)
+    for name in ("exit.0", "exit.1", "alive.0", "alive.1"):
+        (tmp_path / name).write_text("node 1\n")
+    for _ in range(100):
+        startup.look()
+        clock.now += 60
+
+
+def test_asked_tells_ranks_inode_folder_and_file(tmp_path: Path) -> None:
+    plan = planned()
+    told, binds = asked(plan, 4, 77, tmp_path)
+    assert told["FAIRLEAD_PROOF"] == f"4|77|/opt/fairlead/run|{plan.planned_file}"
+    assert [(b.source, b.target) for b in binds] == [(str(tmp_path), "/opt/fairlead/run")]
+    assert told["UCX_LOG_FILE"].startswith("/dev/shm/fairlead-")  # what the witness looks for
+    told, binds = asked(plan, 4, 77)
+    assert told == {"FAIRLEAD_PROOF": f"4|77||{plan.planned_file}"} and not binds

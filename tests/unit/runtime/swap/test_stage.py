@@ -1,0 +1,182 @@
+"""The staged folder: whole or not there, whatever happens to the process that makes it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.recorded import planned
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.swap import staging as stage
+from fairlead.swap.layout import StagedFile, Staging
+from fairlead.swap.plan import Plan
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """A plan whose files exist."""
+    host = tmp_path / "host"
+    (host / "etc").mkdir(parents=True)
+    (host / "etc/table.dat").write_text("table")
+    for name in ("libmpi.so.12", "libfabric.so.1"):
+        (host / name).write_bytes(name.encode() * 1000)
+    staging = Staging(
+        "mpi-1",
+        (
+            StagedFile(f"{host}/libmpi.so.12", "lib/libmpi.so.12"),
+            StagedFile(f"{host}/libfabric.so.1", "lib/deep/libfabric.so.1"),
+        ),
+        (("lib/libmpi.so", "libmpi.so.12"),),
+        ((f"{host}/etc", "opt/etc"),),
+    )
+    return replace(planned(), staging=staging)
+
+
+def names(folder: Path) -> list[str]:
+    """What is there for use; what was right once stays for jobs that have it mounted."""
+    return [p.name for p in folder.iterdir() if not p.name.endswith(".old")]
+
+
+def whole(folder: Path, plan: Plan) -> bool:
+    assert plan.staging
+    return (
+        stage.is_whole(folder, plan.staging)
+        and (folder / "lib/libmpi.so").read_bytes() == b"libmpi.so.12" * 1000
+        and (folder / "lib/deep/libfabric.so.1").is_file()
+        and (folder / "opt/etc/table.dat").read_text() == "table"
+    )
+
+
+def test_ensure_makes_what_the_plan_says_once(plan: Plan, tmp_path: Path) -> None:
+    folder = stage.ensure(plan, tmp_path)
+    assert folder == tmp_path / "stage/mpi-1" and whole(folder, plan)
+    assert (folder / "lib/libmpi.so").readlink() == Path("libmpi.so.12")
+    inode = (folder / "lib/libmpi.so.12").stat().st_ino
+    assert stage.ensure(plan, tmp_path) == folder
+    assert (folder / "lib/libmpi.so.12").stat().st_ino == inode
+    assert names(tmp_path / "stage") == ["mpi-1"]
+
+
+def test_ensure_without_staging_makes_nothing(tmp_path: Path) -> None:
+    assert stage.ensure(replace(planned(), staging=None), tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def cut(folder: Path) -> None:
+    os.truncate(folder / "lib/libmpi.so.12", 10)
+
+
+def lose_file(folder: Path) -> None:
+    (folder / "lib/deep/libfabric.so.1").unlink()
+
+
+def lose_alias(folder: Path) -> None:
+    (folder / "lib/libmpi.so").unlink()
+
+
+def turn_alias(folder: Path) -> None:
+    lose_alias(folder)
+    (folder / "lib/libmpi.so").symlink_to("/etc/passwd")
+
+
+def lose_tables(folder: Path) -> None:
+    (folder / "opt/etc/table.dat").unlink()
+    (folder / "opt/etc").rmdir()
+
+
+@pytest.mark.parametrize("damage", [cut, lose_file, lose_alias, turn_alias, lose_tables])
+def test_ensure_damaged_is_made_anew(damage, plan: Plan, tmp_path: Path) -> None:
+    folder = stage.ensure(plan, tmp_path)
+    assert folder
+    damage(folder)
+    assert plan.staging and not stage.is_whole(folder, plan.staging)
+    stage.ensure(plan, tmp_path)
+    assert whole(folder, plan)
+    assert names(tmp_path / "stage") == ["mpi-1"]
+
+
+def test_ensure_follows_a_library_that_was_updated(plan: Plan, tmp_path: Path) -> None:
+    folder = stage.ensure(plan, tmp_path)
+    assert folder and plan.staging
+    source = Path(plan.staging.files[0].source)
+    source.write_bytes(b"new" * 4000)
+    stage.ensure(plan, tmp_path)
+    assert (folder / "lib/libmpi.so.12").read_bytes() == b"new" * 4000
+
+
+def test_ensure_file_that_vanished_is_told_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
+    assert plan.staging
+    gone = Path(plan.staging.files[0].source)
+    gone.unlink()
+    with pytest.raises(FairleadError) as caught:
+        stage.ensure(plan, tmp_path)
+    assert caught.value.code is ExitCode.LAUNCH_FAILED
+    assert caught.value.findings[0].where == str(gone)
+    assert list((tmp_path / "stage").iterdir()) == []
+
+
+SLOW = """
+import sys, time, pickle
+from fairlead import stage
+plan = pickle.load(open(sys.argv[1], "rb"))
+fill = stage._fill
+def slow(work, staging):
+    fill(work, staging)
+    print("filled", flush=True)
+    time.sleep(60)
+stage._fill = slow
+from pathlib import Path
+stage.ensure(plan, Path(sys.argv[2]))
+"""
+
+
+def test_ensure_killed_before_the_end_leaves_no_final_name(plan: Plan, tmp_path: Path) -> None:
+    import pickle
+
+    (tmp_path / "plan").write_bytes(pickle.dumps(plan))
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, tmp_path / "plan", tmp_path], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout and process.stdout.readline() == "filled\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert not (tmp_path / "stage/mpi-1").exists()
+    folder = stage.ensure(plan, tmp_path)
+    assert folder and whole(folder, plan)
+    assert names(tmp_path / "stage") == ["mpi-1"]
+
+
+def _race(plan: Plan, cache: Path, at: float) -> None:
+    while time.time() < at:
+        pass
+    folder = stage.ensure(plan, cache)
+    os._exit(0 if folder and whole(folder, plan) else 1)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_ensure_by_six_processes_at_once_is_whole(
+    damaged: bool, plan: Plan, tmp_path: Path
+) -> None:
+    if damaged:
+        folder = stage.ensure(plan, tmp_path)
+        assert folder
+        cut(folder)
+    context = multiprocessing.get_context("fork")
+    at = time.time() + 0.2
+    racers = [context.Process(target=_race, args=(plan, tmp_path, at)) for _ in range(6)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join(60)
+    assert [r.exitcode for r in racers] == [0] * 6
+    assert whole(tmp_path / "stage/mpi-1", plan)
+    assert names(tmp_path / "stage") == ["mpi-1"]

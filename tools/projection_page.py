@@ -1,0 +1,176 @@
+"""The generated sections of ``docs/projection.md``: fabrics, and how far off the model is on published curves.
+
+``python -m tools.projection_page`` writes them between their marks; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tools import published_scaling
+from tools.published_scaling import CASES, Assumed, Fitted, Predicted
+
+from fairlead.base.paths import atomic_write, checkout
+from fairlead.perf.projection.fabrics import NETWORKS, Known
+
+PAGE = Path("docs/projection.md")
+
+
+def sections() -> dict[str, str]:
+    """Markdown by the name of the section."""
+    return {
+        "fabrics": fabrics(),
+        "assumed": assumed(),
+        "errors": errors(),
+        "verdict": verdict(),
+    }
+
+
+def render(text: str) -> str:
+    """A page with its sections made anew."""
+    for name, body in sections().items():
+        begin, end = f"<!-- made: {name} -->\n", "<!-- end -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"the page has no section between `{begin.strip()}` and `{end}`")
+        text = f"{before}{begin}{body}{end}{after}"
+    return text
+
+
+def fabrics() -> str:
+    """What is known of networks."""
+    rows = []
+    for one in NETWORKS.values():
+        sources = [k.source for k in (one.bandwidth, one.latency_s) if k]
+        rows.append(
+            (
+                f"`{one.name}`",
+                _known(one.bandwidth, 1e9, "GB/s"),
+                _known(one.latency_s, 1e-6, "us"),
+                "; ".join(dict.fromkeys("; ".join(sources).split("; "))) or "give both numbers",
+            )
+        )
+    return _table(("fabric", "bandwidth of a card", "latency", "source"), rows)
+
+
+def _known(value: Known | None, scale: float, unit: str) -> str:
+    if value is None:
+        return "unknown"
+    low, high = value.value / value.factor / scale, value.value * value.factor / scale
+    return f"{value.value / scale:.3g} ({low:.3g} to {high:.3g}) {unit}"
+
+
+def assumed() -> str:
+    """What every published case needs and its source does not say."""
+    rows = []
+    for case in CASES:
+        rows += [
+            (
+                f"**{case.what}**",
+                f"{case.efficiency:.0%}",
+                f"{case.source}; {case.parameters:,} parameters in float32",
+            ),
+            ("computing of a step", _range(case.compute_s, 1, "s"), case.compute_s.why),
+            ("bandwidth of a link", _range(case.bandwidth, 1e9, "GB/s"), case.bandwidth.why),
+            ("latency of a message", _range(case.latency_s, 1e-6, "us"), case.latency_s.why),
+            ("algorithm", case.algorithm.value, case.algorithm_why),
+            ("gradients move while others are computed", "yes" if case.overlaps else "no", case.overlaps_why),
+            (
+                "allreduces of a step",
+                str(case.calls),
+                "gradients over Horovod's buffer of 64 MB, rounded up"
+                if case.overlaps
+                else "one call",
+            ),
+        ]  # fmt: skip
+    return _table(("case, and what was assumed", "value", "from, or why"), rows)
+
+
+def _range(value: Assumed, scale: float, unit: str) -> str:
+    low, high = value.value / value.factor / scale, value.value * value.factor / scale
+    return f"{value.value / scale:.3g} ({low:.3g} to {high:.3g}) {unit}"
+
+
+def errors() -> str:
+    """All six choices, and nothing fitted at all."""
+    rows = []
+    for one in (*published_scaling.blind(), published_scaling.fit(())):
+        name = " + ".join(one.figures) or "nothing"
+        for number, blind in enumerate(one.blind):
+            rows.append((name if number == 0 else "", *_row(blind)))
+    head = (
+        "fitted on",
+        "predicted blind",
+        "published",
+        "predicted (95 %)",
+        "error, points",
+        "published is in the band, give or take 3 points",
+    )
+    return _table(head, rows) + "\n" + _constants(published_scaling.blind())  # fmt: skip
+
+
+def _row(one: Predicted) -> Sequence[str]:
+    return (
+        one.case.what,
+        f"{one.case.efficiency:.0%}",
+        f"{one.value:.0%} ({100 * one.low:.0f} to {100 * one.high:.0f})",
+        f"{one.error:+.0f}",
+        "yes" if one.within else "**no**",
+    )
+
+
+def _constants(choices: Iterable[Fitted]) -> str:
+    rows = [
+        (
+            " + ".join(one.figures),
+            f"{one.constants.overlap:.2f}",
+            f"{one.constants.link_use:.2f}",
+            f"{one.constants.deviation:.1%}",
+        )
+        for one in choices
+    ]
+    head = (
+        "fitted on",
+        "overlap",
+        "time of a byte over its link's rate",
+        "deviation of a rank's step",
+    )
+    return _table(head, rows)
+
+
+def verdict() -> str:
+    """The errors in one paragraph, good or bad."""
+    blind = [one for choice in published_scaling.blind() for one in choice.blind]
+    off = np.array([abs(one.error) for one in blind])
+    worst = max(blind, key=lambda one: abs(one.error))
+    guess = np.abs(published_scaling.guesses())
+    prior = [abs(one.error) for one in published_scaling.fit(()).predicted]
+    held = sum(one.within for one in blind)
+    by_case = [
+        f"{np.mean([abs(one.error) for one in blind if one.case is case]):.0f} ({case.what.split(',')[0]})"
+        for case in CASES
+    ]
+    return (
+        f"Predicted blind, the model is off by **{off.mean():.0f} points of efficiency** in the mean of {len(blind)} predictions, "
+        f"{np.median(off):.0f} in their median, {off.max():.0f} at worst ({worst.case.what}, fitted on others). "
+        f"Without any fit it would be off by {np.mean(prior):.0f}; whoever takes the mean of the two fitted figures is off "
+        f"by {guess.mean():.0f}, at worst {guess.max():.0f}. Of bands that should hold 95 %, {held} of {len(blind)} hold the "
+        f"published value. By case: {', '.join(by_case)}.\n"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in lines
+    )
+
+
+if __name__ == "__main__":
+    root = checkout()
+    assert root is not None, "not in a checkout"
+    with atomic_write(root / PAGE, "w") as out:
+        out.write(render((root / PAGE).read_text()))
