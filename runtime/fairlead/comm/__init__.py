@@ -12,7 +12,7 @@
 
 The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds
 what they do, :mod:`fairlead.comm.backends.native` the core that carries the bytes,
-:mod:`fairlead.comm.backends.model` the reference by mpi4py, and :mod:`fairlead.comm.choose` which of
+:mod:`fairlead.comm.backend` the reference by mpi4py, and :mod:`fairlead.comm.choose` which of
 these or of others' libraries is taken. Only the standard library, NumPy and mpi4py are imported,
 mpi4py not before :func:`init`; what another backend needs, where it is chosen.
 

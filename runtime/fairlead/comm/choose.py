@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.base.comm_names import BACKENDS, PLUGIN, UNORDERED, VARIABLE, is_ordered, unknown
 from fairlead.base.errors import fail
 from fairlead.comm import consistency
-from fairlead.comm.backends.model import Backend, connect
+from fairlead.comm.backend import Backend, connect
 from fairlead.comm.core import Comm
 
 

@@ -22,11 +22,11 @@ import numpy as np
 from fairlead import __version__
 from fairlead.base.comm_names import VARIABLE
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backends.model import Backend
+from fairlead.comm.backend import Backend
 
 SWITCH = "FAIRLEAD_COMM_SAME_CODE"
 _LIBRARIES = ("numpy", "mpi4py", "tensorflow", "keras", "torch", "horovod", "jax")
-_PARTS = ("", ".backends.model", ".choose", ".consistency", ".core")  # which every rank has loaded by now
+_PARTS = ("", ".backend", ".choose", ".consistency", ".core")  # which every rank has loaded by now
 _SETTINGS = (VARIABLE, "FAIRLEAD_COMM_COMPRESSION")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_FILES = 200

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backends.model import Backend
+from fairlead.comm.backend import Backend
 from fairlead.comm.core import Array, Comm, Pending, Timings
 
 MOST_ELEMENTS = 1 << 30  # MPI before 4.0 counts elements in a C int

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import fail
-from fairlead.comm.backends.model import Backend
+from fairlead.comm.backend import Backend
 from fairlead.trace import spans
 from fairlead.trace.spans import clock_name
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fairlead.comm.backends.model import Backend
+from fairlead.comm.backend import Backend
 from fairlead.comm.core import Waited
 
 

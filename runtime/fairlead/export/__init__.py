@@ -33,6 +33,6 @@ def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
     Raises:
         FairleadError: the target's format cannot hold a value, or the facts do not allow it.
     """
-    module = importlib.import_module(f"fairlead.export.{target.replace('-', '')}")
+    module = importlib.import_module(f"fairlead.export.{target.replace('-', '_')}")
     files: Callable[[Facts], tuple[ExportFile, ...]] = module.files
     return files(facts)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.comm.backends.model import Backend
+from fairlead.comm.backend import Backend
 from fairlead.comm.core import Array
 from fairlead.comm.external_backend import parts
 

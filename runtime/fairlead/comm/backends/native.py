@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.comm.backends.model import Backend
+from fairlead.comm.backend import Backend
 from fairlead.comm.core import (
     Array,
     BufferMatch,

@@ -31,7 +31,7 @@ def test_tool_lock_comes_with_our_wheel(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.make()
     with zipfile.ZipFile(io.BytesIO(own_wheel(cache))) as archive:
-        assert archive.read("fairlead_build/tools.lock.toml") == tool_tree.LOCK.read_bytes()
+        assert archive.read("fairlead_build/tools/tools.lock.toml") == tool_tree.LOCK.read_bytes()
 
 
 def test_tool_identity_moves_with_any_library() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.runtime.comm.test_comm import Recorded, same
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backends.model import Alone
+from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.frameworks import common
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backends.model import Alone
+from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule, largest_stable
 

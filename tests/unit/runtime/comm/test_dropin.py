@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fairlead
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backends.model import Alone
+from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.dropin import absent, variables
 from fairlead.comm.dropin.teams import MOMENTUM, Plugin, Team, schedule_of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backends.model import Alone
+from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.powersgd import PowerSGD, _orthonormal
 
