@@ -16,17 +16,20 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairlead import __version__
 from fairlead.base.comm_names import VARIABLE
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backend import Backend
+
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
 
 SWITCH = "FAIRLEAD_COMM_SAME_CODE"
 _LIBRARIES = ("numpy", "mpi4py", "tensorflow", "keras", "torch", "horovod", "jax")
-_PARTS = ("", ".backend", ".choose", ".consistency", ".core")  # which every rank has loaded by now
+_PARTS = ("", ".choose", ".consistency", ".core", ".mpi")  # which every rank has loaded by now
 _SETTINGS = (VARIABLE, "FAIRLEAD_COMM_COMPRESSION")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_FILES = 200

@@ -5,7 +5,7 @@ every rank called the same function with the same arrays. A mismatch becomes a m
 the rank and the array; without it, MPI hangs or mixes up gradients. The agreement's time is also a
 measurement: it is how long this rank waited for the slowest one.
 
-:mod:`fairlead.comm` is the interface to use; :mod:`fairlead.comm.backend` is the MPI beneath.
+:mod:`fairlead.comm` is the interface to use; :mod:`fairlead.comm.mpi` is the MPI beneath.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backend import Backend
 
 if TYPE_CHECKING:
     import numpy.typing as npt  # two modules that no rank needs
 
+    from fairlead.comm.backend import Backend
     from fairlead.comm.timeline import Timeline
 
 Array: TypeAlias = "npt.NDArray[Any]"

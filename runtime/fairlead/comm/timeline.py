@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import fail
-from fairlead.comm.backend import Backend
 from fairlead.trace import spans
 from fairlead.trace.spans import clock_name
 
 if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
     from fairlead.comm.core import Timings
 
 # An exchange with rank 0 is repeated: the quickest is the truest.

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairlead.comm.backend import Backend
-from fairlead.comm.core import Waited
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
+    from fairlead.comm.core import Waited
 
 
 def account(

@@ -123,7 +123,7 @@ def prepare(
         image, site, seen, engine, request, environ, elsewhere=there is not None, unseen=by_profile
     )
     carried = gradients.choose(found)
-    shows_gpus = request.gpu or carried.backend == "nccl"
+    shows_gpus = request.gpu or carried.on_gpus
     engine = with_options(engine, site, gpu=shows_gpus, own=request.engine_args)
     request = _with_images_own(request, image)
     mine = {*site.environment.set, *site.gpu.set}.intersection(environ)

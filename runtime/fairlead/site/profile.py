@@ -8,10 +8,12 @@ extends; what comes of that is a :class:`fairlead.site.model.Site`.
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic_core import PydanticKnownError
 
+from fairlead.base import comm_backend
 from fairlead.base.toml import Strict
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -27,6 +29,22 @@ LauncherKind = Literal["mpiexec", "srun", "pals", "aprun", "jsrun", "flux", "ibr
 Pmi = Literal["cray", "pmi2", "pmix", "pmi1", "hydra"]
 EngineKind = Literal[
     "apptainer", "podman", "charliecloud", "shifter", "podman-hpc", "sarus", "ce", "enroot"
+]
+
+
+def _comm_backend(name: str) -> str:
+    if name and comm_backend.REGISTRY.find(name) is None:
+        names = ("", *comm_backend.REGISTRY.names())
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
+    return name
+
+
+def _comm_backend_schema(schema: dict[str, Any]) -> None:
+    schema["enum"] = ["", *comm_backend.REGISTRY.names()]
+
+
+CommBackendName = Annotated[
+    str, AfterValidator(_comm_backend), Field(json_schema_extra=_comm_backend_schema)
 ]
 FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "ethernet", "none"]
 
@@ -168,7 +186,7 @@ class GpuSection(Section):
 
 
 class CommSection(Section):
-    backend: Literal["", "native", "mpi4py", "horovod", "dl_comm", "nccl"] = Field(
+    backend: CommBackendName = Field(
         "", description="what carries gradients here by preference; empty to leave it to fairlead"
     )
     plugin: Globs = Field((), description="folders of the site's own module dl_comm; patterns")

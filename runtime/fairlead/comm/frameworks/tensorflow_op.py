@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backends.native import ANY, IN_IMAGE, MEAN, WIRES, NativeComm, failed
 from fairlead.comm.core import Comm, wire
 from fairlead.comm.frameworks import common
+from fairlead.comm.native_core import ANY, IN_IMAGE, MEAN, WIRES, NativeComm, failed
 
 VARIABLE = "FAIRLEAD_COMM_TENSORFLOW_OP"
 _STEM = "libfairlead_tensorflow-"
