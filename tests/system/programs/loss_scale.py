@@ -15,8 +15,8 @@ import keras
 import numpy as np
 
 from fairlead import comm
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Course
+from fairlead.ml import registry
+from fairlead.ml.task import Course
 from fairlead.ml.train import steps
 
 RATE = 0.125

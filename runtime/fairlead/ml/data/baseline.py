@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
+from fairlead.ml import registry
 from fairlead.ml.data.manifest import take_stock
 from fairlead.ml.data.shards import Rows
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Task
+from fairlead.ml.task import Task
 
 PENALTY = 1e4
 
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of the model's files")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument(
-        "--model", choices=registry.NAMES, default="hepcnn", help="whose task it is"
+        "--model", choices=registry.names(), default="hepcnn", help="whose task it is"
     )
     parser.add_argument("--train", type=int, default=1500, help="samples to fit")
     parser.add_argument("--val", type=int, default=2000, help="held-out samples to score")

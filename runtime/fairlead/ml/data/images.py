@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.base.errors import fail
+from fairlead.ml.data.example import Feature
+from fairlead.ml.data.formats import TFRECORD, BadSample, Form, label, only
+from fairlead.ml.data.samples import Array, Draw
 
 SIZE, SHORTER_SIDE = 224, 256
 MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 255
@@ -176,3 +180,38 @@ def _between(places: npt.NDArray[np.float64], size: int) -> tuple[npt.NDArray[np
     """The pixel at or before each place, and how far the place is behind it, 0 to 1."""
     first = np.minimum(places.astype(np.int64), size - 1)
     return first, (places - first).astype(np.float32)
+
+
+_BOXES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+
+def _sample(features: Mapping[str, Feature], draw: Draw) -> tuple[Array, Array]:
+    target = label(features, "image/class/label")
+    sides = [features.get(side) for side in _BOXES]
+    known = [side for side in sides if isinstance(side, np.ndarray)]
+    if len({len(side) for side in known}) > 1:
+        raise BadSample("its boxes have sides of different numbers")
+    boxes = np.empty((0, 4), np.float32)
+    if len(known) == 4:
+        boxes = np.stack(known, 1).astype(np.float32)
+    try:
+        pixels = decoded(bytes(only(features, "image/encoded")))
+    except BadImage as exc:
+        raise BadSample(f"`image/encoded`: {exc}") from exc
+    if draw.training:
+        return for_training(pixels, boxes, draw.generator()), target
+    return for_evaluation(pixels), target
+
+
+FORMS = (
+    Form(
+        "imagenet",
+        "ImageNet",
+        TFRECORD,
+        "image/encoded",
+        "image/class/label",
+        "int32",
+        _sample,
+        also=_BOXES,
+    ),
+)

@@ -23,7 +23,7 @@ import numpy as np
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.ml.data import files
 from fairlead.ml.data.damage import DamagedFile
-from fairlead.ml.data.formats import FORMS, HDF5, TFRECORD, Form
+from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
 from fairlead.ml.data.samples import Layout
 
 # As published: ImageNet's files have no suffix.
@@ -151,8 +151,8 @@ def take_stock(
         Path(name)
         for name in _from_root(together, lambda: [str(p) for p in find_shards(folder, split)])
     ]
-    number, look, bad = _from_root(together, lambda: _first(paths))
-    form, layout = FORMS[number], Layout(**{k: _tuple(v) for k, v in look.items()})
+    key, look, bad = _from_root(together, lambda: _first(paths))
+    form, layout = form_of(key), Layout(**{k: _tuple(v) for k, v in look.items()})
     mine = [_looked(path, form, layout, verify) for path in paths[rank::size]]
     parts = together.gather(mine) if together else [mine]
     every = _from_root(together, lambda: _in_order(parts or [], len(paths)))
@@ -164,14 +164,14 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def _first(paths: Sequence[Path]) -> tuple[int, dict[str, Any], list[str]]:
+def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
     """Form and layout of the first whole file, as plain values, which all others must have; and
     what is wrong with those before it."""
     damaged: list[DamagedFile] = []
     for path in paths:
         try:
             file = files.opened(path)
-            return FORMS.index(file.form), asdict(file.layout()), [exc.why for exc in damaged]
+            return file.form.key, asdict(file.layout()), [exc.why for exc in damaged]
         except DamagedFile as exc:
             damaged.append(exc)
     raise FairleadError([finding for exc in damaged[:_NAMED] for finding in exc.findings])

@@ -2,7 +2,7 @@
 
 A file has its name once it is whole, carries checksums, and says what it was made from, so that making data anew
 keeps what is there. Its bytes depend on its samples, form and ``identity`` alone. :mod:`fairlead.ml.data.formats` has the names
-in it; HEP files have weights of 1 and ``psr`` of 0 besides, as the published loader asks for them.
+in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.ml.data import tfrecord
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, decode, encode
-from fairlead.ml.data.formats import FORMS, HDF5, TFRECORD, Form
+from fairlead.ml.data.formats import HDF5, TFRECORD, Form, forms
 from fairlead.ml.data.samples import Array, Samples
 from fairlead.ml.data.tfrecord import Compression
 
@@ -65,7 +65,7 @@ def is_whole(path: Path, identity: str, rows: int) -> bool:
 
         try:
             with h5py.File(path, "r") as file:
-                name = next(f.input for f in FORMS if f.container == HDF5 and f.input in file)
+                name = next(f.input for f in forms() if f.container == HDF5 and f.input in file)
                 return bool(file.attrs["identity"] == identity and len(file[name]) == rows)
         except (OSError, KeyError, StopIteration):
             return False
@@ -86,7 +86,7 @@ def format_of(path: Path) -> str:
 
 def _form(data_set: str, container: str) -> Form:
     """The first form of a data set is the one that is written."""
-    return next(f for f in FORMS if (f.data_set, f.container) == (data_set, container))
+    return next(f for f in forms() if (f.data_set, f.container) == (data_set, container))
 
 
 def _write_hdf5(
@@ -106,9 +106,8 @@ def _write_hdf5(
 
 def _columns(form: Form, samples: Samples) -> dict[str, Array]:
     columns = {form.input: samples.inputs, form.target: samples.targets}
-    if form.data_set == "hep":
-        ones = np.ones(len(samples), np.float32)
-        columns |= {"normweight": ones, "weight": ones, "psr": np.zeros_like(ones)}
+    for name, value in form.constants:
+        columns[name] = np.full(len(samples), value, np.float32)
     return columns
 
 

@@ -12,10 +12,12 @@ make the variants here that learn on two cores.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.models.network import Network, checked, features
-from fairlead.ml.models.task import (
+from fairlead.ml.data.kind import DataKind
+from fairlead.ml.network import Network, checked, features
+from fairlead.ml.task import (
     Course,
     Gate,
     Recipe,
@@ -30,7 +32,8 @@ from fairlead.ml.models.task import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairlead.ml.data.samples import Array
+    from fairlead.ml.data.formats import Form
+    from fairlead.ml.data.samples import Array, Samples
 
 SC18, MLPERF = "github.com/NERSC/CosmoFlow 128cube", "github.com/mlcommons/hpc 2c627d4"
 FILTERS = (32, 64, 128, 256, 512)
@@ -221,7 +224,7 @@ def _sc18_rate(course: Course, step: int) -> float:
 
 
 def _larc(course: Course) -> Any:
-    from fairlead.ml.models.optimizers import AdamLarc
+    from fairlead.ml.optimizers import AdamLarc
 
     return AdamLarc()
 
@@ -242,18 +245,71 @@ def _mlperf(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
     return build_mlperf(sample[0], sample[-1], outputs, dropout=recipe.dropout)
 
 
-TASKS = {
-    "cosmoflow": Task(
-        "cosmoflow", "CosmoFlow", mlperf_network(32, 1, 3, filters=_QUICK_FILTERS), _small, "cosmo", 32, prepare,
-        squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+def _universes(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    from fairlead.ml.data import synthetic_universe
+    from fairlead.ml.data.samples import Samples
+
+    made = synthetic_universe.shard(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    from fairlead.ml.data import synthetic_universe
+    from fairlead.ml.data.samples import Samples
+
+    made = synthetic_universe.redshifts(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _forms() -> tuple[Form, ...]:
+    from fairlead.ml.data.synthetic_universe import FORMS
+
+    return FORMS
+
+
+UNIVERSES = DataKind("cosmo", version=1, size=32, make=_universes, data_set="cosmo", forms=_forms)
+# A sample of 128 voxels a side is 17 MB.
+REDSHIFTS = DataKind(
+    "cosmo-mlperf", version=1, size=128, make=_redshifts, data_set="cosmo", per_shard=16
+)
+
+_COMMON = partial(
+    Task, prepare=prepare, scores=scores, gates=_GATES, penalty=1e5, quick=_QUICK, train=4000, val=2000,
+    sample="universe",
+)  # fmt: skip
+TASKS = (
+    _COMMON(
+        name="cosmoflow",
+        title="CosmoFlow",
+        network=mlperf_network(32, 1, 3, filters=_QUICK_FILTERS),
+        build=_small,
+        data=UNIVERSES,
+        size=32,
+        loss=squared_error,
+        published=_MLPERF_RECIPE,
+        validated=True,
+        position=6,
     ),
-    "cosmoflow-mlperf": Task(
-        "cosmoflow-mlperf", "CosmoFlow MLPerf", mlperf_network(), _mlperf,
-        "cosmo-mlperf", 128, prepare, squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+    _COMMON(
+        name="cosmoflow-mlperf",
+        title="CosmoFlow MLPerf",
+        network=mlperf_network(),
+        build=_mlperf,
+        data=REDSHIFTS,
+        size=128,
+        loss=squared_error,
+        published=_MLPERF_RECIPE,
+        position=7,
     ),
-    "cosmoflow-sc18": Task(
-        "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda recipe, sample, outputs: build_sc18(outputs, recipe.dropout),
-        "cosmo", 128, prepare, absolute_error, scores, _GATES, 1e5, _QUICK,
-        Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18), train=4000, val=2000, sample="universe",
+    _COMMON(
+        name="cosmoflow-sc18",
+        title="CosmoFlow SC18",
+        network=sc18_network(3),
+        build=lambda recipe, sample, outputs: build_sc18(outputs, recipe.dropout),
+        data=UNIVERSES,
+        size=128,
+        loss=absolute_error,
+        published=Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18),
+        position=8,
     ),
-}  # fmt: skip
+)

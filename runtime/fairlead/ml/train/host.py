@@ -57,11 +57,9 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
 
 def data_key(options: TrainOptions) -> str:
     """The cache folder's name: a hash of all that the generated samples depend on."""
-    from fairlead.ml.data import VERSIONS
-
     task = options.task
-    made_of = (VERSIONS[task.data], *options.samples, options.seed, task.size, options.data_format)
-    return f"{task.data}-" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
+    made_of = (task.data.version, *options.samples, options.seed, task.size, options.data_format)
+    return f"{task.data.name}-" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
 
 
 def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
@@ -86,7 +84,7 @@ def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
         "--val",
         str(options.samples[1]),
         "--set",
-        task.data,
+        task.data.name,
         "--size",
         str(task.size),
         "--format",

@@ -21,7 +21,7 @@ from fairlead.comm.frameworks import common
 from fairlead.ml.data.prefetch import prefetch
 from fairlead.ml.data.samples import Array, Samples
 from fairlead.ml.data.shards import Rows
-from fairlead.ml.models.task import Course
+from fairlead.ml.task import Course
 from fairlead.ml.train import checkpoint, not_finite
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import LossPoint, WorkerConfig

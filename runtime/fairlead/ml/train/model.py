@@ -13,7 +13,7 @@ class WorkerConfig:
     Attributes:
         data: folder of the model's files.
         result: JSON file that rank 0 writes at the end: a :class:`WorkerResult`.
-        model: a name of :mod:`fairlead.ml.models.registry`.
+        model: a name of :mod:`fairlead.ml.registry`.
         published: train by the published recipe, not by the quick one.
         backend: of Keras: ``tensorflow`` or ``torch``.
         precision: Keras's policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Recipe, Task
+from fairlead.ml import registry
+from fairlead.ml.task import Recipe, Task
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class TrainOptions:
 
     Attributes:
         run_dir: folder for configuration, progress and results; made if absent.
-        model: a name of :mod:`fairlead.ml.models.registry`.
+        model: a name of :mod:`fairlead.ml.registry`.
         published: by the published recipe instead of the quick one.
         backend, precision: of Keras; see :class:`fairlead.ml.train.model.WorkerConfig`.
         ranks: processes of the training.

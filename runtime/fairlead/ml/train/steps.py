@@ -15,7 +15,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.comm.frameworks import common
 from fairlead.ml.data.samples import Array
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task
 
 # Layers whose scale and offset no weight decay touches.
 _NORMAL = "normal"

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fairlead.comm import tensorflow as ours
 from fairlead.ml.data.samples import Array
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train.steps import Steps
 
 

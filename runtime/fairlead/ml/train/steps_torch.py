@@ -12,7 +12,7 @@ from keras import ops
 
 from fairlead.comm.torch import average_tensors
 from fairlead.ml.data.samples import Array
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train.steps import Steps
 
 

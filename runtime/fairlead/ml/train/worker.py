@@ -35,13 +35,13 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.comm import Comm
+from fairlead.ml import registry
 from fairlead.ml.data.baseline import roc
 from fairlead.ml.data.manifest import take_stock
 from fairlead.ml.data.samples import Array
 from fairlead.ml.data.shards import Rows
-from fairlead.ml.models import registry
-from fairlead.ml.models.network import parameters
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.network import parameters
+from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train import loop, steps
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import (

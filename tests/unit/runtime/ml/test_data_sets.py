@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
+from fairlead.ml import registry
 from fairlead.ml.data import files, formats, write
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import decode, encode
-from fairlead.ml.data.generate import KINDS, DataSet, generate
+from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import Shard, Stock, find_shards, take_stock
 from fairlead.ml.data.samples import Layout, Samples
 from fairlead.ml.data.shards import Rows, read
@@ -26,6 +27,7 @@ from fairlead.ml.data.tfrecord import Compression, Writer, index, records
 from fairlead.ml.train.events import EventLog
 
 SIZES = {"hep": 12, "cosmo": 8, "cosmo-mlperf": 8, "gratings": 10}
+KINDS = registry.data_kinds()
 SMALL = DataSet(train=23, val=5, per_shard=9, seed=4)
 EVERY = [(kind, form) for kind in KINDS for form in write.FORMATS]
 
@@ -69,7 +71,7 @@ def test_what_was_generated_is_read_back(tmp_path: Path, kind: str, form: str) -
     parts = [KINDS[kind].make(4, "train", i, n, SIZES[kind]) for i, n in enumerate((9, 9, 5))]
     whole = joined(parts)
     assert same(joined(rows.in_order(4)), whole)
-    assert (rows.total, rows.layout.data_set) == (23, KINDS[kind].form)
+    assert (rows.total, rows.layout.data_set) == (23, KINDS[kind].data_set)
     assert rows.layout.input_shape == whole.inputs.shape[1:]
     assert same(read(rows.spans[2]), parts[2])
 
@@ -365,7 +367,7 @@ LAYOUT = Layout("hep", (3, 4, 4), "float32", (), "int32")
 
 def stock(counts: list[int], split: str = "train") -> Stock:
     shards = tuple(Shard(Path(f"{n}.h5"), count) for n, count in enumerate(counts))
-    return Stock(split, formats.FORMS[0], LAYOUT, shards)
+    return Stock(split, next(formats.forms()), LAYOUT, shards)
 
 
 @given(
@@ -607,5 +609,5 @@ def test_ranks_that_share_the_looking_agree(tmp_path: Path, ranks: int) -> None:
 @given(st.integers(1, 40), st.sampled_from([1, 3, 4]), st.sampled_from([2, 3]))
 def test_side_of_a_square_or_cube_is_found(side: int, channels: int, dimensions: int) -> None:
     count = channels * math.prod([side] * dimensions)
-    assert formats._root(count, channels, dimensions) == side
-    assert side == 1 or formats._root(count + channels, channels, dimensions) == 0
+    assert formats.root(count, channels, dimensions) == side
+    assert side == 1 or formats.root(count + channels, channels, dimensions) == 0

@@ -1,7 +1,7 @@
 """What a bundled model is trained for: network, data, loss, scores, and the gate that shows that it learnt.
 
-One definition serves both backends of Keras: what touches tensors is written in ``keras.ops``. Each model's module makes
-its own; :mod:`fairlead.ml.models.registry` finds them by name.
+One definition serves both backends of Keras: what touches tensors is written in ``keras.ops``. A module of
+:mod:`fairlead.ml.models` declares its tasks as ``TASKS``; :mod:`fairlead.ml.registry` finds them by name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.models.network import Network
+from fairlead.ml.data.kind import DataKind
+from fairlead.ml.network import Network
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +113,7 @@ class Task:
         title: as a person reads it.
         network: its published size.
         build: the ``keras.Model``, for a recipe, the shape of a stored sample and a number of outputs.
-        data: the set that is generated for it, of :mod:`fairlead.ml.data`.
+        data: what is generated for it.
         size: pixels or voxels of a side that are generated.
         prepare: stored inputs as the network wants them; tensors in and out, within the graph.
         loss: of targets and outputs, the mean over the batch.
@@ -123,13 +124,15 @@ class Task:
         published: the recipe of the publication.
         train, val: samples that the quick recipe needs.
         sample: what one is called.
+        validated: `fairlead validate` trains it unless other models are named.
+        position: in lists; models of other packages come last.
     """
 
     name: str
     title: str
     network: Network
     build: Callable[[Recipe, tuple[int, ...], int], Any]
-    data: str
+    data: DataKind
     size: int
     prepare: Callable[[Any], Any]
     loss: Callable[[Any, Any], Any]
@@ -141,6 +144,8 @@ class Task:
     train: int
     val: int
     sample: str
+    validated: bool = False
+    position: int = 1000
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
