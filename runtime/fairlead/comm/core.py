@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -69,22 +69,6 @@ class Timings:
             self.pack_s + other.pack_s,
             self.aggregates + other.aggregates,
         )
-
-
-class Waited(NamedTuple):
-    """What a rank has done in a team.
-
-    Attributes:
-        aggregates: of ``calls``, those that made means of arrays.
-        bytes: of arrays that it handed over.
-        wait_s: seconds until every rank had come, over all calls.
-    """
-
-    team: str
-    calls: int
-    aggregates: int
-    bytes: int
-    wait_s: float
 
 
 @dataclass(frozen=True)
@@ -359,17 +343,22 @@ class Comm:
         """Says on rank 0 how long each team waited, and puts a timeline together. Collective, and the last
         collective but :meth:`close`; again, it does nothing."""
         if not self._concluded:
-            self._conclude(self._waited())
+            self._conclude(self._waits())
 
-    def _waited(self) -> list[Waited]:
-        return [waited(each._name, each.timings) for each in (self, *self._teams)]
+    def _waits(self) -> list[tuple[str, Timings]]:
+        """Name and timings of these ranks and of each team, for the report at the end."""
+        return [(each._name, each.timings) for each in (self, *self._teams)]
 
-    def _conclude(self, rows: list[Waited]) -> None:
+    def _conclude(self, rows: list[tuple[str, Timings]]) -> None:
         self._concluded = True
         if self.size > 1:
-            from fairlead.comm.wait_report import account
+            from fairlead.comm.wait_report import Waited, report
 
-            account(rows, self._backend)
+            waits = [
+                Waited(name, spent.calls, spent.aggregates, spent.bytes, spent.wait_s)
+                for name, spent in rows
+            ]
+            report(waits, self._backend)
         if self.timeline is not None:
             self.timeline.end()
 
@@ -517,11 +506,6 @@ class Comm:
             if rank == self.rank:
                 once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
                 sys.stderr.write(f"fairlead.comm: {said}; {once}\n")
-
-
-def waited(name: str, timings: Timings) -> Waited:
-    """What the account at the end says of this rank."""
-    return Waited(name, timings.calls, timings.aggregates, timings.bytes, timings.wait_s)
 
 
 def _unpack(

@@ -30,13 +30,11 @@ from fairlead.comm.core import (
     Pending,
     Signature,
     Timings,
-    Waited,
     compare,
     digest_of,
     disagreement,
     name_of,
     nonfinite,
-    waited,
     wire,
 )
 
@@ -238,10 +236,10 @@ class NativeComm(Comm):
         made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
 
-    def _waited(self) -> list[Waited]:
+    def _waits(self) -> list[tuple[str, Timings]]:
         own, started = self._timings(None), self._timings(self._behind)
-        first = [waited(self._name, own), waited(f"started {self._name}", started)]
-        return [*first, *(waited(team._name, team.timings) for team in self._teams)]
+        first = [(self._name, own), (f"started {self._name}", started)]
+        return [*first, *((team._name, team.timings) for team in self._teams)]
 
     def aggregate(
         self,
@@ -294,7 +292,7 @@ class NativeComm(Comm):
         return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
 
     def close(self) -> None:
-        rows = self._waited()  # which the core tells until it ends
+        rows = self._waits()  # the core counts until it ends
         self._check("comm.finalize", self.core.fairlead_comm_finalize())
         if not self._concluded:
             self._conclude(rows)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import fail
@@ -23,11 +23,21 @@ from fairlead.trace.spans import clock_name
 
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend
-    from fairlead.comm.core import Timings
 
 # An exchange with rank 0 is repeated: the quickest is the truest.
 _ROUNDS = 20
 _MARKS = 64  # parts of one step
+
+
+class Spent(Protocol):
+    """What the steps' parts follow from: :class:`fairlead.comm.core.Timings`."""
+
+    @property
+    def wait_s(self) -> float: ...
+    @property
+    def move_s(self) -> float: ...
+    @property
+    def pack_s(self) -> float: ...
 
 
 class Timeline:
@@ -45,7 +55,7 @@ class Timeline:
         self._count = self._before = self._dropped = 0
         self._rows: dict[str, threading.Thread] = {}
         self._steps = self._begins = 0
-        self._spent: Timings | None = None
+        self._spent: Spent | None = None
         self._ends_by_itself = True
         folder = f"{self.file}.parts"
         if backend.rank == 0:
@@ -126,7 +136,7 @@ class Timeline:
             else:  # as of a validation of many batches: what is one part after the other is one
                 self._borders[-1], self._parts[-1] = now, "other"
 
-    def open_step(self, spent: Timings) -> None:
+    def open_step(self, spent: Spent) -> None:
         """A step begins here, and it and all later ones end with :meth:`close_step`, not with the means of their
         gradients; what lies before is no part of one.
 
@@ -143,13 +153,13 @@ class Timeline:
             self.mark("update")
             self._write_step()
 
-    def averaging(self, spent: Timings) -> None:
+    def averaging(self, spent: Spent) -> None:
         """The gradients of a step are about to be averaged; where no front can say so, that follows from the time
         that was spent."""
         self.mark("other" if self._parts else "computing")
         self._spent, self._begins = spent, self._borders[-1]
 
-    def averaged(self, spent: Timings) -> None:
+    def averaged(self, spent: Spent) -> None:
         """The gradients of a step have their means."""
         now, last = time.monotonic_ns(), self._spent or type(spent)()
         waited = round(1e9 * (spent.wait_s - last.wait_s))

@@ -111,97 +111,131 @@ def _own_of(ranks: Comm, found: checkpoint.Checkpoint | None) -> list[Array]:
     return mine
 
 
-def run(
-    config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows,
-    progress: Progress, identity: dict[str, object], log: EventLog,
-) -> bool:  # fmt: skip
-    """Trains until the course is over or the time is up; ``progress`` is carried on. Collective.
+@dataclass
+class Loop:
+    """The training of one rank, from ``progress`` on.
 
-    Returns:
-        Whether the course is over.
-    Raises:
-        FairleadError: the loss is no finite number; a file is damaged; a checkpoint could not be written, which
-            rank 0 alone raises.
+    Attributes:
+        identity: of the training, kept in its checkpoints.
     """
-    with ExitStack() as stack:
-        writer = None
-        if config.checkpoints is not None and ranks.rank == 0:
-            writer = stack.enter_context(checkpoint.Writer(config.checkpoints))
-        source = _batches(config, course, ranks, steps, rows, progress.step)
-        batches = stack.enter_context(closing(prefetch(source)))
-        batch, kept = None, progress.resumed_from
-        before = progress.points[-1].seconds if progress.points else 0.0
-        begun = saved = clock = time.perf_counter()
-        overflows, late = 0, False
-        while progress.step < course.steps and not late:
-            step, start = progress.step, time.perf_counter_ns()
-            if config.measure_only and step == config.warmup:
-                clock = (
-                    start / 1e9
-                )  # what is compiled in the first steps takes no time from those that count
-            batch = next(batches)
-            read = time.perf_counter_ns()
-            found = steps.gradients(batch.inputs, batch.targets)
-            loss, norm = steps.own(found)
-            if writer is not None and not writer.busy:
-                writer.wait()  # or a full disk would be told when the next one is due
-            now = time.perf_counter()
-            wanted = writer is not None and not writer.busy and now - saved > config.every_seconds
-            over = now - clock > config.max_seconds and step + 1 >= config.least_steps
-            own = np.array([loss, norm, over, wanted], np.float32)
-            waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
-            means, shared = steps.mean(found, own)
-            averaged = time.perf_counter_ns()
-            waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
-            # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
-            # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
-            if not np.isfinite(shared[: 1 if steps.scaled else 2]).all() or overflows > _OVERFLOWS:
-                raise not_finite.error(ranks, step, own[:2], steps, found, batch, rows)
-            steps.set_rate(steps.recipe.rate(course, step))
-            overflows = 0 if steps.apply(means) else overflows + 1
-            end = time.perf_counter_ns()
-            marks = Marks(
-                start, read, steps.forward_over, computed, min(waited, averaged), averaged, end
-            )
-            progress.times.marks.append(marks)
-            if ranks.timeline is not None:
-                ranks.timeline.phases(step, marks.parts, marks.borders)
-            progress.step += 1
-            epoch = step // course.per_epoch
-            seconds = before + end / 1e9 - begun
-            progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
-            _tell(log, config, course, progress)
-            late = shared[2] > 0
-            if config.checkpoints is not None and (
-                shared[3] > 0 or (config.every_steps and progress.step % config.every_steps == 0)
-            ):
-                saved, kept = time.perf_counter(), progress.step
-                _save(ranks, steps, progress, identity, writer)
-        if batch is not None and config.forward_apart:
-            with span("measure the forward pass apart"):
-                progress.forward_s = _forward(steps, batch)
-            if ranks.timeline is not None:
-                ranks.timeline.forward_apart(round(1e9 * progress.forward_s))
-        if config.checkpoints is not None and kept != progress.step:
-            _save(ranks, steps, progress, identity, writer)
-    if writer is not None:
-        progress.written = writer.written
-    return progress.step >= course.steps
 
+    config: WorkerConfig
+    course: Course
+    ranks: Comm
+    steps: Steps
+    rows: Rows
+    progress: Progress
+    identity: dict[str, object]
+    log: EventLog
 
-def _batches(
-    config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows, begin: int
-) -> Iterator[Samples]:
-    """The batches from step ``begin`` on, the same as a run would get that was never interrupted."""
-    augment = steps.recipe.augment
-    for one in rows.steps(course.batch // course.ranks, config.seed, begin):
-        if augment is None:
-            yield one.batch
-        else:
-            key = np.random.SeedSequence(config.seed, spawn_key=(2, one.step, ranks.rank))
-            with span("augment", rows=len(one.batch.inputs)):
-                inputs = augment(np.random.default_rng(key), one.batch.inputs)
-            yield Samples(inputs, one.batch.targets)
+    def run(self) -> bool:
+        """Trains until the course is over or the time is up; ``progress`` is updated. Collective.
+
+        Returns:
+            Whether the course is over.
+        Raises:
+            FairleadError: the loss is not finite; a file is damaged; a checkpoint could not be written, which
+                rank 0 alone raises.
+        """
+        self._writer: checkpoint.Writer | None = None
+        self._overflows = 0
+        with ExitStack() as stack:
+            if self.config.checkpoints is not None and self.ranks.rank == 0:
+                self._writer = stack.enter_context(checkpoint.Writer(self.config.checkpoints))
+            batches = stack.enter_context(closing(prefetch(self._batches())))
+            points = self.progress.points
+            before = points[-1].seconds if points else 0.0
+            self._saved_step = self.progress.resumed_from
+            self._saved = self._clock = begun = time.perf_counter()
+            self._begun = begun - before
+            batch, late = None, False
+            while self.progress.step < self.course.steps and not late:
+                start = time.perf_counter_ns()
+                if self.config.measure_only and self.progress.step == self.config.warmup:
+                    self._clock = start / 1e9  # compiling in the first steps does not count
+                batch = next(batches)
+                late = self._step(batch, start)
+            if batch is not None and self.config.forward_apart:
+                self._measure_forward(batch)
+            if self.config.checkpoints is not None and self._saved_step != self.progress.step:
+                self._save()
+        if self._writer is not None:
+            self.progress.written = self._writer.written
+        return self.progress.step >= self.course.steps
+
+    def _batches(self) -> Iterator[Samples]:
+        """The batches from here on, the same as a run would get that was never interrupted."""
+        augment, seed = self.steps.recipe.augment, self.config.seed
+        each = self.course.batch // self.course.ranks
+        for planned in self.rows.steps(each, seed, self.progress.step):
+            if augment is None:
+                yield planned.batch
+            else:
+                key = np.random.SeedSequence(seed, spawn_key=(2, planned.step, self.ranks.rank))
+                with span("augment", rows=len(planned.batch.inputs)):
+                    inputs = augment(np.random.default_rng(key), planned.batch.inputs)
+                yield Samples(inputs, planned.batch.targets)
+
+    def _step(self, batch: Samples, start: int) -> bool:
+        """One step, which began at ``start`` ns; whether the time is up, on any rank."""
+        steps, ranks, step = self.steps, self.ranks, self.progress.step
+        read = time.perf_counter_ns()
+        local = steps.gradients(batch.inputs, batch.targets)
+        own = np.array([*steps.own(local), *self._flags()], np.float32)
+        waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
+        means, shared = steps.mean(local, own)
+        averaged = time.perf_counter_ns()
+        waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
+        # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
+        # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
+        finite = np.isfinite(shared[: 1 if steps.scaled else 2]).all()
+        if not finite or self._overflows > _OVERFLOWS:
+            raise not_finite.error(ranks, step, own[:2], steps, local, batch, self.rows)
+        steps.set_rate(steps.recipe.rate(self.course, step))
+        self._overflows = 0 if steps.apply(means) else self._overflows + 1
+        end = time.perf_counter_ns()
+        arrived = min(waited, averaged)
+        self._record(Marks(start, read, steps.forward_over, computed, arrived, averaged, end))
+        epoch, seconds = step // self.course.per_epoch, end / 1e9 - self._begun
+        self.progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
+        _tell(self.log, self.config, self.course, self.progress)
+        if self._is_due(wanted=bool(shared[3] > 0)):
+            self._saved, self._saved_step = time.perf_counter(), self.progress.step
+            self._save()
+        return bool(shared[2] > 0)
+
+    def _flags(self) -> tuple[bool, bool]:
+        """Whether this rank's time is up, and whether it wants a checkpoint; both travel with the loss."""
+        writer = self._writer
+        if writer is not None and not writer.busy:
+            writer.wait()  # otherwise a full disk would be reported only when the next one is due
+        now = time.perf_counter()
+        wanted = writer is not None and not writer.busy
+        wanted = wanted and now - self._saved > self.config.every_seconds
+        late = now - self._clock > self.config.max_seconds
+        return late and self.progress.step + 1 >= self.config.least_steps, wanted
+
+    def _record(self, marks: Marks) -> None:
+        """Counts the step, and records its times."""
+        self.progress.times.marks.append(marks)
+        if self.ranks.timeline is not None:
+            self.ranks.timeline.phases(self.progress.step, marks.parts, marks.borders)
+        self.progress.step += 1
+
+    def _is_due(self, *, wanted: bool) -> bool:
+        """Whether a checkpoint is written after this step, the same on all ranks."""
+        every = self.config.every_steps
+        due = wanted or (every is not None and every > 0 and self.progress.step % every == 0)
+        return self.config.checkpoints is not None and due
+
+    def _save(self) -> None:
+        _save(self.ranks, self.steps, self.progress, self.identity, self._writer)
+
+    def _measure_forward(self, batch: Samples) -> None:
+        with span("measure the forward pass apart"):
+            self.progress.forward_s = _forward(self.steps, batch)
+        if self.ranks.timeline is not None:
+            self.ranks.timeline.forward_apart(round(1e9 * self.progress.forward_s))
 
 
 def _save(

@@ -1,4 +1,4 @@
-"""A network's parts of a training step, the same for both backends of Keras: :func:`make` gives the one that is loaded.
+"""The parts of a training step that a network computes: what the backends of Keras have in common.
 
 A step is in three parts, so that each can be timed and the middle one be fairlead's: gradients of this rank's batch;
 their mean over ranks; the optimizer's update.
@@ -145,25 +145,6 @@ class Steps(ABC):
 def decays(variable: Any) -> bool:
     """Whether weight decay touches it: not BatchNorm's scale and offset, whose layers are named after what they do."""
     return _NORMAL not in variable.path
-
-
-def make(
-    task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
-) -> Steps:
-    """The steps of ``task`` on the backend that Keras was loaded with.
-
-    Raises:
-        FairleadError: Keras built another network than the published one.
-    """
-    from keras import backend
-
-    if backend.backend() == "torch":
-        from fairlead.ml.train.steps_torch import TorchSteps
-
-        return TorchSteps(task, recipe, course, sample, outputs)
-    from fairlead.ml.train.steps_tensorflow import TensorFlowSteps
-
-    return TensorFlowSteps(task, recipe, course, sample, outputs)
 
 
 def arrays(variables: Sequence[Any]) -> list[Array]:

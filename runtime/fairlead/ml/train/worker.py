@@ -44,6 +44,7 @@ from fairlead.ml.network import parameters
 from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train import loop, steps
 from fairlead.ml.train.events import EventLog
+from fairlead.ml.train.make_steps import make_steps
 from fairlead.ml.train.model import (
     CheckpointTime,
     Evaluation,
@@ -123,7 +124,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
     with span("build the network", model=task.name):
-        network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+        network = make_steps(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
     with span("give all ranks the same weights"):
         initial = ranks.check_buffers_match(network.weights())
         network.broadcast(ranks)
@@ -138,7 +139,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         max_seconds=config.max_seconds,
     )
     with span("train"):
-        over = loop.run(config, course, ranks, network, rows, progress, identity, log)
+        over = loop.Loop(config, course, ranks, network, rows, progress, identity, log).run()
     with span("compare the weights"):
         final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
