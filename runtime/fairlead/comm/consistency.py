@@ -64,18 +64,18 @@ def facts(environ: Mapping[str, str] = os.environ) -> Facts:
     # A release has one version, work in progress has not; to read all of it again would cost every rank.
     own = (sys.modules[f"fairlead.comm{name}"].__file__ for name in _PARTS)
     bytes_of = sum(os.stat(path).st_size for path in own if path and os.path.isfile(path))
-    found = {
+    named_facts = {
         "fairlead": f"{__version__}, {bytes_of} bytes of comm",
         "Python": sys.version.split(maxsplit=1)[0],
     }
     for name in _LIBRARIES:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
-            found[name] = str(version)
-    found.update({name: environ.get(name, "") for name in _SETTINGS})
+            named_facts[name] = str(version)
+    named_facts.update({name: environ.get(name, "") for name in _SETTINGS})
     if environ.get(SWITCH, "1") != "0":
-        found.update(_program())
-    return found
+        named_facts.update(_program())
+    return named_facts
 
 
 def _program() -> Facts:
@@ -84,12 +84,12 @@ def _program() -> Facts:
     if not script or not script.endswith(".py"):
         return {}
     folder = os.path.dirname(os.path.abspath(script)) + os.sep
-    found: Facts = {}
+    digests: Facts = {}
     for module in tuple(sys.modules.values())[:10_000]:
         path = _source(module, folder)
-        if path and len(found) < _MOST_FILES:
-            found[f"file {path[len(folder) :]}"] = _digest(path)
-    return found
+        if path and len(digests) < _MOST_FILES:
+            digests[f"file {path[len(folder) :]}"] = _digest(path)
+    return digests
 
 
 def _source(module: ModuleType, folder: str) -> str | None:
@@ -97,7 +97,7 @@ def _source(module: ModuleType, folder: str) -> str | None:
     if not isinstance(path, str) or not path.endswith(".py"):
         return None
     path = os.path.abspath(path)
-    own = path.startswith(folder) and not any(one in path for one in _INSTALLED)
+    own = path.startswith(folder) and not any(folder_name in path for folder_name in _INSTALLED)
     return path if own and not path.startswith(_OURS) else None
 
 

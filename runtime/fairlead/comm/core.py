@@ -238,13 +238,13 @@ class Comm:
         """
         self._check_averaged(arrays)
         how = wire(compression)
-        told = odd_values() if not any_values and self.size > 1 else "ignore"
+        policy = odd_values() if not any_values and self.size > 1 else "ignore"
         if how == "none":
             return self._fused(
-                "aggregate", arrays, out, partial(self._watched_mean, told, arrays, names)
+                "aggregate", arrays, out, partial(self._watched_mean, policy, arrays, names)
             )
         narrow = [rounded(array, how) for array in arrays]
-        move = partial(self._watched_mean, told, arrays, names)
+        move = partial(self._watched_mean, policy, arrays, names)
         means = self._fused(f"aggregate({how})", narrow, out, move)
         for mean in means:
             np.copyto(mean, rounded(mean, how))
@@ -324,9 +324,9 @@ class Comm:
         """
         self._agree("check_buffers_match")
         each = [digest_of(array) for array in arrays]
-        found = compare(each, self._backend.allgather, self._backend.allgather)
+        match = compare(each, self._backend.allgather, self._backend.allgather)
         self._ended("match")
-        return found
+        return match
 
     def abort(self, code: int) -> None:
         """Ends every rank now. Not collective."""
@@ -408,9 +408,9 @@ class Comm:
         marks = np.array([layout.mark, -layout.mark], np.int64)
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
-            told = (call, signature, os.uname().nodename)
+            mine = (call, signature, os.uname().nodename)
             at = f": call {self._spent.calls + 1} of {self._of}"
-            raise disagreement(self._backend.allgather(told), at)
+            raise disagreement(self._backend.allgather(mine), at)
         self._begun, self._agreed = begun, time.perf_counter()
         self._spent += Timings(calls=1, wait_s=self._agreed - begun)
         return layout
@@ -484,28 +484,28 @@ class Comm:
         self._backend.mean(buffer)
 
     def _watched_mean(
-        self, told: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
+        self, policy: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
     ) -> None:
         """The mean; where it is not finite, on all ranks, they look who has passed what."""
         self._mean(buffer)
-        if told == "ignore" or _finite(buffer):
+        if policy == "ignore" or _finite(buffer):
             return
         every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))
-        for rank, (host, found) in enumerate(every):
-            if found is None or (told == "tell" and rank in self._odd):
+        for rank, (host, odd) in enumerate(every):
+            if odd is None or (policy == "tell" and rank in self._odd):
                 continue
-            what, index, element = found
+            what, index, element = odd
             name = f" ({names[index]})" if index < len(names) else ""
-            said = (
+            what_happened = (
                 f"rank {rank} ({host}) passed {what} as element {element} of tensor {index}{name} to aggregate"
                 f" (mean), call {self.timings.calls} of {self._of}"
             )
-            if told == "stop":
-                raise nonfinite(said, "comm.aggregate")
+            if policy == "stop":
+                raise nonfinite(what_happened, "comm.aggregate")
             self._odd.add(rank)
             if rank == self.rank:
                 once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
-                sys.stderr.write(f"fairlead.comm: {said}; {once}\n")
+                sys.stderr.write(f"fairlead.comm: {what_happened}; {once}\n")
 
 
 def _unpack(
@@ -578,10 +578,10 @@ def odd_values() -> str:
     return asked
 
 
-def nonfinite(said: str, where: str) -> FairleadError:
+def nonfinite(what_happened: str, where: str) -> FairleadError:
     """A call that failed since a rank passed NaN or infinity."""
     return fail(
-        said,
+        what_happened,
         where=where,
         why="FAIRLEAD_COMM_NONFINITE=stop; the mean is no number on any rank",
         remedy="look at that rank's batch, and at the learning rate; under loss scaling pass any_values=True",

@@ -237,7 +237,7 @@ class Delayed:
                 return room
         room = [_aligned(a) for a in arrays]
         # Those of other shapes are of no more use.
-        self._rooms = [one for one in self._rooms if [(a.shape, a.dtype) for a in one] == like]
+        self._rooms = [room for room in self._rooms if [(a.shape, a.dtype) for a in room] == like]
         self._rooms.append(room)
         return room
 

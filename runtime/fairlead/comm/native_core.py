@@ -183,9 +183,9 @@ class NativeComm(Comm):
         super().__init__(backend)
         self.core = load(path)
         self._check("comm.init", self.core.fairlead_comm_init())
-        found = _Layout()
-        self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(found)))
-        values: dict[str, Any] = {name: getattr(found, name) for name, *_ in _Layout._fields_}
+        layout = _Layout()
+        self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(layout)))
+        values: dict[str, Any] = {name: getattr(layout, name) for name, *_ in _Layout._fields_}
         for name in ("mpi", "library", "kernels", "why_not", "host"):
             values[name] = values[name].decode(errors="replace")
         self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
@@ -331,7 +331,7 @@ class NativeComm(Comm):
 
         pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
         # The core reads and writes the arrays until then, also where nobody keeps what is returned.
-        self._started = [one for one in self._started if not one[0].done()]
+        self._started = [started for started in self._started if not started[0].done()]
         self._started.append((pending, call))
         return pending
 
@@ -425,7 +425,7 @@ def _whole(array: Array) -> bool:
 def _c_strings(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
     """What has to live as long as the addresses that come with it."""
     kept = [ctypes.create_string_buffer(name.encode()) for name in names]
-    return kept, tuple(ctypes.addressof(one) for one in kept)
+    return kept, tuple(ctypes.addressof(string) for string in kept)
 
 
 @lru_cache(maxsize=4096)
@@ -434,12 +434,12 @@ def _shape(dtype: str, shape: tuple[int, ...]) -> int:
     return zlib.crc32(repr((dtype, shape)).encode()) - (1 << 31)
 
 
-def failed(where: str, code: int, said: str) -> FairleadError:
+def failed(where: str, code: int, message: str) -> FairleadError:
     """The core's words as an error: rank, host and tensor are in them."""
-    odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", said)
+    odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", message)
     if code == _DIFFER and odd:
         return fail(
-            said,
+            message,
             where=f"{odd[1]}, array {odd[2]}" if odd[2] else odd[1],
             why="a collective needs the same arrays of every rank",
             remedy="make every rank call the same function with the same arrays in the same order",
@@ -447,7 +447,7 @@ def failed(where: str, code: int, said: str) -> FairleadError:
         )
     if code == _DIFFER:
         return fail(
-            said,
+            message,
             where=where,
             why="a collective needs every rank",
             remedy="make every rank call the same function with the same arrays in the same order",
@@ -455,17 +455,17 @@ def failed(where: str, code: int, said: str) -> FairleadError:
         )
     if code == _PEER_LOST:
         return fail(
-            said,
+            message,
             where=where,
             why="the others would wait for it for ever",
             remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
             check="comm-peer-lost",
         )
     if code == _NONFINITE:
-        return nonfinite(said, where)
+        return nonfinite(message, where)
     if code == _TIMEOUT:
         return fail(
-            said,
+            message,
             where=where,
             why="FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
             remedy="look what the named ranks do meanwhile, or set a longer time",
@@ -473,7 +473,7 @@ def failed(where: str, code: int, said: str) -> FairleadError:
         )
     if code == _BAD_CALL:
         return fail(
-            said,
+            message,
             where=where,
             why="the call cannot be made, or not at this time",
             remedy="mend the call",
@@ -481,7 +481,7 @@ def failed(where: str, code: int, said: str) -> FairleadError:
         )
     if code == _NO_MPI:
         return fail(
-            said,
+            message,
             where=where,
             why="the core uses the MPI of the process",
             remedy="start the program with `fairlead run`",
@@ -490,14 +490,14 @@ def failed(where: str, code: int, said: str) -> FairleadError:
         )
     if code == _INTERRUPTED:
         return fail(
-            said,
+            message,
             where=where,
             why="a signal came while this rank waited for the others",
             remedy="start the program again; the other ranks end with this one",
             check="comm-interrupted",
         )
     return fail(
-        said,
+        message,
         where=where,
         why="the MPI beneath failed, or there was no memory",
         remedy="run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report these words",

@@ -281,7 +281,8 @@ class Delayed:
     def _tensors(self, means: Sequence[Array]) -> Any:
         left = iter(means)
         made = [
-            None if one is None else tf.cast(_tensor(next(left)), one.dtype) for one in self._given
+            None if given is None else tf.cast(_tensor(next(left)), given.dtype)
+            for given in self._given
         ]
         return tf.nest.pack_sequence_as(self._like, made)
 

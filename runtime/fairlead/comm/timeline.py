@@ -199,11 +199,11 @@ class Timeline:
 
         try:
             merged = merge(self.file)
-            said = f"timeline: {merged.line()}" if merged else "timeline: no rank could record one"
+            line = f"timeline: {merged.line()}" if merged else "timeline: no rank could record one"
         except FairleadError as exc:
             finding = exc.findings[0]
-            said = f"{finding.what}: {finding.why}; {finding.remedy}"
-        sys.stderr.write(f"fairlead.comm: {said}\n")
+            line = f"{finding.what}: {finding.why}; {finding.remedy}"
+        sys.stderr.write(f"fairlead.comm: {line}\n")
 
     def _set_clocks(self) -> None:
         """Measures, on the first rank of each clock that is not rank 0's, how far it is from that."""
@@ -211,9 +211,9 @@ class Timeline:
         ask = [
             r for r, clock in enumerate(clocks) if clock != clocks[0] and clocks.index(clock) == r
         ]
-        found = self._backend.clock_of_rank_0(ask, _ROUNDS)
-        if found:
-            self._keep({"clock": found})
+        measured = self._backend.clock_of_rank_0(ask, _ROUNDS)
+        if measured:
+            self._keep({"clock": measured})
 
     def _row(self) -> str:
         """The calling thread's: its name, or that and its number, while another thread of that name lives."""
@@ -226,12 +226,12 @@ class Timeline:
                 first = self._rows[mine.name] = mine
         return mine.name if first is mine else f"{mine.name} {threading.get_native_id()}"
 
-    def _add(self, said: Mapping[str, Any], events: int = 1) -> None:
+    def _add(self, event: Mapping[str, Any], events: int = 1) -> None:
         with self._lock:
             if self._count and self._count + events > self._most:
                 self._turn()
             self._count += events
-            self._put(said)
+            self._put(event)
 
     def _turn(self) -> None:
         """A file is full: it becomes the older one, and the one that was is gone."""
@@ -259,16 +259,16 @@ class Timeline:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._out = os.open(self._path, flags, 0o666)
 
-    def _keep(self, said: dict[str, Any]) -> None:
+    def _keep(self, event: dict[str, Any]) -> None:
         """A line that every file of this rank has."""
         with self._lock:
-            self._head.append(said)
-            self._put(said)
+            self._head.append(event)
+            self._put(event)
 
-    def _put(self, said: Mapping[str, Any]) -> None:
+    def _put(self, event: Mapping[str, Any]) -> None:
         if self._out >= 0:
             with suppress(OSError):  # no room: what is there stays
-                os.write(self._out, (json.dumps(said) + "\n").encode())
+                os.write(self._out, (json.dumps(event) + "\n").encode())
 
 
 def _born(now: int) -> int:
@@ -284,16 +284,16 @@ def _born(now: int) -> int:
 
 def _events(environ: Mapping[str, str]) -> int:
     name = f"{TIMELINE}_EVENTS"
-    said = environ.get(name) or "100000"
-    if not said.isdecimal() or int(said) < 2:
+    text = environ.get(name) or "100000"
+    if not text.isdecimal() or int(text) < 2:
         raise fail(
-            f"{name}={said} is no number of events",
+            f"{name}={text} is no number of events",
             where=name,
             why="it is how many events Python keeps of each rank, at least 2",
             remedy=f"unset {name}, or set it to a number like 100000",
             check="comm-timeline",
         )
-    return int(said)
+    return int(text)
 
 
 def _emptied(folder: str) -> None:

@@ -48,13 +48,13 @@ def checked(model: Any, network: Network) -> Any:
     Raises:
         FairleadError: Keras built another one.
     """
-    found = parameters(model), tuple(model.get_layer(FEATURES).output.shape[1:])
-    published = network.trainable or found[0], network.features
-    if found != published:
+    built = parameters(model), tuple(model.get_layer(FEATURES).output.shape[1:])
+    published = network.trainable or built[0], network.features
+    if built != published:
         raise fail(
             f"this is not {network.name}",
             where=network.source,
-            why=f"{found[0]:,} trainable parameters and features {found[1]}; published are"
+            why=f"{built[0]:,} trainable parameters and features {built[1]}; published are"
             f" {published[0]:,} and {published[1]}",
             remedy="use the Keras version of the image's lock",
             check="model-count",

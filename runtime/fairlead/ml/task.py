@@ -40,13 +40,13 @@ class Gate:
     value: float
     at_least: bool = True
 
-    def passed(self, found: float) -> bool:
-        """Whether ``found`` is good enough; what is no number is not."""
-        return bool(found >= self.value if self.at_least else found <= self.value)
+    def passed(self, score: float) -> bool:
+        """Whether ``score`` is good enough; what is no number is not."""
+        return bool(score >= self.value if self.at_least else score <= self.value)
 
-    def better(self, found: float, other: float) -> bool:
-        """Whether ``found`` is better than ``other``."""
-        return bool(found > other if self.at_least else found < other)
+    def better(self, score: float, other: float) -> bool:
+        """Whether ``score`` is better than ``other``."""
+        return bool(score > other if self.at_least else score < other)
 
     @property
     def words(self) -> str:
@@ -155,18 +155,18 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
     return ops.mean(ops.sparse_categorical_crossentropy(labels, logits, from_logits=True))
 
 
-def squared_error(wanted: Any, found: Any) -> Any:
+def squared_error(wanted: Any, outputs: Any) -> Any:
     """Mean over batch and parameters of the squared difference."""
     from keras import ops
 
-    return ops.mean(ops.square(found - wanted))
+    return ops.mean(ops.square(outputs - wanted))
 
 
-def absolute_error(wanted: Any, found: Any) -> Any:
+def absolute_error(wanted: Any, outputs: Any) -> Any:
     """Mean over batch and parameters of the absolute difference."""
     from keras import ops
 
-    return ops.mean(ops.absolute(found - wanted))
+    return ops.mean(ops.absolute(outputs - wanted))
 
 
 def constant(rate: float) -> Callable[[Course, int], float]:

@@ -144,10 +144,10 @@ def install(names: Sequence[str] = NAMES, environ: Mapping[str, str] = os.enviro
         if name != _TORCH:
             importlib.import_module(name)
     if fresh and _first(environ):
-        said = f"fairlead: {', '.join(fresh)}: imports of these names get fairlead.comm.dropin"
+        notice = f"fairlead: {', '.join(fresh)}: imports of these names get fairlead.comm.dropin"
         for name, place in real.items():
-            said += f"; the real {name} ({place}) is installed and not used"
-        sys.stderr.write(f"{said}\n")
+            notice += f"; the real {name} ({place}) is installed and not used"
+        sys.stderr.write(f"{notice}\n")
 
 
 def _real(name: str) -> str:

@@ -47,12 +47,12 @@ class _Runs:
 
     def _look(self, names: Sequence[str]) -> tuple[bool, bool]:
         trains = writes = False
-        left, seen = [self._graph.get_operation_by_name(name) for name in names], set()
+        left, visited = [self._graph.get_operation_by_name(name) for name in names], set()
         while left:
             op = left.pop()
-            if op.name in seen:
+            if op.name in visited:
                 continue
-            seen.add(op.name)
+            visited.add(op.name)
             trains |= op.type == "PyFunc" and cray_calls.GRADIENTS in op.name
             writes |= op.type == "RestoreV2" or op.name in self._writers
             left += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]

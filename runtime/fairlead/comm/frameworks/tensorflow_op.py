@@ -56,9 +56,9 @@ def find(version: str, environ: Mapping[str, str] = os.environ, folder: str = IN
         names = sorted(os.listdir(folder))  # noqa: PTH208, every rank would import pathlib for it
     except OSError:
         names = []
-    found = [f"{folder}/{name}" for name in names if name.startswith(_STEM)]
-    if found:
-        return _fitting(found, version, folder)
+    paths = [f"{folder}/{name}" for name in names if name.startswith(_STEM)]
+    if paths:
+        return _fitting(paths, version, folder)
     try:
         with open(f"{folder}/tensorflow-op.txt", encoding="utf-8") as stream:
             return Carrier("", f"it could not be compiled: {' '.join(stream.read().split())[:300]}")
@@ -146,9 +146,9 @@ class Op:
             self._calls.append(names)
         return self._numbers[names]
 
-    def _said(self, code: int, said: bytes, call: int, text: int, room: int) -> int:
+    def _said(self, code: int, message: bytes, call: int, text: int, room: int) -> int:
         """Writes the words of an error for the operation, which knows no names; returns their length."""
-        words = failed("comm.aggregate", code, said.decode(errors="replace"))
+        words = failed("comm.aggregate", code, message.decode(errors="replace"))
         exc = self._last[call] = common.of_a_step(words, self._calls[call])
         line = common.words(exc).encode()[:room]
         ctypes.memmove(text, line, len(line))

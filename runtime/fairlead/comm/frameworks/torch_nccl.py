@@ -80,12 +80,12 @@ class Group:
 
         if not distributed.is_initialized():
             init_process_group(ranks, _BOTH if library == LIBRARY else library)
-        seen = (distributed.get_rank(), distributed.get_world_size())
-        if seen != (ranks.rank, ranks.size):
+        own = (distributed.get_rank(), distributed.get_world_size())
+        if own != (ranks.rank, ranks.size):
             raise fail(
                 "torch.distributed has other ranks than MPI",
                 where=f"rank {ranks.rank} of {ranks.size}",
-                why=f"there it is {seen[0]} of {seen[1]}",
+                why=f"there it is {own[0]} of {own[1]}",
                 remedy="start torch.distributed by `fairlead.comm.torch.init_process_group()`",
                 check="comm-device",
             )

@@ -101,8 +101,8 @@ def ridge(
     gram[np.diag_indices_from(gram)] += penalty
     usual = wanted.mean(0)
     dual = np.linalg.solve(gram, wanted - usual)
-    said: npt.NDArray[np.float64] = z @ (x.T @ dual) + usual
-    return said
+    outputs: npt.NDArray[np.float64] = z @ (x.T @ dual) + usual
+    return outputs
 
 
 def measure(
@@ -120,9 +120,9 @@ def measure(
         x, z = (np.log1p(counts.astype(np.float32)) for counts in (x, z))
     classes = known.ndim == 1
     wanted = np.eye(task.network.outputs)[known] if classes else known.astype(np.float64)
-    said = ridge(x, wanted, z, task.penalty)
+    outputs = ridge(x, wanted, z, task.penalty)
     return {
-        "scores": {name: float(value) for name, value in task.scores(truth, said).items()},
+        "scores": {name: float(value) for name, value in task.scores(truth, outputs).items()},
         "train": len(known),
         "val": len(truth),
         "seconds": time.monotonic() - begun,

@@ -4,6 +4,8 @@ Source: tensorflow/core/example/{example,feature}.proto and the protocol buffers
 (protobuf.dev/programming-guides/encoding). Unknown fields are passed over, repeated numbers may be
 packed or not, the last feature of a name counts: as any protobuf reader does it.
 
+Written here since protobuf is not in the locks of torch's images, and copies each value of a list into a Python object.
+
 Arrays and byte strings of :func:`decode` are views of the message: nothing is copied, and no length in
 a message is believed before as many bytes are there.
 """
@@ -120,8 +122,8 @@ def _read_feature(part: _Part) -> Feature:
         if kind != _BYTES:
             continue
         if number == _BYTES_LIST:
-            found = _fields(content[1], content[0])
-            feature = tuple(value[1] for n, k, value in found if (n, k) == (1, _BYTES))
+            values = _fields(content[1], content[0])
+            feature = tuple(value[1] for n, k, value in values if (n, k) == (1, _BYTES))
         elif number == _FLOAT_LIST:
             feature = _joined(np.dtype("<f4"), [*_floats(content)]).astype(np.float32, copy=False)
         elif number == _INT64_LIST:

@@ -201,16 +201,16 @@ class HDF5File:
             first = 0 if self.form.single else 1
             if first and not len(inputs):
                 raise DamagedFile(self.path, "it has no sample", self.form.title)
-            found = Layout(
+            layout = Layout(
                 self.form.data_set,
                 tuple(inputs.shape[first:]),
                 stored_dtype(inputs.dtype),
                 tuple(targets.shape[first:]),
                 self.form.target_dtype,
             )
-        if found.bytes > tfrecord.LIMIT:
-            raise DamagedFile(self.path, f"a sample of {found.bytes} bytes", self.form.title)
-        return found
+        if layout.bytes > tfrecord.LIMIT:
+            raise DamagedFile(self.path, f"a sample of {layout.bytes} bytes", self.form.title)
+        return layout
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
         with _Opened(self.path, self.form.title) as file:
@@ -223,24 +223,26 @@ class HDF5File:
 
     def _datasets(self, file: Any) -> tuple[Any, Any]:
         """The two datasets, if they are numbers and fit each other."""
-        found = tuple(file[name] for name in (self.form.input, self.form.target))
-        shapes = [getattr(one, "shape", None) or () for one in found]
-        numbers = all(getattr(one, "dtype", np.dtype("O")).kind in "iuf" for one in found)
+        datasets = tuple(file[name] for name in (self.form.input, self.form.target))
+        shapes = [getattr(dataset, "shape", None) or () for dataset in datasets]
+        numbers = all(
+            getattr(dataset, "dtype", np.dtype("O")).kind in "iuf" for dataset in datasets
+        )
         fit = self.form.single or shapes[0][:1] == shapes[1][:1]
         if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
             why = ", ".join(
-                f"`{name}` is {getattr(one, 'dtype', 'no dataset')} {shape}"
-                for name, one, shape in zip(
-                    (self.form.input, self.form.target), found, shapes, strict=True
+                f"`{name}` is {getattr(dataset, 'dtype', 'no dataset')} {shape}"
+                for name, dataset, shape in zip(
+                    (self.form.input, self.form.target), datasets, shapes, strict=True
                 )
             )
             raise DamagedFile(self.path, why, self.form.title)
-        return found[0], found[1]
+        return datasets[0], datasets[1]
 
     def verify(self, layout: Layout) -> int:
-        rows, found = self.rows(), self.layout()
-        if found != layout:
-            raise DamagedFile(self.path, f"it has {found}, not {layout}", self.form.title)
+        rows, own = self.rows(), self.layout()
+        if own != layout:
+            raise DamagedFile(self.path, f"it has {own}, not {layout}", self.form.title)
         step = max(_VERIFY_BYTES // layout.bytes, 1)
         for start in range(0, rows, step):
             self.hold(start, min(start + step, rows))
@@ -287,10 +289,10 @@ class RecordFile:
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
         if tfrecord.compression(self.path) is Compression.NONE:
-            found = tfrecord.index(self.path)
-            if len(found) < stop:
-                raise DamagedFile(self.path, f"{len(found)} records, not {stop}", TFRECORD)
-            return _Records(self, start, tuple(tfrecord.read(found, start, stop)), threads)
+            offsets = tfrecord.index(self.path)
+            if len(offsets) < stop:
+                raise DamagedFile(self.path, f"{len(offsets)} records, not {stop}", TFRECORD)
+            return _Records(self, start, tuple(tfrecord.read(offsets, start, stop)), threads)
         return _Records(self, start, tuple(tfrecord.records(self.path, start, stop)), threads)
 
     def verify(self, layout: Layout) -> int:
@@ -321,11 +323,11 @@ class _Records:
     threads: int
 
     def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        def one(place: int) -> None:
+        def put_one(place: int) -> None:
             row = int(rows[place])
             draw = draws[place]
-            found = self.file._sample(self.first + row, self.records[row], draw)
-            for source, target in zip(found, (out.inputs, out.targets), strict=True):
+            sample = self.file._sample(self.first + row, self.records[row], draw)
+            for source, target in zip(sample, (out.inputs, out.targets), strict=True):
                 if source.shape != target.shape[1:]:
                     why = f"record {self.first + row} is {source.shape}, not {target.shape[1:]}"
                     raise DamagedFile(self.file.path, why, self.file.form.title)
@@ -333,10 +335,10 @@ class _Records:
 
         if self.threads == 1:
             for place in range(len(rows)):
-                one(place)
+                put_one(place)
             return
         with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(one, range(len(rows))):
+            for _ in pool.map(put_one, range(len(rows))):
                 pass
 
 

@@ -50,10 +50,10 @@ def decoded(data: bytes) -> Pixels:
         import tensorflow as tf
 
         try:
-            found = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+            pixels = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
         except tf.errors.InvalidArgumentError as exc:
             raise BadImage(str(exc).splitlines()[0]) from exc
-        return np.asarray(found, np.uint8)
+        return np.asarray(pixels, np.uint8)
     return _by_pillow(data)
 
 

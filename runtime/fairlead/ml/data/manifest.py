@@ -210,8 +210,8 @@ def _stock(
     every: Sequence[Sequence[Any]],
     skip_damaged: bool,
 ) -> Stock:
-    told = [(path, word, value) for path, (word, value) in zip(paths, every, strict=True)]
-    others = [(path, why) for path, word, why in told if word == "other"]
+    results = [(path, word, value) for path, (word, value) in zip(paths, every, strict=True)]
+    others = [(path, why) for path, word, why in results if word == "other"]
     if others:
         raise fail(
             f"the {split} files are not all of one kind",
@@ -220,8 +220,8 @@ def _stock(
             remedy="give each data set a folder of its own",
             check="data-form",
         )
-    damaged = tuple(Damage(path, why) for path, word, why in told if word == "damaged")
-    shards = tuple(Shard(path, rows) for path, word, rows in told if word == "rows")
+    damaged = tuple(Damage(path, why) for path, word, why in results if word == "damaged")
+    shards = tuple(Shard(path, rows) for path, word, rows in results if word == "rows")
     if damaged and not (skip_damaged and shards):
         raise FairleadError(
             [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
@@ -233,17 +233,19 @@ def _from_root(together: Together | None, make: Callable[[], Any]) -> Any:
     """What ``make`` returns on rank 0, a value that JSON has, or its FairleadError, on every rank."""
     if together is None or together.size == 1:
         return make()
-    told: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     if together.rank == 0:
         try:
-            told = {"value": make()}
+            answer = {"value": make()}
         except FairleadError as exc:
-            told = {"findings": [f.to_json() for f in exc.findings], "code": int(exc.code)}
-    text = np.frombuffer(bytearray(json.dumps(told).encode()), np.uint8)
+            answer = {"findings": [f.to_json() for f in exc.findings], "code": int(exc.code)}
+    text = np.frombuffer(bytearray(json.dumps(answer).encode()), np.uint8)
     (size,) = together.broadcast([np.array([len(text)], np.int64)])
     (text,) = together.broadcast([text if together.rank == 0 else np.empty(int(size[0]), np.uint8)])
-    told = json.loads(text.tobytes())
-    if "findings" in told:
-        found = [Finding(**{**f, "severity": Severity(f["severity"])}) for f in told["findings"]]
-        raise FairleadError(found, ExitCode(told["code"]))
-    return told["value"]
+    answer = json.loads(text.tobytes())
+    if "findings" in answer:
+        findings = [
+            Finding(**{**f, "severity": Severity(f["severity"])}) for f in answer["findings"]
+        ]
+        raise FairleadError(findings, ExitCode(answer["code"]))
+    return answer["value"]

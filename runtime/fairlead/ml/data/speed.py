@@ -109,7 +109,7 @@ def main() -> None:
         batches: Iterable[Samples] = (step.batch for step in rows.steps(given.batch, seed=1))
         if given.ahead:
             batches = prefetch(batches, given.ahead)
-        found = measure(batches, given.windows, given.window_s, given.warmup_s)
+        speed = measure(batches, given.windows, given.window_s, given.warmup_s)
     except FairleadError as exc:
         for f in exc.findings:
             if given.events_file:
@@ -118,7 +118,7 @@ def main() -> None:
                 f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
             )
         raise SystemExit(int(exc.code)) from None
-    told = {
+    document = {
         "schema": "fairlead.data.speed",
         "version": 1,
         "data_set": stock.layout.data_set,
@@ -131,22 +131,22 @@ def main() -> None:
         "ranks": given.ranks,
         "ahead": given.ahead,
         "threads": given.threads,
-        **asdict(found),
+        **asdict(speed),
     }
     if given.out:
         with atomic_write(given.out, "w") as stream:
-            json.dump(told, stream)
+            json.dump(document, stream)
     if given.json:
-        print(json.dumps(told))
+        print(json.dumps(document))
         return
     files = len(stock.shards)
     print(f"{stock.layout}: {stock.total} samples in {files} file{'' if files == 1 else 's'}")
     for damage in stock.damaged:
         print(f"skipped {damage.path}: {damage.why}")
     print(
-        f"{found.samples_per_s:.0f} samples/s, {found.input_bytes_per_s / 1e6:.0f} MB/s of inputs:"
-        f" median of {len(found.windows)} windows of {found.window_s:g} s,"
-        f" {min(found.windows):.0f} to {max(found.windows):.0f}"
+        f"{speed.samples_per_s:.0f} samples/s, {speed.input_bytes_per_s / 1e6:.0f} MB/s of inputs:"
+        f" median of {len(speed.windows)} windows of {speed.window_s:g} s,"
+        f" {min(speed.windows):.0f} to {max(speed.windows):.0f}"
     )
 
 

@@ -4,6 +4,8 @@ A record is its length (uint64, little-endian), the masked CRC-32C of these 8 by
 their masked CRC-32C. A file is such records and nothing else, as they are, or all of it compressed by
 gzip or zlib. Source: tensorflow.org/tutorials/load_data/tfrecord; tensorflow/core/lib/io/record_reader.cc.
 
+Written here since the package `tfrecord` skips the checksums that it reads: it gives damaged records as whole ones.
+
 A length counts only when its checksum is right, and then never for more than is left of the file, or
 than :data:`LIMIT`. What is wrong is told with the file, the number of the record and its first byte,
 which in a compressed file is a byte of the content. :mod:`fairlead.ml.data.example` reads what records hold.
@@ -128,11 +130,11 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
     if how is None:
         raise DamagedFile(path, "neither TFRecord nor gzip nor zlib begins like this", "TFRecord")
     if how is Compression.NONE:
-        found = index(path)
-        last = len(found) if stop is None else stop
-        if last > len(found):
-            raise DamagedFile(path, f"{len(found)} records, not {last}", "TFRecord")
-        yield from read(found, start, last)
+        offsets = index(path)
+        last = len(offsets) if stop is None else stop
+        if last > len(offsets):
+            raise DamagedFile(path, f"{len(offsets)} records, not {last}", "TFRecord")
+        yield from read(offsets, start, last)
         return
     with path.open("rb") as stream:
         content = _Inflated(path, stream, how)

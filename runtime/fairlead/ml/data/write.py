@@ -75,8 +75,10 @@ def is_whole(path: Path, identity: str, rows: int) -> bool:
         first = decode(next(tfrecord.records(path, 0, 1)))
     except (OSError, DamagedFile, BadExample, StopIteration):
         return False
-    told = first.get(_IDENTITY)
-    return isinstance(told, tuple) and [bytes(text) for text in told] == [identity.encode()]
+    identities = first.get(_IDENTITY)
+    return isinstance(identities, tuple) and [bytes(text) for text in identities] == [
+        identity.encode()
+    ]
 
 
 def format_of(path: Path) -> str:

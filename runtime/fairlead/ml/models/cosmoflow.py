@@ -173,7 +173,7 @@ def prepare(counts: Any) -> Any:
     return ops.log1p(ops.cast(counts, "float32"))
 
 
-def scores(wanted: Array, found: Array) -> dict[str, float]:
+def scores(wanted: Array, outputs: Array) -> dict[str, float]:
     """Mean absolute error of each parameter over that of always saying the mean: ``turnover``, ``strength``, ``tilt`` and,
     where there are four, ``growth``.
 
@@ -185,7 +185,7 @@ def scores(wanted: Array, found: Array) -> dict[str, float]:
 
     wanted = wanted.astype(np.float64)
     alone = np.abs(wanted - wanted.mean(0)).mean(0)
-    error = np.abs(wanted - found).mean(0)
+    error = np.abs(wanted - outputs).mean(0)
     each = dict(
         zip(
             synthetic_universe.ALL_PARAMETERS,

@@ -30,7 +30,7 @@ from fairlead.trace.spans import span
 
 VERSION = 1
 _KEPT = 2
-_TOLD = "told.json"
+_HEAD = "told.json"
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Checkpoint:
         identity: what the training is of: another must not be continued from it.
         shared: arrays that all ranks have in common, in the order of the model's variables.
         own: of each rank, its own arrays.
-        told: JSON values to be kept: the losses.
+        more: JSON values: the losses.
     """
 
     step: int
     identity: Mapping[str, Any]
     shared: Sequence[Array]
     own: Sequence[Sequence[Array]]
-    told: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -90,17 +90,17 @@ def write(folder: Path, state: Checkpoint) -> Path:
     arrays = {f"shared{i:05d}": a for i, a in enumerate(state.shared)}
     for rank, own in enumerate(state.own):
         arrays |= {f"rank{rank:05d}-{i:05d}": a for i, a in enumerate(own)}
-    told = {
+    head = {
         "version": VERSION,
         "step": state.step,
         "identity": dict(state.identity),
         "ranks": len(state.own),
         "arrays": len(arrays),
-        "told": dict(state.told),
+        "told": dict(state.more),
     }
     path = path_of(folder, state.step)
     with atomic_write(path, "w+b") as stream, zipfile.ZipFile(stream, "w") as file:
-        file.writestr(_TOLD, json.dumps(told))
+        file.writestr(_HEAD, json.dumps(head))
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.asarray(array, order="C"), allow_pickle=False)
@@ -133,12 +133,12 @@ def read(path: Path) -> Checkpoint:
 
 def _read(path: Path) -> Checkpoint:
     with zipfile.ZipFile(path) as file:
-        told = json.loads(file.read(_TOLD))
-        if told["version"] != VERSION:
-            raise ValueError(f"of version {told['version']}, this fairlead reads {VERSION}")
-        names = sorted(set(file.namelist()) - {_TOLD})
-        if len(names) != told["arrays"]:
-            raise ValueError(f"{len(names)} of {told['arrays']} arrays")
+        head = json.loads(file.read(_HEAD))
+        if head["version"] != VERSION:
+            raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
+        names = sorted(set(file.namelist()) - {_HEAD})
+        if len(names) != head["arrays"]:
+            raise ValueError(f"{len(names)} of {head['arrays']} arrays")
         held: dict[str, list[Array]] = {}
         for name in names:
             with file.open(name) as entry:
@@ -147,37 +147,38 @@ def _read(path: Path) -> Checkpoint:
                 if entry.read(1):
                     raise ValueError(f"more in {name} than its array")
             held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
-        own = [held.get(f"rank{rank:05d}", []) for rank in range(told["ranks"])]
-        return Checkpoint(told["step"], told["identity"], held.get("shared", []), own, told["told"])
+        own = [held.get(f"rank{rank:05d}", []) for rank in range(head["ranks"])]
+        return Checkpoint(head["step"], head["identity"], held.get("shared", []), own, head["told"])
 
 
-def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
+def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
     """The last checkpoint of a folder that is whole; None where there is none.
 
     Args:
-        tell: is told, in a sentence, of each that is damaged.
+        report: called with a sentence for each damaged one.
     """
     for path in reversed(kept(folder)):
         try:
             return read(path)
         except (OSError, ValueError) as exc:
-            tell(f"{path} {exc}" if isinstance(exc, ValueError) else f"{path}: {exc}")
+            report(f"{path} {exc}" if isinstance(exc, ValueError) else f"{path}: {exc}")
     return None
 
 
-def require_same(found: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
+def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
     """That a checkpoint is of this training.
 
     Raises:
         FairleadError: it is of another.
     """
-    differ = [k for k in identity if found.identity.get(k) != identity[k]]
+    differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
     if differ:
         raise fail(
             "the checkpoint is of another training",
-            where=str(path_of(folder, found.step)),
+            where=str(path_of(folder, kept_state.step)),
             why="; ".join(
-                f"{k}: {found.identity.get(k)!r} there, {identity[k]!r} asked for" for k in differ
+                f"{k}: {kept_state.identity.get(k)!r} there, {identity[k]!r} asked for"
+                for k in differ
             ),
             remedy="ask for the same, or train into another folder (-o)",
             check="checkpoint-other",

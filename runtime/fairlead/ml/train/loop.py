@@ -65,46 +65,46 @@ def resume(
     Raises:
         FairleadError: the checkpoint is of another training, or one is there and was not to be gone on with.
     """
-    folder, found, error = config.checkpoints, None, None
+    folder, newest, error = config.checkpoints, None, None
     if folder is None:
         return Progress()
     unreadable: list[str] = []
     if ranks.rank == 0:
         try:
             if config.resume:
-                found = checkpoint.newest(folder, unreadable.append)
-                if found is not None:
-                    checkpoint.require_same(found, identity, folder)
+                newest = checkpoint.newest(folder, unreadable.append)
+                if newest is not None:
+                    checkpoint.require_same(newest, identity, folder)
             else:
                 checkpoint.require_none(folder)
         except FairleadError as exc:
             error = exc
-    told = (found.step, found.told) if found else None
-    error, told, unreadable = common.broadcast_object(ranks, (error, told, unreadable), 0)
+    position = (newest.step, newest.more) if newest else None
+    error, position, unreadable = common.broadcast_object(ranks, (error, position, unreadable), 0)
     for words in unreadable:
         log.write("damaged", what=words)
     if error is not None:
         raise error
-    if told is None:
+    if position is None:
         return Progress(unreadable=tuple(unreadable))
-    step, more = told
+    step, more = position
     variables = steps.shared()
-    values = list(found.shared) if found else arrays(variables)
+    values = list(newest.shared) if newest else arrays(variables)
     assign(variables, ranks.broadcast(values))
-    steps.restore(_own_of(ranks, found))
+    steps.restore(_own_of(ranks, newest))
     log.write("resumed", step=step)
     points = [from_json(LossPoint, point) for point in more["loss"]]
     return Progress(step, step, points, unreadable=tuple(unreadable))
 
 
-def _own_of(ranks: Comm, found: checkpoint.Checkpoint | None) -> list[Array]:
+def _own_of(ranks: Comm, newest: checkpoint.Checkpoint | None) -> list[Array]:
     """This rank's own arrays of what rank 0 has read. Collective.
 
     A block of ranks at a time: what all of a large run have for themselves is too much for each of them.
     """
     mine: list[Array] = []
     for begin in range(0, ranks.size, _BLOCK):
-        part = found.own[begin : begin + _BLOCK] if found else None
+        part = newest.own[begin : begin + _BLOCK] if newest else None
         block = common.broadcast_object(ranks, part, 0)
         if begin <= ranks.rank < begin + _BLOCK:
             mine = block[ranks.rank - begin]
@@ -248,10 +248,10 @@ def _save(
         own = ranks.gather(steps.own_state())
         if writer is None:
             return
-        writer.wait()  # one copy of the state at a time, and the wait is part of what is told
-        told = {"loss": [to_json(point) for point in progress.points]}
+        writer.wait()  # one copy of the state at a time, and the wait counts as held
+        losses = {"loss": [to_json(point) for point in progress.points]}
         shared = arrays(steps.shared())
-        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], told)
+        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], losses)
     writer.start(state, time.perf_counter() - begun)
 
 

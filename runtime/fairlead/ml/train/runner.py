@@ -99,12 +99,12 @@ def _at_step(error: FairleadError, events: Path | None) -> FairleadError:
 
 
 def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -> FairleadError:
-    told = [e for e in Tail(events).read() if e["event"] == "error"] if events else []
+    errors = [e for e in Tail(events).read() if e["event"] == "error"] if events else []
     # What the others say of a rank that is gone is no cause.
-    if outcome.killed and all(e.get("check") == "comm-peer-lost" for e in told):
+    if outcome.killed and all(e.get("check") == "comm-peer-lost" for e in errors):
         return FairleadError(outcome.killed)
-    if told:
-        first = told[0]
+    if errors:
+        first = errors[0]
         return fail(
             first["what"],
             where=first.get("where", ""),

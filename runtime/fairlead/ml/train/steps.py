@@ -54,11 +54,11 @@ class Steps(ABC):
         """Loss and gradients of a batch, scaled where they are, as the backend has them; computed when this returns."""
 
     @abstractmethod
-    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
+    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
         """What :meth:`gradients` found, and ``more`` (float32), as means over all ranks. Collective."""
 
     @abstractmethod
-    def own(self, found: Any) -> tuple[float, float]:
+    def own(self, local: Any) -> tuple[float, float]:
         """This rank's loss, and the norm of its gradients, neither scaled."""
 
     @abstractmethod
@@ -90,18 +90,18 @@ class Steps(ABC):
         """Loss and outputs, as tensors of the backend."""
         from keras import ops
 
-        found = self.model(self.task.prepare(inputs), training=training)
-        loss = self.task.loss(targets, found)
+        outputs = self.model(self.task.prepare(inputs), training=training)
+        loss = self.task.loss(targets, outputs)
         if training and self.recipe.l2:
             squares = sum(ops.sum(ops.square(ops.cast(v, "float32"))) for v in self.decayed)
             loss = loss + self.recipe.l2 / 2 * squares
-        return loss, found
+        return loss, outputs
 
-    def odd(self, found: Any) -> str:
+    def odd(self, local: Any) -> str:
         """The first variable whose gradient has a NaN or an infinity in it, by name; "" where none has."""
         from keras import ops
 
-        *_, gradients = found
+        *_, gradients = local
         for variable, gradient in zip(self.variables, gradients, strict=True):
             if not np.isfinite(ops.convert_to_numpy(ops.cast(gradient, "float32"))).all():
                 return str(variable.path)

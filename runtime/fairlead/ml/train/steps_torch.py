@@ -39,17 +39,17 @@ class TorchSteps(Steps):
             norm /= self.optimizer.scale_loss(1.0)
         return float(loss.detach()), float(norm), gradients
 
-    def own(self, found: Any) -> tuple[float, float]:
-        loss, norm, _ = found
+    def own(self, local: Any) -> tuple[float, float]:
+        loss, norm, _ = local
         return loss, norm
 
-    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
-        _, _, gradients = found
+    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
+        _, _, gradients = local
         # Beside tensors on a GPU, so that one call carries all.
-        told = torch.from_numpy(more).to(gradients[0].device)
-        everything = [*gradients, told]
-        *means, told = average_tensors(everything, everything, self._names, any_values=True)
-        return means, told.cpu().numpy()
+        mean_more = torch.from_numpy(more).to(gradients[0].device)
+        everything = [*gradients, mean_more]
+        *means, mean_more = average_tensors(everything, everything, self._names, any_values=True)
+        return means, mean_more.cpu().numpy()
 
     def update(self, means: Any) -> None:
         with torch.no_grad():
@@ -57,10 +57,10 @@ class TorchSteps(Steps):
 
     def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
         with torch.no_grad():
-            loss, found = self.loss(
+            loss, outputs = self.loss(
                 ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), False
             )
-        return np.asarray(ops.convert_to_numpy(found), np.float32), float(loss)
+        return np.asarray(ops.convert_to_numpy(outputs), np.float32), float(loss)
 
     # Keras leaves dropout to torch, whose random numbers are no variable of the model.
 

@@ -283,8 +283,8 @@ def _identity(
 
 def _files(rows: Rows) -> str:
     """What files the order of the samples follows from, in short."""
-    told = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    listed = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
 
 
 def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
@@ -361,9 +361,9 @@ def _scores(
     task: Task, parts: Sequence[tuple[Array, Array]]
 ) -> tuple[dict[str, float], tuple[tuple[float, float], ...]]:
     """Scores and, of two classes, the ROC curve of what all ranks found: outputs and targets."""
-    found, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
-    scores = {name: float(value) for name, value in task.scores(wanted, found).items()}
-    return scores, roc(wanted, found[:, 1] - found[:, 0]) if "auc" in scores else ()
+    outputs, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
+    scores = {name: float(value) for name, value in task.scores(wanted, outputs).items()}
+    return scores, roc(wanted, outputs[:, 1] - outputs[:, 0]) if "auc" in scores else ()
 
 
 def _mpi_version(ranks: Comm) -> str:
