@@ -41,7 +41,7 @@ class Carrier(Protocol):
         """Replaces ``buffer`` (1-D, contiguous, not empty; float or complex) by its mean over ranks.
 
         Args:
-            team: calls of one team come one after the other, those of two teams at any time.
+            team: calls of one team are sequential, those of two teams may be concurrent.
         """
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:

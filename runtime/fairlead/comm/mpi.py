@@ -203,7 +203,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
 
 
 def _abort_on_exception(backend: Backend) -> None:
-    """Makes an uncaught exception end every rank; the others would wait for this one for ever."""
+    """Makes an uncaught exception end every rank; the others would wait for this one forever."""
     report, process = sys.excepthook, os.getpid()
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:

@@ -1,9 +1,9 @@
-"""The native core beneath :mod:`fairlead.comm`: ranks of a node reduce through shared memory.
+"""The native core by ctypes: ranks of a node reduce through shared memory.
 
 The core is one C++ library (``runtime/native``, ``fairlead_comm.h``) that binds to the MPI which this
-process has loaded. It is compiled once on a login node, and `fairlead run` shows it to the ranks:
-``FAIRLEAD_COMM_LIBRARY`` names it. Every collective begins with an agreement within the core; ranks that
-differ are told who differs, and in what.
+process has loaded. It is compiled once on a login node, and `fairlead run` passes its path to the ranks in
+``FAIRLEAD_COMM_LIBRARY``. Every collective begins with an agreement within the core; if ranks differ, the
+error names them and the difference.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 MEAN = 1
 WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
-# What `fairlead build` compiles for an image: for who starts it without `fairlead run`.
+# Where `fairlead build` puts the core in an image, for launches without `fairlead run`.
 IN_IMAGE = "/usr/local/lib/fairlead"
 # Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
 _FORMS = {
@@ -81,16 +81,16 @@ class _Layout(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks lie, and what carries the bytes.
+    """How the ranks are placed, and what carries the bytes.
 
     Attributes:
-        nodes: groups of ranks that share memory.
-        shared_memory: the ranks of a node reduce through it.
+        nodes: number of groups of ranks that share memory.
+        shared_memory: whether the ranks of a node reduce through it.
         mpi: the ABI of the MPI: mpich, openmpi or mpi-abi.
         library: that MPI's path, as this process sees it.
         kernels: the instruction set of the sums.
-        why_not: why memory is not shared; "".
-        host: this rank's.
+        why_not: why memory is not shared; "" where it is.
+        host: this rank's host name.
     """
 
     rank: int
@@ -107,16 +107,15 @@ class Layout:
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
-    """Where the core is, or None and why there is none.
+    """The path of the core and "", or None and the reason why there is none.
 
-    ``FAIRLEAD_COMM_LIBRARY`` names it; without that it is the image's own, or the one that this machine's
-    cache holds.
+    ``FAIRLEAD_COMM_LIBRARY`` names it; otherwise it is the image's own, or the one in this machine's cache.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
         if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
             return named, ""
-        return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
+        return None, f"FAIRLEAD_COMM_LIBRARY={named} is not a file"
     own = f"{IN_IMAGE}/libfairlead_comm.so"
     if os.path.isfile(own):  # noqa: PTH113
         return own, ""
@@ -194,8 +193,8 @@ class NativeComm(Comm):
         self._raised: list[BaseException] = []
         self._go_on = _GO_ON(self._signals().__next__)
         self.core.fairlead_comm_while_waiting(self._go_on)
-        # Blocking calls are all in one order: a rank that skips one meets the others in another call.
-        # What goes on in the background has a team.
+        # Blocking calls share one order: a rank that skips one meets the others in another call.
+        # Background calls have a team of their own.
         self._team: ctypes.c_void_p | None = None
         self._behind = self._new_team(1)
         self._started: list[tuple[Pending, _Tensors]] = []
@@ -224,7 +223,7 @@ class NativeComm(Comm):
         return (self._team.value or 0) if self._team else 0
 
     def raise_interrupt(self) -> None:
-        """What a signal's handler has raised while the core waited, if anything."""
+        """Raises what a signal handler raised while the core waited, if anything."""
         if self._raised:
             raise self._raised.pop()
 
@@ -330,7 +329,7 @@ class NativeComm(Comm):
             return call.result()
 
         pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
-        # The core reads and writes the arrays until then, also where nobody keeps what is returned.
+        # The core reads and writes the arrays until then, even if the caller drops the result.
         self._started = [started for started in self._started if not started[0].done()]
         self._started.append((pending, call))
         return pending
@@ -360,7 +359,7 @@ class NativeComm(Comm):
             try:
                 while True:
                     yield 1
-            except GeneratorExit:  # nobody will ask again
+            except GeneratorExit:  # the last call
                 return
             except BaseException as exc:
                 self._raised.append(exc)
@@ -423,19 +422,19 @@ def _whole(array: Array) -> bool:
 
 @lru_cache(maxsize=64)
 def _c_strings(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
-    """What has to live as long as the addresses that come with it."""
+    """C strings and their addresses; the strings must live as long as the addresses are used."""
     kept = [ctypes.create_string_buffer(name.encode()) for name in names]
     return kept, tuple(ctypes.addressof(string) for string in kept)
 
 
 @lru_cache(maxsize=4096)
 def _shape(dtype: str, shape: tuple[int, ...]) -> int:
-    """A number that two ranks share only if their arrays are of one dtype and shape."""
+    """A hash of dtype and shape, by which ranks compare their arrays."""
     return zlib.crc32(repr((dtype, shape)).encode()) - (1 << 31)
 
 
 def failed(where: str, code: int, message: str) -> FairleadError:
-    """The core's words as an error: rank, host and tensor are in them."""
+    """The core's message, which names rank, host and tensor, as an error."""
     odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", message)
     if code == _DIFFER and odd:
         return fail(
@@ -457,8 +456,8 @@ def failed(where: str, code: int, message: str) -> FairleadError:
         return fail(
             message,
             where=where,
-            why="the others would wait for it for ever",
-            remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
+            why="the others would wait for it forever",
+            remedy="look for that rank's own last output; `dmesg` shows whether memory ran out",
             check="comm-peer-lost",
         )
     if code == _NONFINITE:
@@ -476,7 +475,7 @@ def failed(where: str, code: int, message: str) -> FairleadError:
             message,
             where=where,
             why="the call cannot be made, or not at this time",
-            remedy="mend the call",
+            remedy="fix the call",
             check="comm-call",
         )
     if code == _NO_MPI:

@@ -1,8 +1,8 @@
-"""What Python adds to a timeline: start, steps and their parts, spans, the clocks; and, without the core, the calls.
+"""The Python part of a timeline: start, steps and their parts, spans, clocks; without the core, also the calls.
 
-``FAIRLEAD_COMM_TIMELINE=FILE`` turns it on. Each rank appends a line an event to its own file beside
-``FILE``, so that what was recorded is there however the rank ends; :mod:`fairlead.trace.document` reads those files.
-Imported only where there is a timeline.
+``FAIRLEAD_COMM_TIMELINE=FILE`` turns it on. Each rank appends one line per event to its own file next to ``FILE``, so
+that the record survives however the rank ends; :mod:`fairlead.trace.document` reads those files. Imported only if a
+timeline is recorded.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fairlead.trace.spans import clock_name
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend
 
-# An exchange with rank 0 is repeated: the quickest is the truest.
+# An exchange with rank 0 is repeated: the quickest is the most accurate.
 _ROUNDS = 20
 _MARKS = 64  # parts of one step
 
 
 class Spent(Protocol):
-    """What the steps' parts follow from: :class:`fairlead.comm.core.Timings`."""
+    """The times from which the parts of a step are derived: :class:`fairlead.comm.core.Timings`."""
 
     @property
     def wait_s(self) -> float: ...
@@ -43,12 +43,12 @@ class Spent(Protocol):
 class Timeline:
     """The file of one rank. The clock is CLOCK_MONOTONIC, in ns, as in the core.
 
-    It holds the last ``FAIRLEAD_COMM_TIMELINE_EVENTS`` events, or half as many: when a file is full it takes the place
-    of the one before it, whose events are counted.
+    It holds the last ``FAIRLEAD_COMM_TIMELINE_EVENTS`` events, or half as many: a full file replaces the older one,
+    whose events are counted as dropped.
     """
 
     def __init__(self, backend: Backend, environ: Mapping[str, str]):
-        """Collective: rank 0 removes what an earlier run has left."""
+        """Collective: rank 0 removes the files of an earlier run."""
         self.file = environ[TIMELINE]
         self._backend, self._lock = backend, threading.RLock()
         self._most = _events(environ) // 2
@@ -81,7 +81,7 @@ class Timeline:
         spans.recorder = self
 
     def began(self, begun: int, backend: str) -> None:
-        """The start has lasted since ``begun``."""
+        """Records the start, from ``begun`` (ns) until now."""
         now = time.monotonic_ns()
         born = min(_born(now), begun)
         self.span("main", "start Python and import", "python", born, begun)
@@ -105,7 +105,7 @@ class Timeline:
 
     @contextmanager
     def doing(self, name: str, args: Mapping[str, Any] = {}) -> Iterator[None]:
-        """Records what is done within, in the row of the calling thread."""
+        """Records the block as a span in the row of the calling thread."""
         row, begin = self._row(), time.monotonic_ns()
         try:
             yield
@@ -121,24 +121,24 @@ class Timeline:
         self._add({"step": step, "parts": list(parts), "borders": list(borders)}, 1 + len(parts))
 
     def forward_apart(self, ns: int) -> None:
-        """How long a forward pass takes by itself, where steps do not tell their own."""
+        """Records the duration of a forward pass alone, for steps that do not show their own."""
         self._keep({"forward_ns": ns})
 
-    # Steps that nobody measures whole: a front tells what is over, and the rest follows.
+    # Steps without measured borders: a front end marks what has ended, and the rest follows.
 
     def mark(self, part: str, at: int | None = None) -> None:
-        """What the training thread has done since the mark before was ``part`` of a step."""
+        """The training thread spent the time since the previous mark on ``part`` of a step."""
         with self._lock:
             now = max(time.monotonic_ns() if at is None else at, self._borders[-1])
             if len(self._parts) < _MARKS:
                 self._borders.append(now)
                 self._parts.append(part)
-            else:  # as of a validation of many batches: what is one part after the other is one
+            else:  # such as a validation of many batches: merged into one part
                 self._borders[-1], self._parts[-1] = now, "other"
 
     def open_step(self, spent: Spent) -> None:
-        """A step begins here, and it and all later ones end with :meth:`close_step`, not with the means of their
-        gradients; what lies before is no part of one.
+        """A step begins here; it and all later ones end with :meth:`close_step`, not with the means of their
+        gradients. The time before belongs to no step.
 
         Args:
             spent: this rank's time in collectives so far.
@@ -154,8 +154,8 @@ class Timeline:
             self._write_step()
 
     def averaging(self, spent: Spent) -> None:
-        """The gradients of a step are about to be averaged; where no front can say so, that follows from the time
-        that was spent."""
+        """The gradients of a step are about to be averaged; without this call, that is derived from the time
+        spent."""
         self.mark("other" if self._parts else "computing")
         self._spent, self._begins = spent, self._borders[-1]
 
@@ -170,7 +170,7 @@ class Timeline:
         self.mark("idle", min(begun + waited, now))
         self.mark("exposed communication", now)
         self._spent, self._begins = spent, 0
-        if self._ends_by_itself:  # it lasted since the means of the one before
+        if self._ends_by_itself:  # it began with the means of the previous step
             self._write_step()
 
     def _write_step(self) -> None:

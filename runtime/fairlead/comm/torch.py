@@ -12,7 +12,7 @@ DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.
 while the backward pass still runs.
 
 Tensors of the host go by :meth:`fairlead.comm.Comm.aggregate`, those on GPUs by NCCL
-(:mod:`fairlead.comm.frameworks.torch_nccl`). docs/training.md tells what is averaged when.
+(:mod:`fairlead.comm.frameworks.torch_nccl`). docs/training.md describes what is averaged when.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def DistributedOptimizer(
     keeps none. Before the first step the parameters are compared over ranks.
 
     Args:
-        named_parameters: ``model.named_parameters()``, so that errors tell names.
+        named_parameters: ``model.named_parameters()``, so that errors name them.
     Raises:
         FairleadError: later, by ``step``: the ranks began with different parameters, or disagree on
             number, shape or dtype of the gradients, or on their number of steps; a tensor is sparse, or

@@ -41,7 +41,7 @@ class Gate:
     at_least: bool = True
 
     def passed(self, score: float) -> bool:
-        """Whether ``score`` is good enough; what is no number is not."""
+        """Whether ``score`` is good enough; NaN is not."""
         return bool(score >= self.value if self.at_least else score <= self.value)
 
     def better(self, score: float, other: float) -> bool:
@@ -113,7 +113,7 @@ class Task:
         title: as a person reads it.
         network: its published size.
         build: the ``keras.Model``, for a recipe, the shape of a stored sample and a number of outputs.
-        data: what is generated for it.
+        data: the samples that are generated for it.
         size: pixels or voxels of a side that are generated.
         prepare: stored inputs as the network wants them; tensors in and out, within the graph.
         loss: of targets and outputs, the mean over the batch.

@@ -338,7 +338,7 @@ def _wider(dtype: Any) -> Any:
 
 
 def lane() -> Comm:
-    """Another communicator of all ranks, for what may be in flight beside everything else. Collective."""
+    """Another communicator of all ranks, for calls that may be in flight at any time. Collective."""
     made = _ranks().team()
     _lanes.append(made)
     return made

@@ -31,7 +31,7 @@ _Hook: Any = _v1.train.SessionRunHook
 
 
 class _Runs:
-    """What runs of a session do, by the operations behind what they fetch."""
+    """Classifies runs of a session by the operations that their fetches depend on."""
 
     def __init__(self, graph: Any):
         self._graph = graph

@@ -74,7 +74,7 @@ def _fitting(paths: Sequence[str], version: str, where: str) -> Carrier:
             why = f"{where}: its name does not tell a TensorFlow, as {_STEM}{version}.so does"
             return Carrier("", why)
         if not os.path.isfile(path):  # noqa: PTH113
-            return Carrier("", f"{where} is no file")
+            return Carrier("", f"{where} is not a file")
         if named[1] == version:
             return Carrier(path)
         versions.append(named[1])

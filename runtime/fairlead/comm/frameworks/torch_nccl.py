@@ -139,7 +139,7 @@ class Group:
     def _start(
         self, tensors: Sequence[Any], names: Sequence[str]
     ) -> tuple[list[Any], Callable[[bool], None]]:
-        """Starts one reduction a dtype; gives what is under way, and what lays it into the tensors."""
+        """Starts one reduction per dtype; returns the pending work, and a function that fills the tensors."""
         self._agree("aggregate on GPUs", tensors, names)
         fused: dict[Any, list[Any]] = {}
         for tensor in tensors:
@@ -218,7 +218,7 @@ def init_process_group(ranks: Comm, library: str) -> None:
 
 
 def usual_library() -> str:
-    """What a process group here is made of: Gloo, and NCCL beside it where torch sees GPUs."""
+    """The libraries of a process group here: Gloo, and NCCL as well where torch sees GPUs."""
     from torch import distributed
 
     return _BOTH if torch.cuda.is_available() and distributed.is_nccl_available() else "gloo"
@@ -249,7 +249,7 @@ def _check(tensor: Any, name: str, device: Any, forced: str) -> None:
 
 
 def _require_own(ranks: Comm, device: Any) -> None:
-    """NCCL cannot serve two ranks of one GPU, and says so in words of its own."""
+    """Refuses two ranks on one GPU, which NCCL cannot serve and reports in its own terms."""
     properties = torch.cuda.get_device_properties(device)
     mine = (socket.gethostname(), str(getattr(properties, "uuid", device)))
     every = common.broadcast_object(ranks, ranks.gather(mine), 0)

@@ -1,12 +1,12 @@
-"""Checkpoints of a training: all that is needed to go on bit by bit as if nothing had happened.
+"""Checkpoints of a training, from which it continues bit by bit.
 
-One file a checkpoint, ``step-00000120.npz``, as NumPy writes it: a zip of arrays, each with its CRC-32, so what is damaged
-is known before any of it is used. Rank 0 writes, in a thread, from copies; a file gets its name when its bytes are on the
-disk, so a kill at any moment leaves whole checkpoints only. The last two are kept: the newer may be damaged by what
-killed the run. A folder is of one training: one that begins anew in it is refused.
+One file per checkpoint, ``step-00000120.npz``, as NumPy writes it: a zip of arrays, each with its CRC-32, so damage is
+detected before any array is used. Rank 0 writes, in a thread, from copies; a file gets its name when its bytes are on the
+disk, so a kill at any moment leaves only whole checkpoints. The last two are kept: the newer may be damaged by what
+killed the run. A folder belongs to one training: a fresh start in it is refused.
 
-It holds the weights and the optimizer's state, which all ranks share; of each rank its moving statistics and the seeds of
-its dropout; the step; and the losses so far. The order of the data follows from seed, epoch and step.
+A checkpoint holds the weights and the optimizer's state, which all ranks share; the moving statistics and dropout seeds
+of each rank; the step; and the losses so far. The order of the data follows from seed, epoch and step.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Checkpoint:
     """A training's state.
 
     Attributes:
-        step: steps that are over.
-        identity: what the training is of: another must not be continued from it.
-        shared: arrays that all ranks have in common, in the order of the model's variables.
-        own: of each rank, its own arrays.
+        step: steps that are complete.
+        identity: facts of the training; one with other facts must not continue from it.
+        shared: arrays that all ranks share, in the order of the model's variables.
+        own: the own arrays of each rank.
         more: JSON values: the losses.
     """
 
@@ -63,7 +63,7 @@ class Written:
 
     Attributes:
         seconds: from the first byte until the file is on the disk under its name.
-        held_s: for how long training stood still: the copies.
+        held_s: for how long training was paused, to copy the arrays.
     """
 
     step: int
@@ -79,12 +79,12 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def write(folder: Path, state: Checkpoint) -> Path:
-    """Writes one and removes all but it and the one before; returns its path.
+    """Writes a checkpoint and removes all others except the previous one; returns its path.
 
-    Files of later steps go as well: they are damaged, or the training would have gone on from them.
+    Files of later steps are removed, too: they are damaged, or the training would have continued from them.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written; no file has got its name then, and none is gone.
+        OSError: the disk is full, or the folder cannot be written; the other checkpoints are then unchanged.
         ValueError: an array is of objects.
     """
     arrays = {f"shared{i:05d}": a for i, a in enumerate(state.shared)}
@@ -120,15 +120,15 @@ def read(path: Path) -> Checkpoint:
     """A checkpoint, each array checked by its CRC-32.
 
     Raises:
-        ValueError: the file is truncated, altered, or no checkpoint; the message says how.
+        ValueError: the file is truncated, altered, or not a checkpoint; the message says how.
         OSError: it cannot be read.
     """
     try:
         return _read(path)
     except OSError:
         raise
-    except Exception as exc:  # of damaged bytes zipfile and NumPy make nearly any
-        raise ValueError(f"is no whole checkpoint: {exc or type(exc).__name__}") from exc
+    except Exception as exc:  # damaged bytes make zipfile and NumPy raise nearly any
+        raise ValueError(f"is not a whole checkpoint: {exc or type(exc).__name__}") from exc
 
 
 def _read(path: Path) -> Checkpoint:
@@ -143,7 +143,7 @@ def _read(path: Path) -> Checkpoint:
         for name in names:
             with file.open(name) as entry:
                 array = np.lib.format.read_array(entry, allow_pickle=False)
-                # The checksum is looked at when the end of the entry is read.
+                # Reading the end of the entry compares its checksum.
                 if entry.read(1):
                     raise ValueError(f"more in {name} than its array")
             held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
@@ -152,7 +152,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
-    """The last checkpoint of a folder that is whole; None where there is none.
+    """The last whole checkpoint of a folder; None if there is none.
 
     Args:
         report: called with a sentence for each damaged one.
@@ -166,10 +166,10 @@ def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
 
 
 def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
-    """That a checkpoint is of this training.
+    """Checks that a checkpoint belongs to this training.
 
     Raises:
-        FairleadError: it is of another.
+        FairleadError: it belongs to another.
     """
     differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
     if differ:
@@ -186,10 +186,10 @@ def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Pa
 
 
 def require_none(folder: Path) -> None:
-    """That a training which begins anew has a folder without checkpoints.
+    """Checks that the folder of a fresh training has no checkpoints.
 
     Raises:
-        FairleadError: there are some: nobody could tell them from its own.
+        FairleadError: it has some, which could not be distinguished from new ones.
     """
     if there := kept(folder):
         raise fail(
@@ -202,12 +202,12 @@ def require_none(folder: Path) -> None:
 
 
 class Writer:
-    """Writes checkpoints behind the training; one at a time.
+    """Writes checkpoints in the background, one at a time.
 
-    As a context: what is being written is on the disk when the block is left, also by an error.
+    As a context manager: a checkpoint in progress is on the disk when the block ends, also by an error.
 
     Args:
-        folder: of the files; made if absent.
+        folder: for the files; created if missing.
     """
 
     def __init__(self, folder: Path):
@@ -226,21 +226,21 @@ class Writer:
         if kind is None:
             self.wait()
         elif self._thread is not None:
-            self._thread.join()  # that error is the cause; the state of the step before is good
+            self._thread.join()  # the error is the block's; this checkpoint is good
 
     @property
     def busy(self) -> bool:
-        """Whether one is being written still."""
+        """Whether a checkpoint is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, state: Checkpoint, held_s: float) -> None:
-        """Begins to write; waits first for the one before.
+        """Starts to write; first waits for the previous checkpoint.
 
         Args:
-            state: copies, which nobody changes any more.
+            state: copies, which must not change any more.
             held_s: see :class:`Written`.
         Raises:
-            FairleadError: the one before could not be written.
+            FairleadError: the previous checkpoint could not be written.
         """
         self.wait()
 
@@ -249,7 +249,7 @@ class Writer:
             try:
                 with span("write a checkpoint", step=state.step, bytes=state.bytes):
                     path = write(self._folder, state)
-            except BaseException as exc:  # told by `wait`, in the thread that trains
+            except BaseException as exc:  # raised by `wait`, in the thread that trains
                 self._failed = exc
                 return
             seconds = time.perf_counter() - begun
@@ -259,7 +259,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last one is on the disk.
+        """Waits until the last checkpoint is on the disk.
 
         Raises:
             FairleadError: it could not be written.

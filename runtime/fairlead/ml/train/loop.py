@@ -1,7 +1,7 @@
 """The training loop of a rank: batches in, one mean of gradients a step, checkpoints on the way.
 
-Loss, time and the wish for a checkpoint ride in the gradients' own buffer, so all ranks stop, and write, after the same
-step without a further message.
+Loss, time limit and the request for a checkpoint travel in the gradients' buffer, so all ranks stop, and write, after the
+same step without another message.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fairlead.ml.train.steps import Steps, arrays, assign
 from fairlead.ml.train.times import Marks, Times
 from fairlead.trace.spans import span
 
-# Under loss scaling a step that overflows is left out; so many in a row mean that training is over.
+# Under loss scaling a step that overflows is skipped; this many in a row mean that training has diverged.
 _OVERFLOWS = 50
-# Ranks whose own arrays are sent at once.
+# Number of ranks whose own arrays are sent at once.
 _BLOCK = 256
 _FORWARDS = 5
 
@@ -41,11 +41,11 @@ class Progress:
     """How far a training is.
 
     Attributes:
-        step: steps that are over.
-        resumed_from: of those, by an earlier launch.
+        step: steps that are complete.
+        resumed_from: number of them that an earlier launch took.
         points: the loss of each.
-        unreadable: checkpoints that were passed over, and why.
-        forward_s: seconds of a forward pass alone; 0 where it was not measured.
+        unreadable: checkpoints that were skipped, and why.
+        forward_s: seconds of a forward pass alone; 0 if it was not measured.
     """
 
     step: int = 0
@@ -60,10 +60,10 @@ class Progress:
 def resume(
     config: WorkerConfig, ranks: Comm, steps: Steps, identity: dict[str, object], log: EventLog
 ) -> Progress:
-    """The last whole checkpoint, on every rank; a new beginning where there is none. Collective.
+    """Restores the last whole checkpoint on every rank; a fresh start where there is none. Collective.
 
     Raises:
-        FairleadError: the checkpoint is of another training, or one is there and was not to be gone on with.
+        FairleadError: the checkpoint is of another training, or one exists and ``config.resume`` is False.
     """
     folder, newest, error = config.checkpoints, None, None
     if folder is None:
@@ -98,9 +98,9 @@ def resume(
 
 
 def _own_of(ranks: Comm, newest: checkpoint.Checkpoint | None) -> list[Array]:
-    """This rank's own arrays of what rank 0 has read. Collective.
+    """This rank's own arrays of the checkpoint that rank 0 has read. Collective.
 
-    A block of ranks at a time: what all of a large run have for themselves is too much for each of them.
+    Sent a block of ranks at a time: the arrays of all ranks of a large run do not fit in one rank.
     """
     mine: list[Array] = []
     for begin in range(0, ranks.size, _BLOCK):
@@ -242,7 +242,7 @@ def _save(
     ranks: Comm, steps: Steps, progress: Progress, identity: dict[str, object],
     writer: checkpoint.Writer | None,
 ) -> None:  # fmt: skip
-    """Hands the state to the writer. Collective: each rank gives what is its own."""
+    """Passes the state to the writer. Collective: each rank contributes its own arrays."""
     begun = time.perf_counter()
     with span("copy the state for a checkpoint", step=progress.step):
         own = ranks.gather(steps.own_state())

@@ -1,4 +1,4 @@
-"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.ml.train.runner.Runner`."""
+"""A :data:`fairlead.ml.train.runner.Runner` that launches by a plan and proves each launch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runner(
     """A runner that launches every command by the plan.
 
     Args:
-        log: file that all output of the ranks is added to.
+        log: file to which all output of the ranks is appended.
         on_proof: called with the proof of each launch that starts MPI.
         limit_s: how long a start-up may make no progress.
         recorder: of a timeline, in which the trainings among the launches are.
@@ -77,7 +77,7 @@ def runner(
 
 
 def _tail(log: Path, start: int) -> str:
-    """The last of what was added to a file behind ``start``."""
+    """The end of what was appended to a file after ``start``."""
     with log.open("rb") as stream:
         stream.seek(start)
         return stream.read()[-_TAIL_BYTES:].decode(errors="replace")

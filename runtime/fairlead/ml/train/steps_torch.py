@@ -28,7 +28,7 @@ class TorchSteps(Steps):
     def gradients(self, inputs: Array, targets: Array) -> Any:
         self.model.zero_grad()
         loss, _ = self.loss(ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), True)
-        # On a GPU the pass has only been asked for by now: to wait for it would hold up the next one.
+        # On a GPU the pass is only queued by now, and waiting for it would delay the next one.
         self.forward_over = None if loss.is_cuda else time.perf_counter_ns()
         self.optimizer.scale_loss(loss).backward()
         gradients = [v.value.grad for v in self.variables]
@@ -45,7 +45,7 @@ class TorchSteps(Steps):
 
     def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
         _, _, gradients = local
-        # Beside tensors on a GPU, so that one call carries all.
+        # On the same device, so that one call carries all.
         mean_more = torch.from_numpy(more).to(gradients[0].device)
         everything = [*gradients, mean_more]
         *means, mean_more = average_tensors(everything, everything, self._names, any_values=True)
@@ -62,7 +62,7 @@ class TorchSteps(Steps):
             )
         return np.asarray(ops.convert_to_numpy(outputs), np.float32), float(loss)
 
-    # Keras leaves dropout to torch, whose random numbers are no variable of the model.
+    # Keras leaves dropout to torch, whose random state is not a variable of the model.
 
     def own_state(self) -> list[Array]:
         states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]

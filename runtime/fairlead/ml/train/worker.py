@@ -106,7 +106,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     Returns:
         The result; complete on rank 0, elsewhere without the held-out scores of other ranks.
     Raises:
-        FairleadError: the loss is no number, the ranks' weights differ, or a checkpoint is of another
+        FairleadError: the loss is NaN, the ranks' weights differ, or a checkpoint is of another
             training or cannot be written.
     """
     log.write("setup", ranks=ranks.size)
@@ -116,7 +116,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     recipe = _recipe(config, task, ranks.size)
     with span("look over the files"):
         rows = _rows(config, "train", ranks)
-        # Looked at before hours of training, for they are needed behind it.
+        # Checked before hours of training, since they are needed after it.
         held_out = None if config.measure_only else _rows(config, "val", ranks)
     course, stopped_by = _course(config, recipe, rows, ranks)
     import keras
@@ -175,10 +175,10 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         ),
         resumed_from=progress.resumed_from,
         damaged=tuple(
-            str(one.path)
-            for each in (rows, held_out)
-            if each is not None
-            for one in each.stock.damaged
+            str(damage.path)
+            for split in (rows, held_out)
+            if split is not None
+            for damage in split.stock.damaged
         ),
         unreadable=progress.unreadable,
         warmup=config.warmup,
@@ -186,7 +186,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
 
 
 def _framework(config: WorkerConfig) -> Any:
-    """Keras on its backend, with so many threads; the variables must be set before it is loaded."""
+    """Loads Keras on its backend with the configured threads; its variables must be set before."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     os.environ["KERAS_BACKEND"] = config.backend
@@ -205,9 +205,9 @@ def _framework(config: WorkerConfig) -> Any:
 
 
 def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
-    """This rank's share of a split; what is damaged is left out, if that was asked for. Collective.
+    """This rank's share of a split, without damaged files if so configured. Collective.
 
-    To leave out what only checksums tell, all files are read before.
+    To find damage that only checksums show, all files are read first.
 
     Raises:
         FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
@@ -226,7 +226,7 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
 
 
 def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
-    """The task's recipe for one of so many ranks, with what the configuration says otherwise."""
+    """The task's recipe for one of ``ranks`` ranks, with the configuration's overrides."""
     recipe = task.published if config.published else task.quick
     recipe = replace(recipe, batch=recipe.each(ranks), together=False)
     given: dict[str, Any] = {
@@ -263,7 +263,7 @@ def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tu
 def _identity(
     config: WorkerConfig, task: Task, course: Course, rows: Rows, network: steps.Steps
 ) -> dict[str, object]:
-    """What a checkpoint must agree on with the training that goes on from it."""
+    """The facts that a checkpoint and the training that continues from it must share."""
     return {
         "model": task.name,
         "recipe": "published" if config.published else "quick",
@@ -282,7 +282,7 @@ def _identity(
 
 
 def _files(rows: Rows) -> str:
-    """What files the order of the samples follows from, in short."""
+    """A digest of the files that determine the order of the samples."""
     listed = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
     return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
 
@@ -334,9 +334,10 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
 
 
 def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
-    """What the network says of held-out samples, each rank its share; the scores are rank 0's to compute.
+    """The network's scores on held-out samples: each rank evaluates its share, rank 0 computes the scores.
 
-    A rank's share may be empty. BatchNorm's statistics are the mean over ranks, so that it does not matter who says it.
+    A rank's share may be empty. BatchNorm's statistics are averaged over ranks first, so that the result does not
+    depend on which rank evaluates a sample.
     """
     begun = time.perf_counter()
     network.average_statistics(ranks)
@@ -360,7 +361,7 @@ def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> E
 def _scores(
     task: Task, parts: Sequence[tuple[Array, Array]]
 ) -> tuple[dict[str, float], tuple[tuple[float, float], ...]]:
-    """Scores and, of two classes, the ROC curve of what all ranks found: outputs and targets."""
+    """Scores and, for two classes, the ROC curve, from the outputs and targets of all ranks."""
     outputs, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
     scores = {name: float(value) for name, value in task.scores(wanted, outputs).items()}
     return scores, roc(wanted, outputs[:, 1] - outputs[:, 0]) if "auc" in scores else ()

@@ -32,7 +32,7 @@ GPUS = replace(PLAIN, wheels=CUDA, gpus="nvidia", gpus_given=True)
     ("changes", "backend", "why"),
     [
         ({}, "native", "the C++ core"),
-        ({"no_core": "no compiler"}, "mpi4py", "the core cannot be had: no compiler"),
+        ({"no_core": "no compiler"}, "mpi4py", "the core is not available: no compiler"),
         ({"modules": (MPI4PY, HOROVOD)}, "native", "the C++ core"),
         ({"asked": "horovod", "asked_by": "--comm", "modules": (HOROVOD,)}, "horovod", "--comm asks for it"),
         ({"asked": "mpi4py", "asked_by": "$V"}, "mpi4py", "$V asks for it"),
