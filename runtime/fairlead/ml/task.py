@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a held-out score must reach before a training counts as one that learnt.
+    """The value that a held-out score must reach for a training to count as successful.
 
     Attributes:
         metric: its name among the scores.
@@ -56,7 +56,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Course:
-    """How long a training is and over how many samples, for rates that depend on it.
+    """The length of a training, for learning rates that depend on it.
 
     Attributes:
         batch: samples a step, of all ranks.
@@ -83,9 +83,9 @@ class Recipe:
         dropout: fraction dropped.
         source: where it is from.
         moving: the momentum of BatchNorm's moving statistics; short trainings need a smaller one than is published.
-        l2: weight of half the squares of all weights but normalisation's, added to the loss.
-        augment: gives a batch of inputs in another of its equivalent forms: ``augment(rng, inputs)``.
-        together: the ranks share a batch; otherwise each has one.
+        l2: weight of half the squares of all weights except normalisation's, added to the loss.
+        augment: transforms a batch of inputs into an equivalent one: ``augment(rng, inputs)``.
+        together: the ranks share a batch; otherwise each has its own.
     """
 
     optimizer: Callable[[Course], Any]
@@ -106,7 +106,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Task:
-    """A network with all that training it needs.
+    """A network and all that its training needs.
 
     Attributes:
         name: as `fairlead train` takes it.

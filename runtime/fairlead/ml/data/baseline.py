@@ -21,7 +21,7 @@ import numpy.typing as npt
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.ml import registry
-from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.task import Task
 
@@ -79,7 +79,7 @@ def ridge(
     test: npt.NDArray[Any],
     penalty: float = PENALTY,
 ) -> npt.NDArray[np.float64]:
-    """What ridge regression says, in its dual form: one equation a sample, not one a pixel.
+    """The predictions of ridge regression, in its dual form: one equation per sample, not per pixel.
 
     Args:
         train: (n, ...), flattened to features; these are standardised by ``train``'s own mean and
@@ -133,9 +133,9 @@ def _first(
     folder: Path, split: str, samples: int, left_out: Collection[Path]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     inputs, targets, held = [], [], 0
-    stock = take_stock(folder, split, skip_damaged=bool(left_out))
-    whole = tuple(shard for shard in stock.shards if shard.path not in left_out)
-    for batch in Rows(replace(stock, shards=whole), split, 0, 1).in_order(500):
+    manifest = read_manifest(folder, split, skip_damaged=bool(left_out))
+    whole = tuple(shard for shard in manifest.shards if shard.path not in left_out)
+    for batch in Rows(replace(manifest, shards=whole), split, 0, 1).in_order(500):
         take = min(samples - held, len(batch))
         inputs.append(batch.inputs[:take])
         targets.append(batch.targets[:take])
@@ -146,7 +146,7 @@ def _first(
 
 
 def main() -> None:
-    """The command line; ``--help`` tells."""
+    """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(
         prog="python3 -m fairlead.ml.data.baseline", description=__doc__
     )

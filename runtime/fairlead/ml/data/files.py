@@ -1,7 +1,8 @@
-"""Single files of samples: what is in one, and its rows, whichever way they lie there.
+"""Single files of samples, in any form: their rows and layout.
 
-:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`); what it returns
-counts the file's rows cheaply and holds a part of them. :mod:`fairlead.ml.data.manifest` looks at all files of a split.
+:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`). The
+:class:`File` that it returns counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` examines
+all files of a split.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Held(Protocol):
     """Some rows of a file, in memory."""
 
     def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        """Rows, numbered from the first that is held, into ``out`` from ``at`` on.
+        """Copies rows, numbered from the first that is held, to ``out`` from ``at`` on.
 
         Raises:
-            DamagedFile: one of them is no sample, or of another shape than the others.
+            DamagedFile: one of them is not a sample, or of another shape than the others.
         """
         ...
 
@@ -58,15 +59,15 @@ class File(Protocol):
     def form(self) -> Form: ...
 
     def rows(self) -> int:
-        """How many samples it has; reads no more than lengths.
+        """Number of samples; reads only lengths.
 
         Raises:
-            DamagedFile: they say that it is not whole.
+            DamagedFile: the lengths show that it is not whole.
         """
         ...
 
     def layout(self) -> Layout:
-        """How its samples look, by the first."""
+        """Shape and dtype of its samples, from the first."""
         ...
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
@@ -78,10 +79,10 @@ class File(Protocol):
         ...
 
     def verify(self, layout: Layout) -> int:
-        """Reads all of it; the number of its rows.
+        """Reads all of it; returns the number of rows.
 
         Raises:
-            DamagedFile: a checksum is wrong, or what is there is no sample of ``layout``.
+            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
         """
         ...
 
@@ -97,7 +98,7 @@ def container_of(path: Path) -> str:
             head = stream.read(len(_HDF5_MAGIC))
             if not head:
                 raise DamagedFile(path, "it is empty")
-            # A program may keep a block of its own before HDF5's, of 512 bytes or twice, ...
+            # HDF5 may begin after a user block of 512, 1024, 2048, … bytes.
             for at in (0, 512, 1024, 2048):
                 stream.seek(at)
                 if stream.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
@@ -127,7 +128,7 @@ def opened(path: Path, form: Form | None = None) -> File:
 def _form_of_hdf5(path: Path) -> Form:
     with _Opened(path, HDF5) as file:
         names = list(file)
-        # Names of damaged files may be no text.
+        # In damaged files, names may not be text.
         names = [name for name in names if isinstance(name, str)]
     return _known(path, HDF5, names)
 
@@ -153,7 +154,7 @@ def _known(path: Path, container: str, names: list[str]) -> Form:
 
 
 class _Opened:
-    """An HDF5 file for reading; what h5py says becomes a :class:`DamagedFile`."""
+    """An HDF5 file open for reading; errors of h5py become a :class:`DamagedFile`."""
 
     def __init__(self, path: Path, title: str):
         self._path, self._title = path, title
@@ -177,7 +178,7 @@ class _Opened:
 
     def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
         self._file.close()
-        # Which of these h5py raises depends on where in the file the damage is.
+        # The place of the damage determines which of these h5py raises.
         if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)):
             why = f"truncated, altered or of another kind: {exc}"
             raise DamagedFile(self._path, why, self._title) from exc
@@ -222,7 +223,7 @@ class HDF5File:
             return _Columns(self, inputs[start:stop], targets[start:stop])
 
     def _datasets(self, file: Any) -> tuple[Any, Any]:
-        """The two datasets, if they are numbers and fit each other."""
+        """The two datasets, if they are numeric and of equal length."""
         datasets = tuple(file[name] for name in (self.form.input, self.form.target))
         shapes = [getattr(dataset, "shape", None) or () for dataset in datasets]
         numbers = all(
@@ -315,7 +316,7 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class _Records:
-    """Held records, decoded when they are put somewhere: a photograph is 20 times its JPEG."""
+    """Held records, decoded when they are copied: a photograph is 20 times larger than its JPEG."""
 
     file: RecordFile
     first: int
@@ -348,4 +349,6 @@ def _features(
     try:
         return decode(record, names)
     except BadExample as exc:
-        raise DamagedFile(path, f"record {number} is no tf.train.Example: {exc}", TFRECORD) from exc
+        raise DamagedFile(
+            path, f"record {number} is not a tf.train.Example: {exc}", TFRECORD
+        ) from exc

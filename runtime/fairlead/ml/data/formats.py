@@ -35,7 +35,7 @@ HDF5, TFRECORD = "HDF5", "TFRecord"
 
 
 class BadSample(ValueError):
-    """A record is no sample of its data set."""
+    """A record is not a sample of its data set."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,12 @@ def recognised(container: str, names: Collection[str]) -> Form | None:
 
 
 def looked_for(container: str) -> str:
-    """What the files of a container may have, as a list to read."""
+    """The names that files of a container may have, for messages."""
     return ", or ".join(str(form) for form in forms() if form.container == container)
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> str:
-    """What inputs of a file become in memory: float64 is more than any network takes."""
+    """The dtype in memory of a file's inputs: no network takes float64."""
     return "float32" if dtype == np.float64 else dtype.newbyteorder("=").name
 
 
@@ -134,7 +134,7 @@ def numbers(features: Mapping[str, Feature], name: str, dtype: str) -> Array:
     """The bytes of a feature as numbers."""
     raw = only(features, name)
     if not len(raw) or len(raw) % np.dtype(dtype).itemsize:
-        raise BadSample(f"`{name}` has {len(raw)} bytes, which is no number of {np.dtype(dtype)}")
+        raise BadSample(f"`{name}` has {len(raw)} bytes, not a multiple of {np.dtype(dtype)}")
     return np.frombuffer(raw, dtype)
 
 
@@ -142,7 +142,7 @@ def floats(features: Mapping[str, Feature], name: str) -> Array:
     """The list of floats of a feature."""
     value = features.get(name)
     if not isinstance(value, np.ndarray) or value.dtype != np.float32 or not len(value):
-        raise BadSample(f"`{name}` is no list of floats")
+        raise BadSample(f"`{name}` is not a list of floats")
     return value
 
 
@@ -152,7 +152,7 @@ def label(features: Mapping[str, Feature], name: str) -> Array:
     if not isinstance(value, np.ndarray) or value.dtype != np.int64 or len(value) != 1:
         raise BadSample(f"`{name}` is not one integer")
     if not -(2**31) <= int(value[0]) < 2**31:
-        raise BadSample(f"`{name}` is {value[0]}, no class")
+        raise BadSample(f"`{name}` is {value[0]}, not a class")
     return value.astype(np.int32).reshape(())
 
 

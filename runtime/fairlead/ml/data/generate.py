@@ -1,7 +1,7 @@
-"""``python3 -m fairlead.ml.data.generate --out DIR``: writes synthetic data of a bundled model, in parallel.
+"""``python3 -m fairlead.ml.data.generate --out DIR``: writes synthetic data of a model, in parallel.
 
-Files that are there and whole are kept, so an interrupted run goes on where it was. What is written depends on the
-data set, the seed, the counts, the size and the format, not on the number of processes.
+Existing whole files are kept, so an interrupted run continues. The files depend on the data set, the seed, the counts,
+the size and the format, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def identity(self) -> str:
-        """What the samples depend on; kept in the file."""
+        """The facts that determine the samples; kept in the file."""
         return (
             f"fairlead.data.{self.kind} v{registry.data_kind(self.kind).version} seed={self.seed}"
             f" split={self.split} index={self.index} events={self.events} size={self.size}"
@@ -90,7 +90,7 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
     Reports ``start`` (samples in all), ``shard`` (samples done so far) and ``done``.
 
     Raises:
-        FairleadError: there is no room for them; the first file tells how much they take.
+        FairleadError: there is no room for them, judged by the size of the first file.
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> Non
 def _room(folder: Path, wanted: int) -> None:
     """
     Raises:
-        FairleadError: ``folder`` has no room for so many bytes more.
+        FairleadError: ``folder`` has no room for this number of bytes.
     """
     free = shutil.disk_usage(folder).free
     if wanted > free:
@@ -142,14 +142,14 @@ def _room(folder: Path, wanted: int) -> None:
 
 
 def _leftovers(kind: str, folder: Path) -> Iterator[Path]:
-    """Files of this data set in any format: of two, no reader could tell which one is meant."""
+    """Files of this data set in any format: with two formats, a reader could not choose."""
     for suffix in FORMATS.values():
         yield from folder.glob(f"{kind}_*_*{suffix}")
     yield from folder.glob(f".{kind}_*.partial")
 
 
 def main() -> None:
-    """The command line; ``--help`` tells."""
+    """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(
         prog="python3 -m fairlead.ml.data.generate", description=__doc__
     )

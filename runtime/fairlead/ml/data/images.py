@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class BadImage(ValueError):
-    """What was to be decoded is no picture."""
+    """The data to decode are not a picture."""
 
 
 def decoded(data: bytes) -> Pixels:
@@ -70,10 +70,10 @@ def _by_pillow(data: bytes) -> Pixels:
 
 @lru_cache(maxsize=1)
 def decoder() -> str:
-    """``tensorflow`` or ``PIL``: what decodes pictures here.
+    """The installed library that decodes pictures: ``tensorflow`` or ``PIL``.
 
     Raises:
-        FairleadError: neither is there.
+        FairleadError: neither is installed.
     """
     for name in ("tensorflow", "PIL"):
         if name in sys.modules or importlib.util.find_spec(name):
@@ -95,7 +95,7 @@ def for_training(
     Args:
         pixels: (height, width, 3).
         boxes: (n, 4), y and x of the upper left and of the lower right corner of each object, 0 to 1.
-        rng: what is drawn from.
+        rng: source of the random numbers.
     """
     top, left, height, width = crop(pixels.shape[0], pixels.shape[1], boxes, rng)
     part = pixels[top : top + height, left : left + width]
@@ -126,7 +126,7 @@ def crop(
     Args:
         high, wide: pixels of the picture.
         boxes: as :func:`for_training` has them; with none, the picture is the object.
-        rng: what is drawn from.
+        rng: source of the random numbers.
     """
     objects = np.asarray(boxes, np.float64).reshape(-1, 4)
     if not len(objects):
@@ -177,7 +177,7 @@ def resized(
 
 
 def _between(places: npt.NDArray[np.float64], size: int) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The pixel at or before each place, and how far the place is behind it, 0 to 1."""
+    """The pixel at or before each place, and the distance of the place from it, 0 to 1."""
     first = np.minimum(places.astype(np.int64), size - 1)
     return first, (places - first).astype(np.float32)
 

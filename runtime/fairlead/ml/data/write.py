@@ -1,8 +1,8 @@
 """Writes samples to files: HDF5 as HEP-CNN's published data, or TFRecord as TensorFlow reads it.
 
-A file has its name once it is whole, carries checksums, and says what it was made from, so that making data anew
-keeps what is there. Its bytes depend on its samples, form and ``identity`` alone. :mod:`fairlead.ml.data.formats` has the names
-in it.
+A file gets its name once it is complete, carries checksums, and records what it was made from, so that generating data
+again keeps existing files. Its bytes depend only on its samples, form and ``identity``. :mod:`fairlead.ml.data.formats`
+defines the names in it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def shard_path(
 def write_shard(
     path: Path, samples: Samples, identity: str, data_set: str = "hep", version: int = 1
 ) -> None:
-    """Writes one file; it has its name only once it is whole.
+    """Writes one file, which gets its name only once it is complete.
 
     Args:
-        path: its suffix says which of :data:`FORMATS` it is.
-        identity: what the samples were made from; :func:`is_whole` compares it.
-        version: of what made them; HDF5 files tell it apart.
+        path: its suffix selects one of :data:`FORMATS`.
+        identity: facts that determine the samples; :func:`is_whole` compares it.
+        version: of the generator; HDF5 files have it as a separate attribute.
     """
     kind = format_of(path)
     with atomic_write(path, "w+b") as stream:
@@ -59,7 +59,7 @@ def write_shard(
 
 
 def is_whole(path: Path, identity: str, rows: int) -> bool:
-    """Whether ``path`` is a readable file of ``rows`` samples made from ``identity``, as far as lengths tell."""
+    """Whether ``path`` is a readable file of ``rows`` samples made from ``identity``, judged by lengths."""
     if format_of(path) == "hdf5":
         import h5py
 

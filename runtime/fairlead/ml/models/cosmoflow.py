@@ -74,7 +74,7 @@ def build_sc18(outputs: int = 3, dropout: float = 0.5) -> Any:
     """SC18's network as a ``keras.Model``: volumes to standardised parameters.
 
     Args:
-        outputs: parameters to tell.
+        outputs: number of parameters to predict.
         dropout: fraction dropped before each dense layer.
     Returns:
         A model from ``(batch, 128, 128, 128, 1)`` to float32 ``(batch, outputs)``.
@@ -123,10 +123,10 @@ def build_mlperf(
     Args:
         size: voxels of a side, a multiple of 2 to the number of filters.
         channels: of a voxel: redshifts in MLPerf's data.
-        outputs: parameters to tell.
+        outputs: number of parameters to predict.
         kernel: voxels of a convolution's side; 3, or 2 as until v0.7.
         filters: of each convolution, each before a pooling.
-        dropout: fraction dropped behind each hidden dense layer.
+        dropout: fraction dropped after each hidden dense layer.
     Returns:
         A model from ``(batch, size, size, size, channels)`` to float32 ``(batch, outputs)``.
     Raises:
@@ -154,8 +154,8 @@ def build_mlperf(
 def mlperf_rate(epoch: float, batch: int) -> float:
     """MLPerf's published learning rate, for SGD with momentum .9.
 
-    Linear from .001 to the peak, .001 times the global ``batch`` over 64, in 4 epochs; a quarter of the peak behind
-    epoch 32, an eighth behind epoch 64.
+    Linear from .001 to the peak, .001 times the global ``batch`` over 64, in 4 epochs; a quarter of the peak after
+    epoch 32, an eighth after epoch 64.
 
     >>> [mlperf_rate(epoch, 512) for epoch in (0, 2, 4, 32, 33, 65)]
     [0.001, 0.0045, 0.008, 0.008, 0.002, 0.001]
@@ -174,10 +174,10 @@ def prepare(counts: Any) -> Any:
 
 
 def scores(wanted: Array, outputs: Array) -> dict[str, float]:
-    """Mean absolute error of each parameter over that of always saying the mean: ``turnover``, ``strength``, ``tilt`` and,
+    """Mean absolute error of each parameter over that of always predicting the mean: ``turnover``, ``strength``, ``tilt`` and,
     where there are four, ``growth``.
 
-    1 is no better than the mean, 0 is exact. ``error`` is the mean absolute error over all.
+    1 is as good as the mean, 0 is exact. ``error`` is the mean absolute error over all.
     """
     import numpy as np
 

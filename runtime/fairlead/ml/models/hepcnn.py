@@ -1,4 +1,4 @@
-"""HEP-CNN on detector images, of 64x64 or 224x224 pixels: tells signal events from background.
+"""HEP-CNN on detector images, of 64x64 or 224x224 pixels: classifies events as signal or background.
 
 Source: github.com/sparticlesteve/hep_cnn_benchmark, the 64x64 configuration and the 224x224 one; the networks of
 Kurth et al., "Deep Learning at 15PF" (arXiv:1708.05256), on R-parity-violating supersymmetry

@@ -5,7 +5,7 @@ arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2). Both have the stride of a stage
 block. A strided convolution pads by its kernel less one, the larger half at the end, whatever the size of the image,
 then without padding; all others are SAME. Convolutions have no biases.
 
-That fork's own version 1 has no normalisation behind its first convolution and keeps the last one of version 2
+That fork's own version 1 has no normalisation after its first convolution and keeps the last one of version 2
 (25,561,000 parameters with 1000 classes); here version 1 is the standard one.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BLOCKS, WIDTHS, STRIDES = (3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)
 MOMENTUM, EPSILON = 0.997, 1e-5
-# Trainable parameters by version and classes, of which 1001 has one for what is none of the others.
+# Trainable parameters by version and classes; 1001 classes have one for the background.
 TRAINABLE = {
     (1, 1000): 25_557_032,
     (1, 1001): 25_559_081,

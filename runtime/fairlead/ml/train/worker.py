@@ -37,7 +37,7 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.comm import Comm
 from fairlead.ml import registry
 from fairlead.ml.data.baseline import roc
-from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.samples import Array
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.network import parameters
@@ -178,7 +178,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
             str(damage.path)
             for split in (rows, held_out)
             if split is not None
-            for damage in split.stock.damaged
+            for damage in split.manifest.damaged
         ),
         unreadable=progress.unreadable,
         warmup=config.warmup,
@@ -213,16 +213,16 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
         FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
     """
     skip = config.skip_damaged
-    stock = take_stock(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
-    if stock.total == 0:
+    manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
+    if manifest.total == 0:
         raise fail(
             f"there is no {split} sample",
             where=str(config.data),
-            why=f"{len(stock.shards)} {split} files without a sample",
+            why=f"{len(manifest.shards)} {split} files without a sample",
             remedy="copy or generate them again",
             check="data-too-small",
         )
-    return Rows(stock, split, ranks.rank, ranks.size, threads=config.threads)
+    return Rows(manifest, split, ranks.rank, ranks.size, threads=config.threads)
 
 
 def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
@@ -283,7 +283,7 @@ def _identity(
 
 def _files(rows: Rows) -> str:
     """A digest of the files that determine the order of the samples."""
-    listed = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
+    listed = [(shard.path.name, shard.rows) for shard in rows.manifest.shards]
     return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
 
 
