@@ -15,8 +15,8 @@ from click.core import ParameterSource
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
 from fairlead.session.gradients import NAMES, asked_for
-from fairlead.session.session import Choices
-from fairlead.swap.plan import Bind, Request
+from fairlead.session.model import Choices
+from fairlead.swap.model import Bind, Request
 
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"

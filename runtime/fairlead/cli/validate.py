@@ -29,7 +29,8 @@ from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.ml.models import registry
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 # A report is mostly far below 1 MB; what ranks write of their progress comes to it.
 _REPORT_BYTES = 2 << 20

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from fairlead.export.model import ExportFile, Facts, unfit
 from fairlead.export.staged import Staged, script, staged
 from fairlead.mpi.host import is_binding
-from fairlead.swap.layout import MOUNT
+from fairlead.swap.model import MOUNT
 
 _PREFIX = "/opt/sarus/default"
 

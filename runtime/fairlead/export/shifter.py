@@ -17,7 +17,7 @@ from fairlead import __version__
 from fairlead.elf.facts import AbiFamily
 from fairlead.export.model import ExportFile, Facts, unfit
 from fairlead.export.staged import Staged, library, lowest, script, staged
-from fairlead.swap.layout import MOUNT
+from fairlead.swap.model import MOUNT
 
 COPIED = "/opt/udiImage/modules"  # where Shifter puts what a module's copyPath names
 BOUND = "/fairlead"  # a folder directly below the root: deeper ones need a hook

@@ -11,7 +11,7 @@ from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.reader import version_key
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
-from fairlead.swap.remedies.glibc import Glibc, GlibcWay, choose_glibc, host_glibc
+from fairlead.swap.glibc import Glibc, GlibcWay, choose_glibc, host_glibc
 
 NAME = "glibc-distance"
 # What Debian's package libc6 brings; another distribution's images are looked at by `preflight`.
