@@ -7,7 +7,9 @@ known without importing what they stand for.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +40,8 @@ class Registry(Generic[T]):
     def bundled(self) -> tuple[str, ...]:
         """The names in the package, sorted. Imports none of them."""
         left_out = {"__init__", "model", "registry", *self.helpers}
-        modules: set[str] = set()
-        for folder in importlib.import_module(self.package).__path__:
-            modules |= {path.stem for path in Path(folder).glob("*.py")}
-        return tuple(sorted(name.replace("_", "-") for name in modules - left_out))
+        modules = _modules(self.package) - left_out
+        return tuple(sorted(name.replace("_", "-") for name in modules))
 
     def names(self) -> tuple[str, ...]:
         """Every name: the bundled ones, then those of other distributions."""
@@ -71,6 +71,18 @@ class Registry(Generic[T]):
         return (self.get(name) for name in self.names())
 
     def _entry_points(self) -> tuple[Any, ...]:
-        from importlib.metadata import entry_points  # reads every distribution's metadata
+        return _entry_points(self.group, tuple(sys.path))
 
-        return tuple(entry_points(group=self.group))
+
+@functools.cache
+def _modules(package: str) -> frozenset[str]:
+    folders = importlib.import_module(package).__path__
+    return frozenset(path.stem for folder in folders for path in Path(folder).glob("*.py"))
+
+
+@functools.cache
+def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
+    """Reads every distribution's metadata, once for each state of ``sys.path``."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=group))

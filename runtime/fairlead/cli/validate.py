@@ -286,11 +286,11 @@ def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
 def _doctor() -> list[Finding]:
     """What doctor finds to be mended."""
     from fairlead.doctor.fix import examine
-    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.registry import ordered
     from fairlead.doctor.world import LocalWorld
 
     bad = (Severity.WARNING, Severity.ERROR)
-    return [d.finding for d in examine(LocalWorld(), CHECKS) if d.finding.severity in bad]
+    return [d.finding for d in examine(LocalWorld(), ordered()) if d.finding.severity in bad]
 
 
 def _judged(

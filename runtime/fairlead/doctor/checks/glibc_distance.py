@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.reader import version_key
@@ -100,3 +100,6 @@ def _facts(glibc: str) -> ImageFacts:
         consumers=(),
         glibc_files={name: f"/lib/{name}" for name in _PIECES},
     )
+
+
+CHECK = Check(NAME, "host MPIs against images' glibc", examine, Topic.MPI, order=20)

@@ -201,6 +201,7 @@ def test_plan_any_explains_every_variable_alias_and_bind(made: Plan) -> None:
 
 def test_plan_touches_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, mpi = image(), host()
+    planned()  # remedies are looked up once
     opened: list[object] = []
     import io
     import os
