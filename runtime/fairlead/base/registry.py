@@ -1,0 +1,172 @@
+"""Declarations by name: the modules of a package, and entry points of other distributions.
+
+An engine, a scheduler, a check is one module with one declaration in it. To add one is to add a file; another
+distribution adds its own by an entry point. A name is the module's, with ``-`` for ``_``, so that names are
+known without importing what they stand for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from fairlead.base.errors import fail
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """The declarations of one kind.
+
+    Attributes:
+        package: whose modules are declarations, e.g. ``fairlead.engines``.
+        attribute: what the declaration is called in each module, e.g. ``ENGINE``.
+        helpers: modules of the package that are not declarations.
+    """
+
+    package: str
+    attribute: str
+    helpers: tuple[str, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """The entry-point group that other distributions use; the package's name."""
+        return self.package
+
+    def bundled(self) -> tuple[str, ...]:
+        """The names in the package, sorted. Imports none of them."""
+        left_out = {"__init__", "model", "registry", *self.helpers}
+        modules = _modules(self.package) - left_out
+        return tuple(sorted(name.replace("_", "-") for name in modules))
+
+    def names(self) -> tuple[str, ...]:
+        """Every name: the bundled ones, then those of other distributions."""
+        bundled = self.bundled()
+        return (*bundled, *sorted({e.name for e in self._entry_points()} - set(bundled)))
+
+    def get(self, name: str) -> T:
+        """The declaration called ``name``. Entry points are searched only where the package has none.
+
+        Raises:
+            KeyError: there is none.
+        """
+        if name in self.bundled():
+            module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
+            declaration: T = getattr(module, self.attribute)
+            return declaration
+        for entry in self._entry_points():
+            if entry.name == name:
+                loaded: T = entry.load()
+                return loaded
+        raise KeyError(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.bundled() or any(entry.name == name for entry in self._entry_points())
+
+    def __iter__(self) -> Iterator[T]:
+        return (self.get(name) for name in self.names())
+
+    def _entry_points(self) -> tuple[Any, ...]:
+        return _entry_points(self.group, tuple(sys.path))
+
+
+class Named(Protocol):
+    """A declaration that carries its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+@dataclass(frozen=True)
+class NamedRegistry(Generic[N]):
+    """Declarations that carry their names, of which a module may hold several.
+
+    Attributes:
+        package: its modules hold the bundled declarations.
+        attribute: the sequence of declarations in each module.
+        group: entry-point group of other distributions; each entry point loads one declaration, under its name.
+        module_of: the module in which a bundled name is declared.
+        order: sort key of the bundled ones.
+    """
+
+    package: str
+    attribute: str
+    group: str
+    module_of: Callable[[str], str] = str
+    order: Callable[[N], Any] = lambda declaration: declaration.name
+
+    def find(self, name: str) -> N | None:
+        """The declaration of that name, or None. Loads no other bundled module.
+
+        Raises:
+            FairleadError: another distribution declares it, and cannot be loaded.
+        """
+        module = self.module_of(name)
+        if module in _modules(self.package) - {"__init__"}:
+            for declaration in self._of(module):
+                if declaration.name == name:
+                    return declaration
+        for entry in _entry_points(self.group, tuple(sys.path)):
+            if entry.name != name:
+                continue
+            try:
+                loaded: N = entry.load()
+            except Exception as exc:
+                raise fail(
+                    f"the plugin `{name}` cannot be loaded",
+                    where=f"{entry.value}, entry point of {self.group}",
+                    why=f"{type(exc).__name__}: {exc}",
+                    remedy="fix or uninstall the package that brings it",
+                    check="plugin",
+                ) from exc
+            return loaded
+        return None
+
+    def bundled(self) -> tuple[N, ...]:
+        """The declarations of this distribution, in order."""
+        modules = sorted(_modules(self.package) - {"__init__"})
+        return tuple(sorted((d for m in modules for d in self._of(m)), key=self.order))
+
+    def every(self) -> tuple[N, ...]:
+        """Bundled declarations, then those of other distributions. One that cannot be loaded is left out: a broken
+        plugin must not break a list; :meth:`find` reports it."""
+        bundled = self.bundled()
+        names = {declaration.name for declaration in bundled}
+        others = [d for d in self._others() if d.name not in names]
+        return (*bundled, *sorted(others, key=lambda declaration: declaration.name))
+
+    def names(self) -> tuple[str, ...]:
+        """The names of :meth:`every`."""
+        return tuple(declaration.name for declaration in self.every())
+
+    def _of(self, module: str) -> tuple[N, ...]:
+        return tuple(getattr(importlib.import_module(f"{self.package}.{module}"), self.attribute))
+
+    def _others(self) -> Iterator[N]:
+        for entry in _entry_points(self.group, tuple(sys.path)):
+            with suppress(Exception):  # see `every`
+                yield entry.load()
+
+
+@functools.cache
+def _modules(package: str) -> frozenset[str]:
+    folders = importlib.import_module(package).__path__
+    return frozenset(path.stem for folder in folders for path in Path(folder).glob("*.py"))
+
+
+@functools.cache
+def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
+    """Reads every distribution's metadata, once for each state of ``sys.path``."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=group))
