@@ -38,10 +38,11 @@ images: test-setup
 catalogue: test-setup ## build every recipe that has a lock; write docs/reference/catalogue.md
 	@$(PY) -m tools.catalogue
 
-check: venv ## ruff and mypy; changes nothing
+check: venv ## ruff, mypy and the layers of the rooms; changes nothing
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache
 
 fix: venv ## what ruff can mend
 	@$(PY) -m ruff check --fix
