@@ -31,6 +31,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fai
 from fairlead.base.progress import Progress, Silent
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
+from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import (
     Cache,
@@ -49,7 +50,6 @@ from fairlead_build.recipe.load import LoadedRecipe, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.resolve import fetch
 from fairlead_build.tools import tool_tree
-from fairlead_build.tools.versions import architecture
 from fairlead_build.tree import engine_tree, payload, sources
 from fairlead_build.tree.debian import debian_key
 from fairlead_build.tree.mpi_check import image_findings

@@ -18,6 +18,7 @@ from fairlead.base.progress import Progress
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import load
 from fairlead_build.cache.store import Cache, adopt, missing, publish
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import (
@@ -34,7 +35,6 @@ from fairlead_build.recipe.lock import (
 from fairlead_build.recipe.model import Source
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
-from fairlead_build.resolve.apt_sources import AptIndex
 from fairlead_build.resolve.download import Place, download
 from fairlead_build.resolve.fetch_debs import fetch_debs
 from fairlead_build.resolve.fetch_wheels import Wanted, fetch_wheels
@@ -42,7 +42,6 @@ from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.simple_index import source_archive
 from fairlead_build.tools import tool_tree
-from fairlead_build.tools.versions import versions
 from fairlead_build.tree.base_image import base_files, base_layout, open_base
 from fairlead_build.tree.wheel import runtime_requirements
 
@@ -112,7 +111,7 @@ def lock_recipe(
         inputs_sha256=inputs.digest,
         base=ground.locked,
         inputs=inputs,
-        tools=versions(),
+        tools=tool_tree.versions(),
         deb=debs,
         build_deb=build_debs,
         wheel=wheels,

@@ -15,6 +15,7 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.sif import read_sif
+from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import Cache, holding, need_space, publish, workspace
 from fairlead_build.distribution.pull_store import (
@@ -31,7 +32,6 @@ from fairlead_build.registry.manifest import SIF_LAYER, Descriptor, Manifest
 from fairlead_build.registry.problems import plain
 from fairlead_build.registry.reference import Reference, is_digest, parse_reference
 from fairlead_build.registry.signature_artifact import fetch_signature
-from fairlead_build.tools.versions import architecture
 
 SIF_NOTE = "org.fairlead.sif.sha256"
 

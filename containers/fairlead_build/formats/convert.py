@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Progress, Silent
+from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import Compression, squashing
-from fairlead_build.tools.versions import architecture
 
 _MOST_CONFIG_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

@@ -19,10 +19,11 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Mistake, read
+from fairlead_build.base.platform import Architecture
+from fairlead_build.base.platform import architecture as this_architecture
 from fairlead_build.recipe.checks import cross_mistakes
 from fairlead_build.recipe.inherit import Merged, bundled_names, merge, split_variant
-from fairlead_build.recipe.model import Architecture, Recipe, Source
-from fairlead_build.tools.versions import architecture as this_architecture
+from fairlead_build.recipe.model import Recipe, Source
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from pydantic import Field, StringConstraints, field_validator
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.toml import Mistake, Strict, load
+from fairlead_build.base.platform import Architecture
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.model import (
     AptName,
-    Architecture,
     ImageReference,
     IndexName,
     OneLine,
@@ -34,7 +35,6 @@ from fairlead_build.recipe.model import (
     Suite,
     Version,
 )
-from fairlead_build.resolve.apt_sources import AptIndex
 
 # One path component or several, none of them special: it becomes a file name and a part of a URL.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%!-]*$")]

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from fairlead.base.toml import Strict
+from fairlead_build.base.platform import Architecture
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 AptName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
@@ -44,7 +45,6 @@ SourceUrl = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s\x00-\x1f]+$", max_length=2000)
 ]
 Accelerator = Literal["none", "nvidia", "amd"]
-Architecture = Literal["amd64", "arm64"]
 Component = Literal[
     "main", "contrib", "non-free", "non-free-firmware", "universe", "restricted", "multiverse"
 ]

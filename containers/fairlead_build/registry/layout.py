@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress
+from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, need_space
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download
@@ -24,7 +25,6 @@ from fairlead_build.registry.manifest import (
     read_document,
 )
 from fairlead_build.registry.problems import plain
-from fairlead_build.tools.versions import architecture
 
 _DEEPEST = 3  # indexes within indexes; one is usual
 

@@ -14,8 +14,9 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.suggest import suggest
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb
-from fairlead_build.resolve.apt_sources import AptIndex, apt_sources
+from fairlead_build.resolve.apt_sources import apt_sources
 
 _FIELDS = {
     "Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256",

@@ -28,16 +28,15 @@ from pydantic import StringConstraints
 from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.toml import Strict, load
+from fairlead_build.base.platform import Architecture, architecture
 from fairlead_build.base.proc import child, tool_failed
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb, Lock, array_lines, write_text
 from fairlead_build.recipe.model import AptName, OneLine, Suite
 from fairlead_build.resolve import archive
-from fairlead_build.resolve.apt_sources import AptIndex
 from fairlead_build.resolve.fetch_debs import fetch_debs
-from fairlead_build.tools.versions import architecture
 
-Arch = Literal["amd64", "arm64"]
 LOCK = Path(__file__).with_name("tools.lock.toml")
 RELOCK = "fairlead recipe lock --tools"
 # Raised when something below changes what the programs write.
@@ -55,8 +54,11 @@ _PROGRAMS = (
 )
 # What apt needs to read a folder of packages. Anything that downloads asks this machine's own apt.
 _METHODS = ("copy", "file", "store")
-_TRIPLET: dict[Arch, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
-_LOADER: dict[Arch, str] = {"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}
+_TRIPLET: dict[Architecture, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+_LOADER: dict[Architecture, str] = {
+    "amd64": "ld-linux-x86-64.so.2",
+    "arm64": "ld-linux-aarch64.so.1",
+}
 
 
 class ToolLock(Strict):
@@ -85,13 +87,13 @@ def tool_lock() -> ToolLock:
     return load(LOCK, ToolLock, RELOCK)
 
 
-def debs(arch: Arch | None = None) -> tuple[Deb, ...]:
+def debs(arch: Architecture | None = None) -> tuple[Deb, ...]:
     """The packages of the tool tree; of this machine's architecture, unless told otherwise."""
     wanted = (arch or architecture(), "all")
     return tuple(d for d in tool_lock().deb if d.architecture in wanted)
 
 
-def identity(arch: Arch | None = None) -> str:
+def identity(arch: Architecture | None = None) -> str:
     """The digest of the tool tree: equal ones write equal bytes."""
     return _identity(debs(arch))
 
@@ -101,7 +103,7 @@ def _identity(packages: Sequence[Deb]) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def versions(arch: Arch | None = None) -> dict[str, str]:
+def versions(arch: Architecture | None = None) -> dict[str, str]:
     """What a recipe's lock says of its tools: the tree's digest, and versions for people."""
     told = {d.name: d.version for d in debs(arch)}
     named = ("apt", "mmdebstrap", "pigz", "squashfs-tools-ng", "zstd")
@@ -210,7 +212,7 @@ def _digest(path: Path) -> str:
 # --- unpacking ---------------------------------------------------------------------------------
 
 
-def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Arch) -> None:
+def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architecture) -> None:
     """Makes the tool tree at ``target``: ``bin/`` to start, ``lib/`` and ``real/`` behind it.
 
     Raises:
@@ -242,7 +244,7 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Arch) -> N
             path.chmod(0o755)
 
 
-def _starter(name: str, arch: Arch) -> str:
+def _starter(name: str, arch: Architecture) -> str:
     if name == "mmdebstrap":
         return _MMDEBSTRAP
     options = ""
@@ -261,7 +263,7 @@ exec /usr/bin/perl "$tree/real/mmdebstrap" "$@"
 """
 
 
-def _take(deb: Deb, cache: Cache, target: Path, arch: Arch) -> None:
+def _take(deb: Deb, cache: Cache, target: Path, arch: Architecture) -> None:
     """Lays the programs and libraries of one package where the tree has them."""
     argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
     with child(argv, stderr=subprocess.PIPE) as process:
@@ -278,7 +280,9 @@ def _take(deb: Deb, cache: Cache, target: Path, arch: Arch) -> None:
             raise tool_failed(argv, code, said, f"unpack {deb.name}", RELOCK)
 
 
-def _lay(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Arch) -> None:
+def _lay(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Architecture
+) -> None:
     path = member.name.removeprefix("./")
     head, _, name = path.rpartition("/")
     head = head.removeprefix("usr/")

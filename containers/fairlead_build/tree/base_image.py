@@ -14,6 +14,7 @@ from typing import Literal
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress
+from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, holding, workspace
 from fairlead_build.formats.convert import layer_files, read_configuration
 from fairlead_build.recipe.lock import upstream
@@ -35,7 +36,6 @@ from fairlead_build.registry.manifest import (
 from fairlead_build.registry.reference import Reference, parse_reference
 from fairlead_build.resolve.archive import Kept, blob, bring, rotten
 from fairlead_build.squashfs.oci_layers import read_files, read_layers
-from fairlead_build.tools.versions import architecture
 
 _RELEASE = ("etc/os-release", "usr/lib/os-release")
 _STATUS = "var/lib/dpkg/status"
