@@ -42,9 +42,11 @@ from fairlead_build.cache.store import (
     workspace,
 )
 from fairlead_build.cache.sweep import sweep, used
-from fairlead_build.formats import formats as forms
-from fairlead_build.formats.formats import Format
+from fairlead_build.formats import store as forms
 from fairlead_build.formats.images import ImageEntry, read_entry, trees_in_use, write_entry
+from fairlead_build.formats.model import Format
+from fairlead_build.formats.registry import chosen as chosen_formats
+from fairlead_build.formats.sif import FORMAT as SIF
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.recipe.load import LoadedRecipe, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
@@ -125,14 +127,14 @@ def build(
 
     Args:
         recipe: the name of a bundled recipe, or a recipe's folder.
-        formats: of ``formats.FORMATS``.
+        formats: their names (``formats.registry``).
         output: the name of a copy (one format only), or a folder that gets the copies.
         dry_run: only says what would be done.
     Raises:
         FairleadError: bad recipe or lock, a failed stage, or no room; whatever stage was finished
             is kept, and the same command goes on from there.
     """
-    chosen = forms.chosen(formats, output)
+    chosen = chosen_formats(formats, output)
     cache = cache or Cache.default()
     with _system_errors_named(cache):
         job = _prepare(load_recipe(recipe), cache)
@@ -223,12 +225,12 @@ def _stages(
 ) -> tuple[StageState, ...]:
     others = tuple(
         StageState(
-            form,
+            form.name,
             forms.is_kept(form, job.cache, job.key),
             str(forms.kept(form, job.cache, job.key)[0]),
         )
         for form in chosen
-        if form != "sif"
+        if form is not SIF
     )
     if entry is not None:
         names = ("fetch", "tree", "facts", "payload", "sif")
@@ -407,7 +409,7 @@ def _examine(
 def _output(
     job: _Job, entry: ImageEntry, form: Format, output: Path | None, progress: Progress
 ) -> Path:
-    if output is None and form == "sif":
+    if output is None and form is SIF:
         return Path(entry.path)
     with holding(job.cache, f"recipe-{job.name}", _waiting(job, progress)):
         if output is None:

@@ -7,7 +7,6 @@ where one can. When a digest differs, :func:`first_difference` says which file d
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
@@ -25,6 +24,7 @@ from typing import IO, Any
 from fairlead.base.progress import Progress
 from fairlead_build.base.proc import child, tool_failed
 from fairlead_build.cache.store import Cache, copy_blob, missing, scratch_parent, workspace
+from fairlead_build.formats.registry import chosen
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.squashfs.squash import CHUNK
@@ -45,6 +45,7 @@ DISTURBED = {
 _PROBE = """
 import sys
 import fairlead_build.build
+from fairlead_build.formats.registry import chosen
 from fairlead_build.recipe.load import load_recipe
 load_recipe(sys.argv[1])
 """
@@ -116,9 +117,9 @@ def check(
         told = _again(given, formats, own, scratch, user)
         again = [Path(name) for name in told["outputs"]]
         compared = tuple(
-            Compared(form, digest(one), digest(two))
-            for form, one, two in zip(formats, outputs, again, strict=True)
-            if form != "sandbox"
+            Compared(form.name, form.digest(first), form.digest(second))
+            for form, first, second in zip(chosen(formats, None), outputs, again, strict=True)
+            if form.digest is not None
         )
         difference = ""
         if any(c.first != c.second for c in compared):
@@ -210,15 +211,6 @@ def _again(
         text = "\n".join(said) or err.decode("utf-8", "replace")
         raise tool_failed(argv, process.returncode, text, doing, remedy)
     return told
-
-
-def digest(output: Path) -> str:
-    """sha256 of a file; of an OCI layout, the digest of its manifest."""
-    if output.is_dir():
-        index = json.loads((output / "index.json").read_text("utf-8"))
-        return str(index["manifests"][0]["digest"])
-    with output.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _tree(outputs: Sequence[Path]) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fairlead.base.errors import ExitCode
 from fairlead.cli.screen import (
@@ -20,14 +21,32 @@ from fairlead.cli.screen import (
 )
 
 
+class _FormatOption(click.Option):
+    """``--format``; what it takes is looked up when somebody asks, for that loads every format."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        from fairlead_build.formats.registry import names
+
+        self.help = f"Any of {', '.join(names())}. [default: {self.default}]"
+        record = super().get_help_record(ctx)
+        assert record is not None
+        return record
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from fairlead_build.formats.registry import names
+
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + n) for n in names() if n.startswith(last)]
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", metavar="RECIPE")
 @click.option(
     "--format",
     "formats",
+    cls=_FormatOption,
     default="sif",
     metavar="F[,F]",
-    help="Any of sif, shifter, oci, squashfs, sandbox. [default: sif]",
 )
 @click.option(
     "-o",

@@ -24,7 +24,7 @@ from fairlead_build.distribution.pull_store import (
     read_pulled,
     write_pulled,
 )
-from fairlead_build.formats.images import hand_out
+from fairlead_build.formats.images import hand_out_copy
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download, partial_of
 from fairlead_build.registry.layout import fetch_layout, manifest_for, no_platform, read_layout
@@ -125,7 +125,7 @@ def pull(
         write_pulled(cache, reference.at(digest), replace(image, reference=str(reference)))
     if not reference.digest:
         write_pulled(cache, reference, image)
-    given = hand_out(target, output, ".sif", _file_name(reference)) if output else None
+    given = hand_out_copy(target, output, ".sif", _file_name(reference)) if output else None
     return PullResult(
         str(reference), manifest.digest, image, cached, source, missing, given, signed
     )

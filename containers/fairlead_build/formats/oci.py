@@ -20,8 +20,12 @@ from pathlib import Path
 from tarfile import TarInfo
 from typing import IO, Any
 
+from fairlead.base.progress import Progress
 from fairlead_build.base.proc import child, clean_environment, tool_failed
-from fairlead_build.formats.wrapping import PARTS, Wrapping
+from fairlead_build.cache.store import need_space
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.formats.model import Format
+from fairlead_build.formats.wrapping import PARTS, Wrapping, wrapping_of
 from fairlead_build.squashfs.squash import CHUNK
 from fairlead_build.squashfs.tree_stream import bare_squashfs, squashfs_entries
 from fairlead_build.tools import tool_tree
@@ -282,3 +286,35 @@ def read_result(folder: Path) -> OciResult:
         Layer(told["comment"], file["digest"], diff, file["size"]) for file, diff, told in rows
     ]
     return OciResult(digest, config_digest, tuple(layers))
+
+
+def _write(entry: ImageEntry, target: Path, progress: Progress) -> None:
+    image = Path(entry.path)
+    need_space(target.parent, 2 * entry.bytes, "the OCI layout", "XDG_CACHE_HOME")
+    wrapping = wrapping_of(image, entry.sif_sha256)
+    with progress.stage("write the OCI layers", wrapping.bytes, "B") as stage:
+        target.mkdir()
+        result = write_layout(target, image, wrapping, stage.advance)
+        size = sum(layer.size for layer in result.layers)
+        stage.result(f"{len(result.layers)} layers, {size / 1e6:.0f} MB, {result.manifest_digest}")
+
+
+def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> bool:
+    try:
+        return all(
+            (target / path.relative_to(kept)).stat().st_size == path.stat().st_size
+            for path in kept.rglob("*")
+            if path.is_file()
+        ) and read_result(target) == read_result(kept)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return False
+
+
+def _digest(layout: Path) -> str:
+    return read_result(layout).manifest_digest
+
+
+FORMAT = Format(
+    "oci", ".oci", "an OCI image layout, for Podman, Docker and registries", _write,
+    folder=True, copied=True, holds=_holds, digest=_digest, rank=2,
+)  # fmt: skip

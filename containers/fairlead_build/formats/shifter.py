@@ -8,9 +8,13 @@ Source: NERSC/shifter, src/ImageData.c and src/utility.c (shifter_parseConfig, s
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, error
-from fairlead_build.formats.wrapping import Wrapping
+from fairlead_build.formats import squashfs
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.formats.model import Format
+from fairlead_build.formats.wrapping import Wrapping, wrapping_of
 
 
 def meta(image: Wrapping) -> str:
@@ -61,3 +65,13 @@ def _refused(key: str, image: Wrapping, why: str) -> Finding:
         remedy="give it another value, or leave `shifter` out of --format",
         check="shifter-value",
     )
+
+
+def _meta_of(entry: ImageEntry) -> str:
+    return meta(wrapping_of(Path(entry.path), entry.sif_sha256))
+
+
+FORMAT = Format(
+    "shifter", ".squashfs", "the squashfs and `.meta`, for Shifter's imagePath", squashfs.write,
+    sidecars={".meta": _meta_of}, rank=1,
+)  # fmt: skip

@@ -7,11 +7,13 @@ time of day, this writer puts a hash of the content and the lock's SOURCE_DATE_E
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 from fairlead.base.paths import atomic_write
+from fairlead.base.progress import Progress
 from fairlead.image.sif import (
     ARCHES,
     DATA_GENERIC_JSON,
@@ -28,6 +30,8 @@ from fairlead.image.sif import (
     VERSION,
     identity,
 )
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.formats.model import Format
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
 _TABLE = PAGE
@@ -128,3 +132,11 @@ def _descriptor(
 
 def _align(offset: int) -> int:
     return -(-offset // PAGE) * PAGE
+
+
+def _copy_image(entry: ImageEntry, target: Path, progress: Progress) -> None:
+    shutil.copyfile(entry.path, target)
+
+
+# The build itself writes it; all other formats are made from it.
+FORMAT = Format("sif", ".sif", "the squashfs and its record in one file", _copy_image, rank=0)
