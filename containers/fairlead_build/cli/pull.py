@@ -48,17 +48,11 @@ def pull(
     fairlead pull docker://docker.io/library/debian:12 -o debian.sif
     fairlead pull oras://registry.example.org/ml/mpi-base:1-sif --dry-run
     """
-    from fairlead_build.distribution.pull import pull as bring
+    from fairlead_build.distribution.pull import PullOptions
+    from fairlead_build.distribution.pull import pull as fetch
 
-    result = bring(
-        reference,
-        output=output,
-        arch=arch or "",
-        layers=layers,
-        insecure=insecure,
-        dry_run=dry_run,
-        progress=progress(as_json),
-    )
+    options = PullOptions(output, arch or "", layers, insecure, dry_run)
+    result = fetch(reference, options, progress=progress(as_json))
     if as_json:
         print_json(
             "pull",

@@ -52,8 +52,7 @@ def push(
     with source_of(image, layers, cache, shown) as source:
         result = give(
             reference,
-            layout=source.layout,
-            sif=source.sif,
+            source,
             insecure=insecure,
             dry_run=dry_run,
             cache=cache,

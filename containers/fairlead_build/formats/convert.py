@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Progress, Silent
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
@@ -78,18 +79,16 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
                 merged.tree.remove(path)
             sink.write(_tar(_scripts(config), config.epoch))
             write_tar(merged, sink, advance=stage.advance)
-        with squashfs.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(squashfs)
         with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
             write_sif(
                 target,
                 squashfs,
-                _note(manifest),
+                ("oci.json", _note(manifest)),
                 arch=config.architecture,
                 epoch=config.epoch,
                 squashfs_sha256=digest,
                 advance=stage.advance,
-                name="oci.json",
             )
 
 

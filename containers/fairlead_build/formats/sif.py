@@ -10,7 +10,6 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
@@ -41,43 +40,43 @@ _CHUNK = 4 << 20
 def write_sif(
     target: Path,
     squashfs: Path,
-    document: bytes,
+    document: tuple[str, bytes],
     *,
     arch: str,
     epoch: int,
     squashfs_sha256: str,
     advance: Callable[[int], None] = lambda amount: None,
-    name: str = "image.json",
 ) -> str:
     """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
 
     Args:
-        document: the bytes of the generic JSON object called ``name``.
+        document: the name and the bytes of the generic JSON object.
         arch: ``amd64`` or ``arm64``.
         epoch: seconds since 1970 for every time in the file.
         squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
-        advance: told the bytes written, as they are.
+        advance: called with the bytes written, as they are.
     Returns:
         The sha256 of the file, hex.
     Raises:
         OSError: as writing does; nothing is left under ``target`` then.
     """
+    name, text = document
     size = squashfs.stat().st_size
     data = _align(_TABLE + _SLOTS * DESCRIPTOR.size)
     json_at = _align(data + size)
-    end = json_at + len(document)
+    end = json_at + len(text)
     code = ARCHES[arch] + b"\0"
     extra = PARTITION_EXTRA.pack(FS_SQUASHFS, PART_PRIMARY_SYSTEM, code)
     table = (
         _descriptor(DATA_PARTITION, 1, data, size, epoch, "rootfs.squashfs", extra)
-        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, name, b"")
+        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(text), epoch, name, b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
         LAUNCH,
         MAGIC,
         VERSION,
         code,
-        identity(squashfs_sha256, document).bytes,
+        identity(squashfs_sha256, text).bytes,
         epoch,
         epoch,
         _SLOTS - 2,
@@ -98,15 +97,11 @@ def write_sif(
         put(header.ljust(_TABLE, b"\0") + table)
         put(bytes(data - _TABLE - len(table)))
         with squashfs.open("rb") as source:
-            _copy(source, put, advance)
-        put(bytes(json_at - data - size) + document)
+            while chunk := source.read(_CHUNK):
+                put(chunk)
+                advance(len(chunk))
+        put(bytes(json_at - data - size) + text)
     return digest.hexdigest()
-
-
-def _copy(source: IO[bytes], put: Callable[[bytes], None], advance: Callable[[int], None]) -> None:
-    while chunk := source.read(_CHUNK):
-        put(chunk)
-        advance(len(chunk))
 
 
 def _descriptor(

@@ -328,27 +328,9 @@ class _Reader:
         self.seen[number] = made
         attributes = _NO_ATTRIBUTES
         if kind == _FOLDER:
-            if extended:
-                _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
-            else:
-                start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
-            if size > 3:  # told so much too large, for `.` and `..`
-                self.waiting.append((made, start, within, size - 3))
+            attributes = self._folder(made, at, extended)
         elif kind == _FILE:
-            if extended:
-                form = "<QQQIIII"
-                (made.start, made.size, made.holes, _, made.fragment, made.offset, attributes) = (
-                    struct.unpack_from(form, data, at)
-                )
-            else:
-                form = "<IIII"
-                made.start, made.fragment, made.offset, made.size = struct.unpack_from(
-                    form, data, at
-                )
-            at += struct.calcsize(form)
-            whole, rest = divmod(made.size, self.block_size)
-            count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
-            made.blocks = data[at : at + 4 * count]
+            attributes = self._file(made, at, extended)
         elif kind == _LINK:
             _, size = struct.unpack_from("<II", data, at)
             made.target = data[at + 8 : at + 8 + size]
@@ -357,6 +339,32 @@ class _Reader:
         if attributes != _NO_ATTRIBUTES:
             raise NotLaid(f"{self.path.name} has extended attributes")
         return made
+
+    def _folder(self, made: _Inode, at: int, extended: bool) -> int:
+        """Reads the rest of a folder's inode at ``at``; returns its extended attributes."""
+        data, attributes = self.inodes.data, _NO_ATTRIBUTES
+        if extended:
+            _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
+        else:
+            start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
+        if size > 3:  # recorded so much too large, for `.` and `..`
+            self.waiting.append((made, start, within, size - 3))
+        return int(attributes)
+
+    def _file(self, made: _Inode, at: int, extended: bool) -> int:
+        """Reads the rest of a file's inode at ``at``; returns its extended attributes."""
+        data, attributes = self.inodes.data, _NO_ATTRIBUTES
+        form = "<QQQIIII" if extended else "<IIII"
+        fields = struct.unpack_from(form, data, at)
+        if extended:
+            made.start, made.size, made.holes, _, made.fragment, made.offset, attributes = fields
+        else:
+            made.start, made.fragment, made.offset, made.size = fields
+        at += struct.calcsize(form)
+        whole, rest = divmod(made.size, self.block_size)
+        count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
+        made.blocks = data[at : at + 4 * count]
+        return attributes
 
     def _fill(self, folder: _Inode, start: int, within: int, size: int) -> None:
         data, at = self.folders.data, self.folders.find(start, within)

@@ -1,6 +1,6 @@
-"""Runs in a ``chamber.py``: wheels and files are laid over the Debian part of a tree.
+"""Runs in a sandbox: wheels and files are laid over the Debian part of a tree.
 
-``tree.py`` starts it. Its stdout is what :func:`chamber.write_changes` writes; what is in the tree
+``tree.py`` starts it. Its stdout is what :func:`sandbox.write_changes` writes; what is in the tree
 goes to the file ``found`` of the request.
 """
 

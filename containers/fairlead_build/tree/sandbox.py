@@ -2,7 +2,7 @@
 
 A process of its own is root of user, mount, process, network and host name namespaces that end with
 it: nothing mounted or started in it outlives it, nothing in it reaches a network, and an ordinary
-user may do it. :func:`chamber` starts a module there (``treework.py``, ``sourcework.py``), which
+user may do it. :func:`sandbox` starts a module there (``in_sandbox.py``, ``source_in_sandbox.py``), which
 calls :func:`enter` and then :func:`spawn`; what changed in the tree leaves as a tar, by
 :func:`write_changes`.
 """
@@ -39,7 +39,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 @contextmanager
-def chamber(
+def sandbox(
     module: str, request: Mapping[str, Any], scratch: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts ``python -m module`` in namespaces of its own, with a request for :func:`enter`.

@@ -1,4 +1,4 @@
-"""Runs in a ``chamber.py``: unpacks, patches and builds each source of a recipe, one after another.
+"""Runs in a sandbox: unpacks, patches and builds each source of a recipe, one after another.
 
 ``sources.py`` starts it. Results and logs go to a folder of the request; a failure is told by a line
 ``fairlead-failed`` with the source's number, the step and a detail.

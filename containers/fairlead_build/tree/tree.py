@@ -1,7 +1,7 @@
 """The tree of an image: its Debian part, wheels, sources and files, as one squashfs without our wheel.
 
 The Debian part is a squashfs by itself (``debian.py``), so changing a wheel does not unpack it from
-its packages again. Wheels are installed over a copy of it (``chamber.py``, ``treework.py``); only
+its packages again. Wheels are installed over a copy of it (``sandbox.py``, ``in_sandbox.py``); only
 what they changed is packed, and laid before the Debian part in one tar stream. ``payload.py`` adds
 our wheel.
 """
@@ -17,21 +17,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.progress import Progress
 from fairlead.base.serde import from_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import child, clean_environment, no_space, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
-from fairlead_build.cache.store import Cache, scratch_parent, workspace
+from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 from fairlead_build.squashfs.squash import CHUNK, Compression, Sink, squashing, unsquash_argv
 from fairlead_build.squashfs.tree_stream import Recorder, TarStream
 from fairlead_build.tree import sources
-from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree, digest
+from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
+from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord, publish_tree
-from fairlead_build.tree.sandbox import chamber
+from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel_staging import ROLES, plan_of, stage_wheels
 
 _HOW = ("sandbox.py", "tree.py", "record.py", "in_sandbox.py")
@@ -52,7 +53,9 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "compression": [lock.inputs.compressor, lock.inputs.level],
         "prefixes": plan_of(loaded),
         "files": [[f.target, f.mode, f.sha256] for f in loaded.files],
-        "how": [digest(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / name for name in _HOW))],
+        "how": [
+            sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / name for name in _HOW))
+        ],
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -62,29 +65,27 @@ def unpacked_bytes(lock: Lock) -> int:
     return 5 * lock.download_bytes + (200 << 20)
 
 
-def build_tree(
-    loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> TreeRecord:
+def build_tree(job: TreeJob, key: str) -> TreeRecord:
     """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
-    remedy = f"fairlead build {loaded.given}"
-    below = debian_tree(lock.deb, lock, cache, progress, loaded.given)
-    built = sources.build_sources(loaded, lock, loaded.sources, cache, progress)
+    loaded, lock, cache = job.loaded, job.lock, job.cache
+    below = debian_tree(lock.deb, job)
+    built = sources.build_sources(job, loaded.sources)
     with (
         workspace(scratch_parent(unpacked_bytes(lock)), "fairlead-") as scratch,
         workspace(cache.root / "work", "tree-") as work,
     ):
         wheels = [w for w in lock.wheel if w.role in ROLES]
-        with progress.stage("check wheels", sum(w.size for w in wheels) or None, "B") as stage:
+        with job.progress.stage("check wheels", sum(w.size for w in wheels) or None, "B") as stage:
             own = [b.as_wheel() for b in built if b.wheel is not None]
-            stage_wheels(wheels, own, loaded, cache, scratch, stage)
+            stage_wheels(wheels, own, job, scratch, stage)
         _stage_files(loaded, scratch / "files")
         made = work / "tree.squashfs"
-        with squashing(made, compression_of(lock), remedy, cache) as sink, Recorder(sink) as tee:
-            _assemble(loaded, lock, below, built, cache, scratch, tee, progress)
+        with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
+            _assemble(job, below, built, scratch, tee)
         found = json.loads((scratch / "found.json").read_text("utf-8"))
         facts = from_json(ImageFacts, found["facts"])
         installed = from_json(Installed, found["installed"])
@@ -103,22 +104,15 @@ def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
 
 
 def _assemble(
-    loaded: LoadedRecipe,
-    lock: Lock,
-    below: Path,
-    built: Sequence[sources.Built],
-    cache: Cache,
-    scratch: Path,
-    sink: Sink,
-    progress: Progress,
+    job: TreeJob, below: Path, built: Sequence[sources.Built], scratch: Path, sink: Sink
 ) -> None:
     """Passes on what the wheels changed in the Debian part, then the rest of that part."""
+    cache = job.cache
     asked = {
-        "base": str(below),
         "untar": [str(word) for word in unsquash_argv(below, cache)],
-        "epoch": lock.source_date_epoch,
+        "epoch": job.lock.source_date_epoch,
         "found": str(scratch / "found.json"),
-        "python": loaded.recipe.python is not None,
+        "python": job.loaded.recipe.python is not None,
         "overlays": [b.inside for b in built if b.wheel is None],
         "binds": {
             "/.fairlead-stage": str(scratch / "stage"),
@@ -127,10 +121,9 @@ def _assemble(
             "/.fairlead-sources": str(cache.root / "sources"),
         },
     }
-    remedy = f"fairlead build {loaded.given}"
-    phases = Phases(progress)
+    phases = Phases(job.progress)
     with phases.open():
-        with chamber("fairlead_build.tree.in_sandbox", asked, scratch) as process:
+        with sandbox("fairlead_build.tree.in_sandbox", asked, scratch) as process:
             stream = stdout_of(process, phases.hear)
             head, rest = _head(stream)
             # A tar has a header of 512 bytes a file and rounds up; a squashfs holds about a third.
@@ -143,8 +136,8 @@ def _assemble(
                 if phases.no_space:
                     raise no_space("install the wheels", scratch.parent)
                 said = "\n".join(phases.tail)
-                raise tool_failed(["install.py"], code, said, "install the wheels", remedy)
-        _pass_on(below, frozenset(head["replaced"]), cache, sink, phases, remedy)
+                raise tool_failed(["install.py"], code, said, "install the wheels", job.again)
+        _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 
 def _head(stream: Iterator[bytes]) -> tuple[dict[str, Any], bytes]:
@@ -159,15 +152,10 @@ def _head(stream: Iterator[bytes]) -> tuple[dict[str, Any], bytes]:
 
 
 def _pass_on(
-    below: Path,
-    replaced: frozenset[str],
-    cache: Cache,
-    sink: Sink,
-    phases: Phases,
-    remedy: str,
+    below: Path, replaced: frozenset[str], job: TreeJob, sink: Sink, phases: Phases
 ) -> None:
     """Writes the Debian part to ``sink`` but for what was ``replaced``, and the end of the tar."""
-    argv = unsquash_argv(below, cache)
+    argv = unsquash_argv(below, job.cache)
 
     def write_on(chunk: bytes) -> None:
         phases.advance(len(chunk))
@@ -188,7 +176,9 @@ def _pass_on(
                 write_on(chunk)
         said = source.stderr.read().decode("utf-8", "replace")
         if code := source.wait():
-            raise tool_failed(argv, code, said, "read the Debian part", f"rm {below} && {remedy}")
+            raise tool_failed(
+                argv, code, said, "read the Debian part", f"rm {below} && {job.again}"
+            )
 
 
 def _member(info: tarfile.TarInfo) -> bytes:

@@ -14,6 +14,7 @@ from fairlead_build.recipe.lock import Lock, LockedBase
 from fairlead_build.render.folder import lock_of
 from fairlead_build.tree import engine_tree
 from fairlead_build.tree.base_image import installed
+from fairlead_build.tree.job import TreeJob
 
 _STATUS = """\
 Package: libc6
@@ -59,7 +60,7 @@ def test_tree_over_a_base_image_depends_on_the_base() -> None:
 def test_sources_over_a_base_image_are_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
     loaded, lock = over("a")
     with pytest.raises(FairleadError) as caught:
-        engine_tree.build_tree(loaded, lock, "k", Cache(tmp_path / "cache"), Silent())
+        engine_tree.build_tree(TreeJob(loaded, lock, Cache(tmp_path / "cache"), Silent()), "k")
     (finding,) = caught.value.findings
     assert finding.check == "base-sources" and "mpi-ring" in finding.why
     assert not (tmp_path / "cache").exists()
