@@ -112,8 +112,8 @@ def _mpi(loaded: LoadedRecipe, lock: Lock) -> str:
     if mpi is None:
         return "none"
     title = {"mpich": "MPICH", "openmpi": "Open MPI"}[mpi.family]
-    found = next((d.version for d in lock.deb if d.name == mpi.distribution), mpi.version or "")
-    return f"{title} {found.split('-')[0]}"
+    version = next((d.version for d in lock.deb if d.name == mpi.distribution), mpi.version or "")
+    return f"{title} {version.split('-')[0]}"
 
 
 def _frameworks(lock: Lock) -> str:

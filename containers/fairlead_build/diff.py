@@ -140,11 +140,11 @@ def _packages(image: Image) -> dict[str, str]:
 
 
 def _mpi(image: Image) -> dict[str, str]:
-    told = {m.path: f"{m.title} ({m.family.value}, MPI {m.level})" for m in image.facts.mpis}
+    table = {m.path: f"{m.title} ({m.family.value}, MPI {m.level})" for m in image.facts.mpis}
     for elf in image.facts.consumers:
         if floor := standard_floor(elf.mpi_imports):
-            told[elf.path] = f"calls up to MPI {floor}"
-    return told
+            table[elf.path] = f"calls up to MPI {floor}"
+    return table
 
 
 def compare_trees(old: Tree, new: Tree) -> tuple[FileChange, ...]:
@@ -177,13 +177,13 @@ def _named(entry: Entry) -> str:
 def _what(old: Entry, new: Entry) -> str:
     if old.kind != new.kind:
         return f"{_named(old)} -> {_named(new)}"
-    said = []
+    changes_seen = []
     if old.kind == "link":
-        said.append(f"link to {old.detail} -> {new.detail}")
+        changes_seen.append(f"link to {old.detail} -> {new.detail}")
     elif old.sha256 != new.sha256:
-        said.append("content")
+        changes_seen.append("content")
     elif old.detail != new.detail:
-        said.append(f"device {old.detail} -> {new.detail}")
+        changes_seen.append(f"device {old.detail} -> {new.detail}")
     if old.mode != new.mode:
-        said.append(f"mode {old.mode:o} -> {new.mode:o}")
-    return ", ".join(said)
+        changes_seen.append(f"mode {old.mode:o} -> {new.mode:o}")
+    return ", ".join(changes_seen)

@@ -234,10 +234,10 @@ def _ground(job: _Job) -> _Ground:
     image, old = inputs.image, job.old
     if job.upgrade and old and old.base and old.base.image == image and "@" not in image:
         image = f"{image}@{old.base.digest}"  # what stays, stays to the bit
-    found = open_base(image, job.cache, job.progress)
-    if found.python and inputs.python and found.python != inputs.python:
+    base = open_base(image, job.cache, job.progress)
+    if base.python and inputs.python and base.python != inputs.python:
         raise fail(
-            f"the base image has Python {found.python}, the recipe wants {inputs.python}",
+            f"the base image has Python {base.python}, the recipe wants {inputs.python}",
             where=f"{job.loaded.folder / 'recipe.toml'}, python.version",
             why="the image's Python environment is made on that of the distribution",
             remedy=f"edit python.version, then `{job.again}`",
@@ -246,13 +246,13 @@ def _ground(job: _Job) -> _Ground:
         )
     locked = LockedBase(
         image=inputs.image,
-        digest=found.digest,
-        distribution=found.distribution,
-        suite=found.suite,
-        glibc=found.glibc,
+        digest=base.digest,
+        distribution=base.distribution,
+        suite=base.suite,
+        glibc=base.glibc,
     )
     parts = ("main", "universe") if locked.distribution == "ubuntu" else ("main",)
-    return _Ground(AptIndex(locked.distribution, locked.suite, parts), found.dpkg_status, locked)
+    return _Ground(AptIndex(locked.distribution, locked.suite, parts), base.dpkg_status, locked)
 
 
 def _glibc(debs: Sequence[Deb], ground: _Ground) -> str:
@@ -318,8 +318,8 @@ def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins
 
 def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) -> None:
     """Packages that stay although no index has them any more are taken from the store."""
-    there = {pair for part in root.packages for pair in part.stanzas}
-    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in there]
+    known = {pair for part in root.packages for pair in part.stanzas}
+    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in known]
     if not lost:
         return
     if absent := missing(lost, job.cache):
@@ -361,12 +361,12 @@ def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
         moved=frozenset(map(project, job.upgrade)),
     )
     with job.progress.stage("resolve Python packages") as stage:
-        found = solver.wheels(stage.note)
-        stage.result(f"{len(found)} wheels")
+        wheels = solver.wheels(stage.note)
+        stage.result(f"{len(wheels)} wheels")
     # A build needs the files anyway, and pip's report does not say how large they are.
-    if absent := missing(found, job.cache):
+    if absent := missing(wheels, job.cache):
         fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)
-    return tuple(_lock_wheel(wheel, job.cache) for wheel in found)
+    return tuple(_lock_wheel(wheel, job.cache) for wheel in wheels)
 
 
 def _lock_wheel(wheel: Wanted, cache: Cache) -> Wheel:
@@ -389,12 +389,12 @@ def _resolve_sources(job: _Job) -> tuple[SourceArchive, ...]:
     if not wanted:
         return ()
     with job.progress.stage("resolve sources") as stage:
-        found = []
+        archives = []
         for source in wanted:
             stage.note(source.name)
-            found.append(_source(job, source))
-        stage.result(f"{len(found)} archives, {sum(s.size for s in found) / 1e6:.0f} MB")
-    return tuple(sorted(found, key=lambda s: s.name))
+            archives.append(_source(job, source))
+        stage.result(f"{len(archives)} archives, {sum(s.size for s in archives) / 1e6:.0f} MB")
+    return tuple(sorted(archives, key=lambda s: s.name))
 
 
 def _source(job: _Job, source: Source) -> SourceArchive:
@@ -408,10 +408,10 @@ def _source(job: _Job, source: Source) -> SourceArchive:
         place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
         file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
     else:
-        found = source_archive(
+        listed = source_archive(
             source.name, source.version, pip, f"edit [[source]], then `{job.again}`"
         )
-        place, sha256, file = found.place, found.sha256, found.file
+        place, sha256, file = listed.place, listed.sha256, listed.file
     partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
     if not sha256:
         partial.unlink(missing_ok=True)  # nothing would show whether its halves belong together

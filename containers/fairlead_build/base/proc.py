@@ -38,9 +38,9 @@ def tool(name: str) -> str:
         FairleadError: it is not installed; the remedy installs it.
     """
     # Ordinary users seldom have /usr/sbin on their PATH.
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
-    if found:
-        return found
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
+    if path:
+        return path
     raise fail(
         f"`{name}` is not installed",
         where="this machine's PATH",
@@ -167,12 +167,12 @@ def tool_failed(
     name = Path(os.fspath(argv[0])).name
     if says_no_space(text):
         return no_space(doing)
-    said = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
+    tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
     ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
     return fail(
         f"cannot {doing}",
         where=f"`{name}`",
-        why=f"it {ended}" + (f":\n{said}" if said else ""),
+        why=f"it {ended}" + (f":\n{tail}" if tail else ""),
         remedy=remedy,
         check="tool-failed",
     )

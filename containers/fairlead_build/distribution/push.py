@@ -139,10 +139,10 @@ def push(
     with progress.stage(title, total, "B") as stage:
         for upload in uploads:
             before = client.has_manifest(upload.tag)
-            there = before == upload.manifest.digest
+            unchanged = before == upload.manifest.digest
             for blob in upload.blobs:
                 stage.note(blob.what)
-                if there:
+                if unchanged:
                     stage.advance(blob.item.size)
                     state = "there"
                 elif dry_run:
@@ -151,20 +151,20 @@ def push(
                 else:
                     state = _send(client, blob, cache, stage.advance)
                 parts.append(Part(blob.what, blob.item.digest, blob.item.size, state))
-            if not there and not dry_run:
+            if not unchanged and not dry_run:
                 data, kind = upload.manifest.data, upload.manifest.media_type
                 client.push_manifest(data, kind, upload.tag)
         sent = sum(part.bytes for part in parts if part.state in ("sent", "to send"))
         verb = "to send" if dry_run else "sent"
         stage.result(f"{sent / 1e6:.1f} MB {verb}, {(total - sent) / 1e6:.1f} MB are there already")
-    beside = next((u for u in uploads if u.manifest.sif), None)
-    place = replace(reference, scheme="oras", tag=beside.tag) if beside else None
+    sif_upload = next((u for u in uploads if u.manifest.sif), None)
+    place = replace(reference, scheme="oras", tag=sif_upload.tag) if sif_upload else None
     signed = next((u for u in uploads if u.manifest.layers[0].media_type == SIGNATURE_LAYER), None)
     return PushResult(
         str(reference),
         uploads[-1].manifest.digest,
         str(place) if place else "",
-        beside.manifest.digest if beside else "",
+        sif_upload.manifest.digest if sif_upload else "",
         str(replace(reference, scheme="oras", tag=signed.tag)) if signed else "",
         tuple(parts),
         before,

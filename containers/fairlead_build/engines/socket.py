@@ -116,16 +116,16 @@ def refused(
     engine: Engine, doing: str, why: str, again: str, secrets: tuple[str, ...] = ()
 ) -> FairleadError:
     """The engine said no, in its own words ``why``."""
-    said = plain(why, secrets)
+    reason = plain(why, secrets)
     remedy = f"mend what it says, then `{again}`"
-    if "HTTP response to HTTPS client" in said:
+    if "HTTP response to HTTPS client" in reason:
         remedy = f"name the registry with `insecure = true` in registries.conf(5), then `{again}`"
-    elif "no space left" in said:
+    elif "no space left" in reason:
         remedy = f"podman system prune (or docker system prune), then `{again}`"
     return fail(
         f"{engine.name} refused to {doing}",
         where=engine.address,
-        why=said or "it gave no reason",
+        why=reason or "it gave no reason",
         remedy=remedy,
         check="engine-refused",
     )
@@ -168,9 +168,9 @@ def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> F
 def _reason(exc: BaseException) -> str:
     """The innermost cause: the SDK wraps it three times."""
     text = str(exc)
-    here: BaseException | None = exc
-    while here is not None:
-        if isinstance(here, OSError) and here.strerror:
-            text = here.strerror
-        here = here.__cause__ or here.__context__
+    link: BaseException | None = exc
+    while link is not None:
+        if isinstance(link, OSError) and link.strerror:
+            text = link.strerror
+        link = link.__cause__ or link.__context__
     return plain(text) or type(exc).__name__

@@ -77,9 +77,9 @@ def load(
     name = name_of(reference)
     wanted = json.loads(blob_of(layout, manifest.config).read_bytes())["rootfs"]["diff_ids"]
     with asking(engine, "look into its store", again):
-        found = _inspect(engine, name)
+        stored = _inspect(engine, name)
     sent = 0
-    if not _is_same(found, manifest):
+    if not _is_same(stored, manifest):
         archive = _Archive(layout, manifest, name)
         with (
             progress.stage(f"load into {engine.name}", archive.size, "B") as stage,
@@ -91,11 +91,11 @@ def load(
             sent = archive.size
             stage.result(f"{sent / 1e6:.0f} MB as {name}")
         with asking(engine, "look into its store", again):
-            found = _inspect(engine, name)
-    layers = (found or {}).get("RootFS", {}).get("Layers")
-    if found is None or layers != wanted:
+            stored = _inspect(engine, name)
+    layers = (stored or {}).get("RootFS", {}).get("Layers")
+    if stored is None or layers != wanted:
         raise refused(engine, "load the image", f"it holds {layers} under {name}", again)
-    return Stored(engine.name, engine.address, name, str(found["Id"]), sent)
+    return Stored(engine.name, engine.address, name, str(stored["Id"]), sent)
 
 
 def push(
@@ -108,8 +108,8 @@ def push(
     Raises:
         FairleadError: engine or registry refuse.
     """
-    found = find_credential(reference)
-    secrets = found.secrets if found else ()
+    credential = find_credential(reference)
+    secrets = credential.secrets if credential else ()
     digest = ""
     with (
         progress.stage(f"push by {engine.name}") as stage,
@@ -120,7 +120,7 @@ def push(
             tag=reference.tag,
             stream=True,
             decode=True,
-            auth_config=_login(found),
+            auth_config=_login(credential),
         )
         for line in lines:
             if "error" in line:
@@ -150,24 +150,24 @@ def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
     from docker.errors import ImageNotFound, NotFound
 
     try:
-        found: dict[str, Any] = engine.client.inspect_image(name)
+        image: dict[str, Any] = engine.client.inspect_image(name)
     except (ImageNotFound, NotFound):
         return None
-    return found
+    return image
 
 
-def _is_same(found: dict[str, Any] | None, manifest: Manifest) -> bool:
+def _is_same(image: dict[str, Any] | None, manifest: Manifest) -> bool:
     """Docker and Podman call an image by the digest of its configuration, or of its manifest."""
-    ident = str((found or {}).get("Id", "")).removeprefix("sha256:")
+    ident = str((image or {}).get("Id", "")).removeprefix("sha256:")
     return ident in (manifest.config.hex, manifest.digest.partition(":")[2])
 
 
-def _login(found: Credential | None) -> dict[str, str]:
-    if found is None:
+def _login(credential: Credential | None) -> dict[str, str]:
+    if credential is None:
         return {}
-    if found.identity_token:
-        return {"identitytoken": found.identity_token}
-    return {"username": found.user, "password": found.password}
+    if credential.identity_token:
+        return {"identitytoken": credential.identity_token}
+    return {"username": credential.user, "password": credential.password}
 
 
 def _tell(line: dict[str, Any], stage: Stage) -> None:

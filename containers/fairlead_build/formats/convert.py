@@ -103,13 +103,13 @@ def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list
             layout,
             f"it has {len(manifest.layers)} layers, its configuration lists {len(config.diff_ids)}",
         )
-    found = []
+    layers = []
     for item, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
         path = blob_of(layout, item)
         if not path.is_file():
             raise layout_damaged(layout, f"layer {item.digest} is missing")
-        found.append(LayerFile(path, item.digest, diff_id))
-    return found
+        layers.append(LayerFile(path, item.digest, diff_id))
+    return layers
 
 
 def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
@@ -233,5 +233,5 @@ def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
 
 
 def _note(manifest: Manifest) -> bytes:
-    told = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
-    return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"
+    note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
+    return json.dumps(note, indent=1, sort_keys=True).encode() + b"\n"

@@ -93,8 +93,8 @@ def trees_in_use(cache: Cache) -> set[str]:
 def _before(path: Path) -> dict[str, str]:
     """Key and tree of the image that the newest of a recipe replaced; empty when there is none."""
     try:
-        told = json.loads(path.read_text("utf-8"))["before"]
-        return {"key": str(told["key"]), "tree": str(told["tree"])}
+        before = json.loads(path.read_text("utf-8"))["before"]
+        return {"key": str(before["key"]), "tree": str(before["tree"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -197,19 +197,19 @@ class _Writer:
 
     def _failed(self) -> Exception:
         assert self._process.stderr is not None
-        said = self._process.stderr.read().decode("utf-8", "replace")
+        output = self._process.stderr.read().decode("utf-8", "replace")
         return tool_failed(
-            self._argv, self._process.wait(), said, "write an OCI layer", "fairlead build RECIPE"
+            self._argv, self._process.wait(), output, "write an OCI layer", "fairlead build RECIPE"
         )
 
 
 def _parents(path: str) -> list[str]:
     """The folders above ``path``, nearest first, the root included."""
-    found = []
+    parents = []
     while path != ".":
         path = posixpath.dirname(path) or "."
-        found.append(path)
-    return found
+        parents.append(path)
+    return parents
 
 
 def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
@@ -283,7 +283,8 @@ def read_result(folder: Path) -> OciResult:
     config = json.loads((blobs / config_digest.partition(":")[2]).read_text("utf-8"))
     rows = zip(manifest["layers"], config["rootfs"]["diff_ids"], config["history"], strict=True)
     layers = [
-        Layer(told["comment"], file["digest"], diff, file["size"]) for file, diff, told in rows
+        Layer(history["comment"], file["digest"], diff, file["size"])
+        for file, diff, history in rows
     ]
     return OciResult(digest, config_digest, tuple(layers))
 

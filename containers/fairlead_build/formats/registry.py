@@ -24,7 +24,7 @@ def formats() -> dict[str, Format]:
     package = importlib.import_module(__package__)
     modules = (importlib.import_module(f"{__package__}.{m.name}")
                for m in pkgutil.iter_modules(package.__path__))  # fmt: skip
-    found = [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
+    declared = [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
     for point in entry_points(group=GROUP):
         try:
             plugin = point.load()
@@ -32,8 +32,8 @@ def formats() -> dict[str, Format]:
             raise _bad_plugin(point.value, f"{type(exc).__name__}: {exc}") from exc
         if not isinstance(plugin, Format):
             raise _bad_plugin(point.value, f"it is a {type(plugin).__name__}, not a Format")
-        found.append(plugin)
-    return {item.name: item for item in sorted(found, key=lambda item: (item.rank, item.name))}
+        declared.append(plugin)
+    return {item.name: item for item in sorted(declared, key=lambda item: (item.rank, item.name))}
 
 
 def names() -> tuple[str, ...]:

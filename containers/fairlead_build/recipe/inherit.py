@@ -131,11 +131,11 @@ def _chain(
     chain = [*before, (folder, variant)]
     parent = document.data.get("extends")
     if isinstance(parent, str):
-        found = _parent(parent, own, chain)
-        if isinstance(found, Mistake):
-            findings.append(document.finding(found))
+        parent_place = _parent(parent, own, chain)
+        if isinstance(parent_place, Mistake):
+            findings.append(document.finding(parent_place))
         else:
-            yield from _chain(*found, architecture, remedy, chain, findings)
+            yield from _chain(*parent_place, architecture, remedy, chain, findings)
     yield own
     yield Layer(document, ("architecture", architecture))
     if variant:

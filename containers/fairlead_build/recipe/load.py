@@ -212,9 +212,9 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     recipe = Recipe.model_validate(merged.data)
     files = _Files(merged)
     laid = tuple(
-        found
+        file
         for target, source in sorted(recipe.files.items())
-        if (found := files.one(("files", target), target, source)) is not None
+        if (file := files.one(("files", target), target, source)) is not None
     )
     every = [_source(files, number, source) for number, source in enumerate(recipe.source)]
     sources = tuple(s for s in every if s.source.bundled is None)
@@ -266,17 +266,17 @@ class _Files:
         if path is None:
             return
         if path.is_file():
-            found = {path.name: path}
+            inner_paths = {path.name: path}
         else:
-            found = {
+            inner_paths = {
                 str(p.relative_to(path)): p
                 for p in path.rglob("*")
                 if p.is_file() or p.is_symlink()
             }
-        if not found:
+        if not inner_paths:
             self._refuse(loc, source, f"{path} is no file and holds none")
         folder = self.merged.place(loc)[0].folder.resolve()
-        for name, inner in sorted(found.items()):
+        for name, inner in sorted(inner_paths.items()):
             if not inner.resolve().is_relative_to(folder):
                 self._refuse(loc, source, f"{inner} lies outside the recipe's folder")
             elif (file := self._read(loc, name, inner)) is not None:

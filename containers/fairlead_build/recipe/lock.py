@@ -169,11 +169,14 @@ class Lock(Strict):
     @property
     def packages_digest(self) -> str:
         """sha256 of all that is in the image by this lock, tools apart."""
-        told: dict[str, Any] = {"epoch": self.source_date_epoch, "architecture": self.architecture}
-        told["base"] = self.base.model_dump(mode="json") if self.base else None
+        content: dict[str, Any] = {
+            "epoch": self.source_date_epoch,
+            "architecture": self.architecture,
+        }
+        content["base"] = self.base.model_dump(mode="json") if self.base else None
         for name in ("deb", "build_deb", "wheel", "source"):
-            told[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+            content[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
     def glibc(self) -> str:
@@ -295,18 +298,20 @@ _WORDS = {
 
 def differences(locked: Inputs, wanted: Inputs) -> list[str]:
     """What the recipe wants that the lock does not have, and the reverse, a phrase each."""
-    said = []
+    phrases = []
     for field in Inputs.model_fields:
         old, new = getattr(locked, field), getattr(wanted, field)
         word = _WORDS.get(field, field)
         if isinstance(old, tuple):
             if added := sorted(set(new) - set(old)):
-                said.append(f"the recipe now wants {word} {', '.join(added)}")
+                phrases.append(f"the recipe now wants {word} {', '.join(added)}")
             if gone := sorted(set(old) - set(new)):
-                said.append(f"the lock still has {word} {', '.join(gone)}")
+                phrases.append(f"the lock still has {word} {', '.join(gone)}")
         elif old != new:
-            said.append(f"{word} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock")
-    return said
+            phrases.append(
+                f"{word} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock"
+            )
+    return phrases
 
 
 def _cross(data: dict[str, Any]) -> Iterator[Mistake]:

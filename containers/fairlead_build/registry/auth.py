@@ -82,13 +82,13 @@ def find_credential(
         if content is None:
             continue
         for key in _keys(reference):
-            if found := _entry(content, key, path, environ):
-                return found
+            if credential := _entry(content, key, path, environ):
+                return credential
         store = content.get("credsStore")
         if isinstance(store, str) and store:
             for server in _servers(reference):
-                if found := _helped(store, server, path, environ):
-                    return found
+                if credential := _helped(store, server, path, environ):
+                    return credential
     return None
 
 
@@ -134,8 +134,12 @@ def _entry(
         if _plain(name) == key and isinstance(helper, str) and helper:
             return _helped(helper, name, path, environ)
     for name, value in _table(content, "auths", path).items():
-        if _plain(name) == key and isinstance(value, dict) and (found := _decoded(value, path)):
-            return found
+        if (
+            _plain(name) == key
+            and isinstance(value, dict)
+            and (credential := _decoded(value, path))
+        ):
+            return credential
     return None
 
 

@@ -73,15 +73,15 @@ def read_layout(folder: Path, arch: str = "") -> Manifest:
         FairleadError: exit code 2; it is no sound layout.
     """
     data = _small(folder / "index.json")
-    found = read_document(data, OCI_INDEX, str(folder / "index.json"))
+    document = read_document(data, OCI_INDEX, str(folder / "index.json"))
     for _ in range(_DEEPEST):
-        if isinstance(found, Manifest):
-            return found
-        item = choose(found, arch or architecture(), str(folder))
+        if isinstance(document, Manifest):
+            return document
+        item = choose(document, arch or architecture(), str(folder))
         path = blob_of(folder, item)
-        found = read_document(_small(path), item.media_type, str(path))
-        if found.digest != item.digest:
-            raise layout_damaged(path, f"it is {found.digest}, the index says {item.digest}")
+        document = read_document(_small(path), item.media_type, str(path))
+        if document.digest != item.digest:
+            raise layout_damaged(path, f"it is {document.digest}, the index says {item.digest}")
     raise layout_damaged(folder / "index.json", f"indexes in indexes, more than {_DEEPEST} deep")
 
 
@@ -115,13 +115,13 @@ def manifest_for(client: Client, arch: str = "") -> tuple[Manifest, str]:
         The manifest, and the digest that the reference itself stands for: the manifest's, or that
         of the index it was chosen from.
     """
-    found = client.manifest()
-    asked = found.digest
+    document = client.manifest()
+    asked = document.digest
     for _ in range(_DEEPEST):
-        if isinstance(found, Manifest):
-            return found, asked
-        item = choose(found, arch or architecture(), str(client.reference))
-        found = client.manifest(item.digest)
+        if isinstance(document, Manifest):
+            return document, asked
+        item = choose(document, arch or architecture(), str(client.reference))
+        document = client.manifest(item.digest)
     raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
 
 

@@ -50,14 +50,14 @@ class Descriptor:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""
-        said: dict[str, Any] = {
+        document: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size,
         }
         if self.annotations:
-            said["annotations"] = dict(self.annotations)
-        return said
+            document["annotations"] = dict(self.annotations)
+        return document
 
 
 @dataclass(frozen=True)
@@ -142,22 +142,22 @@ def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:
         )
     kind = _kind(value, media_type.partition(";")[0].strip(), where)
     if kind in INDEXES:
-        found = _descriptors(value.get("manifests"), "manifests", where)
-        return Index(data, digest_of(data), kind, found)
+        manifests = _descriptors(value.get("manifests"), "manifests", where)
+        return Index(data, digest_of(data), kind, manifests)
     config = _descriptor(value.get("config"), "config", where)
     layers = _descriptors(value.get("layers"), "layers", where)
     notes = _texts(value.get("annotations"), "annotations", where)
     return Manifest(data, digest_of(data), kind, config, layers, notes)
 
 
-def _kind(value: Mapping[str, Any], told: str, where: str) -> str:
-    own = value.get("mediaType", "")
+def _kind(value: Mapping[str, Any], announced: str, where: str) -> str:
+    declared = value.get("mediaType", "")
     known = (*MANIFESTS, *INDEXES)
-    if own and told in known and own != told:
-        raise _bad(where, f"it calls itself {str(own)[:80]}, and was sent as {told}")
+    if declared and announced in known and declared != announced:
+        raise _bad(where, f"it calls itself {str(declared)[:80]}, and was sent as {announced}")
     if "manifests" in value and ("layers" in value or "config" in value):
         raise _bad(where, "it is a manifest and an index at once")
-    kind = own or (told if told in known else "")
+    kind = declared or (announced if announced in known else "")
     if not kind:
         kind = OCI_INDEX if "manifests" in value else OCI_MANIFEST
     if kind not in known:

@@ -169,13 +169,13 @@ def speaks_no_tls(exc: Exception) -> bool:
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
     """``exc`` and what stands behind it; requests and urllib3 wrap in several manners."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     todo: list[BaseException] = [exc]
     while todo:
         link = todo.pop(0)
-        if id(link) in seen:
+        if id(link) in visited:
             continue
-        seen.add(id(link))
+        visited.add(id(link))
         yield link
         behind = [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
         todo += [item for item in behind if isinstance(item, BaseException)]

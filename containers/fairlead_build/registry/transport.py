@@ -329,9 +329,9 @@ class Transport:
 
     def _read_token(self, answer: requests.Response) -> _Token:
         try:
-            told = json.loads(read_most(answer, _MOST_TOKEN))
-            token = told.get("token") or told.get("access_token")
-            lifetime = float(told.get("expires_in") or 60)
+            answered = json.loads(read_most(answer, _MOST_TOKEN))
+            token = answered.get("token") or answered.get("access_token")
+            lifetime = float(answered.get("expires_in") or 60)
         except (ValueError, AttributeError, TypeError, RecursionError):
             raise self.odd("its token server's answer holds no token") from None
         if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
@@ -363,11 +363,11 @@ def _asked_wait(answer: requests.Response) -> float:
         return 0.0
 
 
-def _same_origin(one: str, two: str) -> bool:
+def _same_origin(url: str, other: str) -> bool:
     ports = {"http": 80, "https": 443}
     first, second = (
         (p.scheme, p.hostname, p.port or ports.get(p.scheme))
-        for p in (urlsplit(one), urlsplit(two))
+        for p in (urlsplit(url), urlsplit(other))
     )
     return first == second
 

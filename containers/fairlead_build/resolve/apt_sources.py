@@ -93,7 +93,7 @@ def apt_sources(
 def read_sources(etc_apt: Path) -> list[AptSource]:
     """Every binary archive of sources.list and sources.list.d, disabled ones left out."""
     files = [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*"))]
-    found: list[AptSource] = []
+    sources: list[AptSource] = []
     for path in files:
         if path.suffix not in (".list", ".sources") or not path.is_file():
             continue
@@ -102,8 +102,8 @@ def read_sources(etc_apt: Path) -> list[AptSource]:
         except OSError:
             continue  # readable by root only: it may hold a password, and apt skips it for users too
         parse = parse_deb822 if path.suffix == ".sources" else parse_one_line
-        found += [replace(source, origin=str(path)) for source in parse(text)]
-    return found
+        sources += [replace(source, origin=str(path)) for source in parse(text)]
+    return sources
 
 
 _ONE_LINE = re.compile(r"^deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")

@@ -39,8 +39,8 @@ class Kept:
 
     @classmethod
     def of(cls, package: Package) -> Kept:
-        told = package.model_dump()
-        file = str(told.get("file") or told["path"]).rsplit("/", 1)[-1]
+        fields = package.model_dump()
+        file = str(fields.get("file") or fields["path"]).rsplit("/", 1)[-1]
         sha256, size = package.sha256, package.size
         return cls(sha256, size, file, package.name, package.version, package.index)
 
@@ -67,16 +67,18 @@ def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
             check="archive",
         )
     absent = {f.sha256: f for f in files if not cache.blob(f.sha256).is_file()}
-    there = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
-    if not there:
+    available = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
+    if not available:
         return
-    with progress.stage("take files from the archive", sum(f.size for f in there), "B") as stage:
-        for file in there:
+    with progress.stage(
+        "take files from the archive", sum(f.size for f in available), "B"
+    ) as stage:
+        for file in available:
             stage.note(file.name)
             partial = cache.partial(file.sha256)
             _copy(blob(cache.archive, file.sha256), partial, file, stage)
             publish(partial, cache.blob(file.sha256))
-        stage.result(f"{len(there)} files")
+        stage.result(f"{len(available)} files")
 
 
 def keep(

@@ -77,12 +77,12 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
         return
     import requests
 
-    told = 0
+    reported = 0
     with _session(place) as session:
         for left in reversed(range(_TRIES)):
             done = partial.stat().st_size if partial.exists() else 0
-            advance(done - told)
-            told = done
+            advance(done - reported)
+            reported = done
             try:
                 answer = _ask(session, place, {"Range": f"bytes={done}-"} if done else {})
                 if answer.status_code == 416:  # nothing is left of it, or it is another file
@@ -94,11 +94,11 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
                 _check(answer, place)
                 with partial.open("ab" if answer.status_code == 206 else "wb") as out:
                     if answer.status_code != 206:
-                        advance(-told)
-                        told = 0
+                        advance(-reported)
+                        reported = 0
                     for chunk in answer.iter_content(1 << 18):
                         out.write(chunk)
-                        told += len(chunk)
+                        reported += len(chunk)
                         advance(len(chunk))
                     out.flush()
                     os.fsync(out.fileno())

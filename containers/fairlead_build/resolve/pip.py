@@ -135,18 +135,18 @@ def settings() -> PipSettings:
         doing="read pip's configuration",
         remedy="pip config debug",
     ).decode("utf-8", "replace")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     rank = {"global": 0, "download": 1, ":env:": 2}
     lines = [
         match for line in text.splitlines() if (match := re.match(r"(\S+)\.([\w-]+)='(.*)'$", line))
     ]
     for match in sorted(lines, key=lambda m: rank.get(m[1], -1)):
         if match[1] in rank and match[3]:
-            found[match[2]] = match[3]
-    extra = found.get("extra-index-url", "").replace("\\n", " ").split()
-    main = [] if found.get("no-index") else [found.get("index-url", "https://pypi.org/simple")]
+            values[match[2]] = match[3]
+    extra = values.get("extra-index-url", "").replace("\\n", " ").split()
+    main = [] if values.get("no-index") else [values.get("index-url", "https://pypi.org/simple")]
     return PipSettings(
         indexes=tuple(url.rstrip("/") for url in (*main, *extra)),
-        links=tuple(shlex.split(found.get("find-links", "").replace("\\n", " "))),
-        certificates=found.get("cert", ""),
+        links=tuple(shlex.split(values.get("find-links", "").replace("\\n", " "))),
+        certificates=values.get("cert", ""),
     )

@@ -140,7 +140,7 @@ def lay(
     _merge(lower.root, upper.root)
     end += upper.data[1] - upper.data[0]
     tables, header = _tables(lower, fragments, end)
-    seen, written = hashlib.sha256(), hashlib.sha256()
+    below_digest, written = hashlib.sha256(), hashlib.sha256()
 
     def put(data: bytes) -> None:
         written.update(data)
@@ -149,19 +149,19 @@ def lay(
 
     with target.open("wb") as out:
         with below.open("rb") as source:
-            seen.update(source.read(_SUPER.size))
+            below_digest.update(source.read(_SUPER.size))
             put(header)
             for chunk in _chunks(source, lower.data[1] - _SUPER.size):
-                seen.update(chunk)
+                below_digest.update(chunk)
                 put(chunk)
             while chunk := source.read(CHUNK):
-                seen.update(chunk)
+                below_digest.update(chunk)
         with above.open("rb") as source:
             source.seek(upper.data[0])
             for chunk in _chunks(source, upper.data[1] - upper.data[0]):
                 put(chunk)
         put(tables)
-    return Laid(seen.hexdigest(), written.hexdigest())
+    return Laid(below_digest.hexdigest(), written.hexdigest())
 
 
 def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:
@@ -175,9 +175,9 @@ def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:
 
 def _merge(lower: _Inode, upper: _Inode) -> None:
     for name, inode in upper.names.items():
-        there = lower.names.get(name)
-        if there is not None and there.kind == inode.kind == _FOLDER:
-            _merge(there, inode)
+        existing = lower.names.get(name)
+        if existing is not None and existing.kind == inode.kind == _FOLDER:
+            _merge(existing, inode)
         else:
             lower.names[name] = inode
 
@@ -193,12 +193,12 @@ def _shift(inode: _Inode, by: int, fragments: int) -> None:
 
 def _inodes(root: _Inode) -> Iterator[_Inode]:
     """Every inode below ``root``, once."""
-    seen = set()
+    visited = set()
     waiting = [root]
     while waiting:
         inode = waiting.pop()
-        if id(inode) not in seen:
-            seen.add(id(inode))
+        if id(inode) not in visited:
+            visited.add(id(inode))
             yield inode
             waiting += inode.names.values()
 
@@ -475,17 +475,23 @@ def _write_folder(
         if inode.place is None:
             _write_inode(inode, folder.number, owners, inodes)
     folder.listed, begun = folders.place, len(folders.data)
-    head, many, block, base = begun, 0, 0, 0
+    head, run_length, block, base = begun, 0, 0, 0
     for name, inode in children:
         assert inode.place is not None
         delta = inode.number - base
         # Of one run are inodes of one block, not too far from the first.
-        if many in (0, 256) or inode.place[0] != block or not -32768 <= delta < 32768:
-            head, many, block, base, delta = len(folders.data), 0, inode.place[0], inode.number, 0
+        if run_length in (0, 256) or inode.place[0] != block or not -32768 <= delta < 32768:
+            head, run_length, block, base, delta = (
+                len(folders.data),
+                0,
+                inode.place[0],
+                inode.number,
+                0,
+            )
             folders.data += bytes(_RUN.size)
         folders.data += _NAME.pack(inode.place[1], delta, inode.kind, len(name) - 1) + name
-        many += 1
-        _RUN.pack_into(folders.data, head, many - 1, block, base)
+        run_length += 1
+        _RUN.pack_into(folders.data, head, run_length - 1, block, base)
     folder.listed_bytes = len(folders.data) - begun
 
 

@@ -202,10 +202,10 @@ def squashfs_entries(
         except tarfile.TarError as exc:
             broken = str(exc)
         # It says little: a line a socket at the most, so the pipe has room for all of it.
-        said = process.stderr.read().decode("utf-8", "replace")
+        errors = process.stderr.read().decode("utf-8", "replace")
         if (code := process.wait()) or broken:
             remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
-            raise tool_failed(argv, code, said or broken, f"read {squashfs.name}", remedy)
+            raise tool_failed(argv, code, errors or broken, f"read {squashfs.name}", remedy)
 
 
 def _told(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
@@ -337,10 +337,10 @@ class Recorder:
     def _read(self, out: int) -> None:
         try:
             with open(out, "rb", buffering=0) as stream:
-                found = read_tree(TarStream(cast(IO[bytes], stream)))
+                tree = read_tree(TarStream(cast(IO[bytes], stream)))
             # A tar may leave out the folders of its files; the writer makes them.
-            above = {str(p) for path in found for p in PurePosixPath(path).parents} - {"."}
-            self.tree = {path: Entry("folder", 0o755) for path in above - found.keys()} | found
+            above = {str(p) for path in tree for p in PurePosixPath(path).parents} - {"."}
+            self.tree = {path: Entry("folder", 0o755) for path in above - tree.keys()} | tree
         except (FairleadError, tarfile.TarError, OSError) as exc:
             self._wrong = exc
 

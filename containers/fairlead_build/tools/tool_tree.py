@@ -99,26 +99,26 @@ def identity(arch: Architecture | None = None) -> str:
 
 
 def _identity(packages: Sequence[Deb]) -> str:
-    told = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def versions(arch: Architecture | None = None) -> dict[str, str]:
     """What a recipe's lock says of its tools: the tree's digest, and versions for people."""
-    told = {d.name: d.version for d in debs(arch)}
+    locked = {d.name: d.version for d in debs(arch)}
     named = ("apt", "mmdebstrap", "pigz", "squashfs-tools-ng", "zstd")
-    return {"tree": identity(arch), **{name: told[name] for name in named}}
+    return {"tree": identity(arch), **{name: locked[name] for name in named}}
 
 
 def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
     """Why ``lock`` was made for other tools than these; None when it was not."""
-    here = versions(lock.architecture)
-    if lock.tools.get("tree") == here["tree"]:
+    ours = versions(lock.architecture)
+    if lock.tools.get("tree") == ours["tree"]:
         return None
     differing = [
-        f"{name} is {here[name]}, the lock says {lock.tools.get(name, 'nothing')}"
-        for name in here
-        if name != "tree" and lock.tools.get(name) != here[name]
+        f"{name} is {ours[name]}, the lock says {lock.tools.get(name, 'nothing')}"
+        for name in ours
+        if name != "tree" and lock.tools.get(name) != ours[name]
     ]
     return error(
         "the lock was made for other tools than this fairlead has",
@@ -275,9 +275,9 @@ def _take(deb: Deb, cache: Cache, target: Path, arch: Architecture) -> None:
         except tarfile.TarError:
             pass  # told by the exit code
         process.stdout.read()
-        said = process.stderr.read().decode("utf-8", "replace")
+        errors = process.stderr.read().decode("utf-8", "replace")
         if code := process.wait():
-            raise tool_failed(argv, code, said, f"unpack {deb.name}", RELOCK)
+            raise tool_failed(argv, code, errors, f"unpack {deb.name}", RELOCK)
 
 
 def _lay(
@@ -331,14 +331,16 @@ def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
     from fairlead_build.resolve.apt_solve import newest
 
     before = tool_lock()
-    found: dict[str, Deb] = {}
+    debs_by_file: dict[str, Deb] = {}
     with progress.stage("resolve the tools", len(_TRIPLET), "architectures") as stage:
         for arch in _TRIPLET:
             index = AptIndex("debian", before.suite, before.components)
             for deb in newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`"):
-                found[deb.file] = deb
+                debs_by_file[deb.file] = deb
             stage.advance(1)
-    after = before.model_copy(update={"deb": tuple(found[file] for file in sorted(found))})
+    after = before.model_copy(
+        update={"deb": tuple(debs_by_file[file] for file in sorted(debs_by_file))}
+    )
     cache.make()
     if absent := missing(after.deb, cache):
         fetch_debs(absent, cache, progress, RELOCK)

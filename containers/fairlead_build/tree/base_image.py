@@ -98,8 +98,8 @@ def base_layout(
     kept = _kept(cache, digest)
     if is_layout(kept) and read_layout(kept).digest == digest:
         return kept
-    if (found := _archived(image, digest, cache, progress)) is not None:
-        return found
+    if (archived := _archived(image, digest, cache, progress)) is not None:
+        return archived
     reference = parse_reference(image).at(digest)
     client = Client(reference)
     try:
@@ -183,9 +183,9 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
     packed = sum(layer.path.stat().st_size for layer in layers)
     with progress.stage("read the base image", packed, "B") as stage:
         merged = read_layers(layers, cache, stage.advance)
-        found = read_files(merged, (*_RELEASE, _STATUS), cache)
-        release = _release(next((found[name] for name in _RELEASE if name in found), b""))
-        status = found.get(_STATUS, b"").decode("utf-8", "replace")
+        files = read_files(merged, (*_RELEASE, _STATUS), cache)
+        release = _release(next((files[name] for name in _RELEASE if name in files), b""))
+        status = files.get(_STATUS, b"").decode("utf-8", "replace")
         versions = installed(status)
         ident, suite = release.get("ID", ""), release.get("VERSION_CODENAME", "")
         distribution = _KNOWN.get(ident)
@@ -215,13 +215,13 @@ def installed(status: str) -> dict[str, str]:
 
     Source: dpkg(1), "status" in /var/lib/dpkg; deb-control(5) for the form.
     """
-    found = {}
+    packages = {}
     for stanza in status.split("\n\n"):
         pairs = (line.partition(": ") for line in stanza.split("\n") if line[:1].strip())
         fields = {key: value for key, mark, value in pairs if mark}
         if fields.get("Status", "").endswith(" installed") and "Version" in fields:
-            found[fields.get("Package", "")] = fields["Version"]
-    return found
+            packages[fields.get("Package", "")] = fields["Version"]
+    return packages
 
 
 def _release(text: bytes) -> dict[str, str]:

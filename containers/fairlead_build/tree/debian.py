@@ -45,13 +45,13 @@ _DPKG = (
 
 def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
     """What the bytes of this part depend on, as one name."""
-    told = {
+    inputs = {
         "packages": sorted(d.sha256 for d in debs),
         "epoch": lock.source_date_epoch,
         "tools": tool_tree.identity(lock.architecture),
         "how": [sha256_of(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:

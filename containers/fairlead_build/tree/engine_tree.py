@@ -62,7 +62,7 @@ _TRACES = (
 
 def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
     """What the tree's bytes depend on, as one name."""
-    told = {
+    inputs = {
         "base": lock.base.digest if lock.base else "",
         "script": _script(loaded, lock),
         "packages": sorted(d.sha256 for d in lock.deb),
@@ -73,7 +73,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "tools": tool_tree.identity(lock.architecture),
         "how": [sha256_of(p) for p in (_BYTECODE, Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def base_environment(job: TreeJob) -> Mapping[str, str]:
@@ -242,8 +242,8 @@ def _follow(engine: Engine, lines: Any, again: str, stage: Stage) -> None:
     for line in lines:
         if "error" in line:
             # The reason stands at the end, and a message shows the beginning.
-            said = "; ".join((*tail, str(line["error"])))
-            raise refused(engine, "build the image", said[-_SAID:], again)
+            reason = "; ".join((*tail, str(line["error"])))
+            raise refused(engine, "build the image", reason[-_SAID:], again)
         for words in str(line.get("stream") or line.get("status") or "").splitlines():
             if words.strip():
                 tail.append(words.strip())

@@ -44,9 +44,9 @@ def main() -> None:
         sys.exit("the tree cannot be looked into")
 
 
-def _look(root: Path, found: str) -> None:
-    told = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
-    Path(found).write_text(json.dumps(told), "utf-8")
+def _look(root: Path, target: str) -> None:
+    facts = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
+    Path(target).write_text(json.dumps(facts), "utf-8")
 
 
 if __name__ == "__main__":

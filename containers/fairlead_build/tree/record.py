@@ -39,7 +39,7 @@ def read_record(cache: Cache, key: str) -> TreeRecord | None:
     """The record of the tree ``key``; None when it or the tree is not there."""
     try:
         data = json.loads(cache.tree_record(key).read_text("utf-8"))
-        entries = {path: Entry(*told) for path, told in data["entries"].items()}
+        entries = {path: Entry(*fields) for path, fields in data["entries"].items()}
         record = TreeRecord(data["sha256"], entries)
         if not cache.tree(key).is_file():
             return None
@@ -82,7 +82,7 @@ def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    told = {
+    document = {
         "sha256": record.sha256,
         "scanner": _scanner(),
         "facts": to_json(record.facts) if record.facts else None,
@@ -90,7 +90,7 @@ def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
         "entries": record.entries,
     }
     with atomic_write(cache.tree_record(key), "w") as out:
-        json.dump(told, out)
+        json.dump(document, out)
 
 
 def _scanner() -> str:

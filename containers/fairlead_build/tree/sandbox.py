@@ -160,8 +160,8 @@ class Snapshot:
 
 def snapshot(root: Path) -> Snapshot:
     """Looks at every file below ``root``. A change after it moves the change time of its inode."""
-    seen = {path: _mark(info) for path, _, info in _walk(root)}
-    newest = max((mark[2] for mark in seen.values() if len(mark) > 2), default=0)
+    marks = {path: _mark(info) for path, _, info in _walk(root)}
+    newest = max((mark[2] for mark in marks.values() if len(mark) > 2), default=0)
     probe = root / f"{_OWN}probe"
     # Clocks of file systems tick in milliseconds: the next change must fall into a later tick.
     while True:
@@ -170,7 +170,7 @@ def snapshot(root: Path) -> Snapshot:
             break
         probe.unlink()
     probe.unlink()
-    return Snapshot(seen)
+    return Snapshot(marks)
 
 
 def _mark(info: os.stat_result) -> tuple[int, ...]:
@@ -186,8 +186,8 @@ def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
         name, folder = waiting.pop()
         inner = []
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
+            children = sorted(entries, key=lambda entry: entry.name)
+        for entry in children:
             path = f"{name}/{entry.name}" if name else entry.name
             if path in _LEFT_OUT or path.startswith(_OWN):
                 continue
@@ -218,10 +218,10 @@ def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> N
     The line says which paths of the tree are ``replaced`` (they must not come from it any more),
     and how many ``bytes`` the new files have. Owners, times and set-user-id bits are normalised.
     """
-    found = list(_walk(root))
-    now = {path: _mark(info) for path, _, info in found}
+    paths = list(_walk(root))
+    now = {path: _mark(info) for path, _, info in paths}
     replaced = [path for path, mark in before.seen.items() if now.get(path) != mark]
-    changed = [item for item in found if before.seen.get(item[0]) != now[item[0]]]
+    changed = [item for item in paths if before.seen.get(item[0]) != now[item[0]]]
     size = sum(info.st_size for _, _, info in changed if stat.S_ISREG(info.st_mode))
     head = {"replaced": replaced, "bytes": size, "files": len(changed)}
     out.write(json.dumps(head).encode() + b"\n")

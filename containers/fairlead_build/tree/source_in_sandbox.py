@@ -48,7 +48,7 @@ def main() -> None:
 def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, results: Path) -> None:
     tell(sys.stderr, "stage", f"build {source['name']} {source['version']}", 0, "lines")
     inner = f"{_SOURCES}/{source['name']}"
-    given, here = Path(f"/.fairlead-given/{number}"), root / inner.lstrip("/")
+    given, folder = Path(f"/.fairlead-given/{number}"), root / inner.lstrip("/")
     with (results / "build.log").open("ab") as log:
         if source["archive"]:
             try:
@@ -56,13 +56,13 @@ def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, resul
             except Hostile as exc:
                 _stop(number, "hostile", str(exc))
         else:
-            shutil.copytree(root / f".fairlead-given/{number}/tree", here)
+            shutil.copytree(root / f".fairlead-given/{number}/tree", folder)
         for position, name in enumerate(source["patches"]):
             patch = ["patch", "-p1", "--forward", "--batch", "--no-backup-if-mismatch"]
             patch += ["-i", str(given / f"{position}.patch")]
             if _logged(root, patch, source["env"], inner, log):
                 _stop(number, "patch", name)
-        _settle(here, epoch)
+        _settle(folder, epoch)
         out = f"/.fairlead-out/{number}"
         dest = root / out.lstrip("/") / "dest"
         dest.mkdir(parents=True)
@@ -119,15 +119,15 @@ def _logged(
     log.write(f"$ {' '.join(argv)}\n".encode())
     log.flush()
     # To a file, not a pipe: a program that a build leaves running would hold a pipe open for ever.
-    with open(log.name, "rb") as said:
-        said.seek(0, os.SEEK_END)
+    with open(log.name, "rb") as output:
+        output.seek(0, os.SEEK_END)
         process = spawn(root, argv, env, folder, log.fileno())
         over = False
         while not over:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
                 over = True
-            for raw in said:
+            for raw in output:
                 line = raw.decode("utf-8", "replace").rstrip().replace("\t", " ")
                 tell(sys.stderr, "advance", 1)
                 tell(sys.stderr, "note", line[:60])

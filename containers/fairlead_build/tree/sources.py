@@ -67,23 +67,23 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
     """
     if not wanted:
         return []
-    here = Path(__file__).parent
-    told: dict[str, Any] = {
+    package = Path(__file__).parent
+    inputs: dict[str, Any] = {
         "debian": debian_key((*lock.deb, *lock.build_deb), lock),
         "wheels": sorted([w.role, w.sha256] for w in _wheels(lock, wanted)),
         "prefixes": plan_of(loaded),
-        "how": [sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / n for n in _HOW))],
+        "how": [sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / n for n in _HOW))],
     }
-    found: list[str] = []
+    keys_so_far: list[str] = []
     for source in wanted:
         archive = _archive(source, lock)
-        told |= {
+        inputs |= {
             "source": source.digest,
             "archive": archive.sha256 if archive else "",
-            "before": list(found),
+            "before": list(keys_so_far),
         }
-        found.append(hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest())
-    return found
+        keys_so_far.append(hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest())
+    return keys_so_far
 
 
 def _wheels(lock: Lock, wanted: Sequence[RecipeSource]) -> tuple[Wheel, ...]:
@@ -250,18 +250,18 @@ def _failed(
     return fail(what, where=where, why=why, remedy=remedy, check="source-build")
 
 
-def _keep(made: Path, beside: Path, final: Path) -> None:
+def _keep(made: Path, staging: Path, final: Path) -> None:
     """Gives a result its final name, whole or not at all."""
-    beside.mkdir()
+    staging.mkdir()
     for wheel in made.glob("*.whl"):
-        (beside / wheel.name).write_bytes(pack(*_members(wheel)))
+        (staging / wheel.name).write_bytes(pack(*_members(wheel)))
     for name in ("overlay.tar", "build.log"):
         if (made / name).is_file():
-            shutil.copyfile(made / name, beside / name)
-    for path in beside.iterdir():
+            shutil.copyfile(made / name, staging / name)
+    for path in staging.iterdir():
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
-    beside.rename(final)
+    staging.rename(final)
 
 
 def _members(wheel: Path) -> tuple[dict[str, bytes], frozenset[str]]:

@@ -44,8 +44,8 @@ def compression_of(lock: Lock) -> Compression:
 
 def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
     """What the tree's bytes depend on, as one name."""
-    here = Path(__file__).parent
-    told = {
+    package = Path(__file__).parent
+    inputs = {
         "debian": debian_key(lock.deb, lock),
         "wheels": sorted([w.role, w.sha256] for w in lock.wheel if w.role in ROLES),
         "sources": sources.keys(loaded, lock, loaded.sources),
@@ -54,10 +54,10 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "prefixes": plan_of(loaded),
         "files": [[f.target, f.mode, f.sha256] for f in loaded.files],
         "how": [
-            sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / name for name in _HOW))
+            sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / name for name in _HOW))
         ],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def unpacked_bytes(lock: Lock) -> int:
@@ -86,9 +86,9 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
         made = work / "tree.squashfs"
         with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
             _assemble(job, below, built, scratch, tee)
-        found = json.loads((scratch / "found.json").read_text("utf-8"))
-        facts = from_json(ImageFacts, found["facts"])
-        installed = from_json(Installed, found["installed"])
+        scanned = json.loads((scratch / "found.json").read_text("utf-8"))
+        facts = from_json(ImageFacts, scanned["facts"])
+        installed = from_json(Installed, scanned["installed"])
         return publish_tree(made, cache, key, tee.tree, facts, installed)
 
 
@@ -135,18 +135,18 @@ def _assemble(
             if code := process.wait():
                 if phases.no_space:
                     raise no_space("install the wheels", scratch.parent)
-                said = "\n".join(phases.tail)
-                raise tool_failed(["install.py"], code, said, "install the wheels", job.again)
+                output = "\n".join(phases.tail)
+                raise tool_failed(["install.py"], code, output, "install the wheels", job.again)
         _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 
 def _head(stream: Iterator[bytes]) -> tuple[dict[str, Any], bytes]:
     """The line of JSON that a stream begins with, and what of the rest has come with it."""
-    seen = b""
+    received = b""
     for chunk in stream:
-        seen += chunk
-        line, found, rest = seen.partition(b"\n")
-        if found:
+        received += chunk
+        line, newline, rest = received.partition(b"\n")
+        if newline:
             return json.loads(line), rest
     return {"replaced": [], "bytes": 0, "files": 0}, b""  # it has failed; its exit code says so
 
@@ -174,10 +174,10 @@ def _pass_on(
         else:
             while chunk := source.stdout.read(CHUNK):
                 write_on(chunk)
-        said = source.stderr.read().decode("utf-8", "replace")
+        errors = source.stderr.read().decode("utf-8", "replace")
         if code := source.wait():
             raise tool_failed(
-                argv, code, said, "read the Debian part", f"rm {below} && {job.again}"
+                argv, code, errors, "read the Debian part", f"rm {below} && {job.again}"
             )
 
 

@@ -36,7 +36,7 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            said = ""
+            problem = ""
             try:
                 os.chroot(root)
                 Path(inner).mkdir(parents=True)
@@ -46,15 +46,15 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
                 _lift_single_folder()
             except BaseException as exc:
                 kind = "" if isinstance(exc, Hostile) else f"{type(exc).__name__}: "
-                said = f"{kind}{exc}" or type(exc).__name__
-            os.write(writer, said.encode()[:4000])
+                problem = f"{kind}{exc}" or type(exc).__name__
+            os.write(writer, problem.encode()[:4000])
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read().decode()
+        problem = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    if said or status:
-        raise Hostile(said or f"unpacking ended with status {status}")
+    if problem or status:
+        raise Hostile(problem or f"unpacking ended with status {status}")
 
 
 def untar(stream: IO[bytes], room: int) -> None:
