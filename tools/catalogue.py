@@ -7,13 +7,13 @@ packages stay. ``make catalogue`` builds every recipe that has a lock, and write
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fairlead_build.base.digest import sha256_of
 from fairlead.base.paths import atomic_write, bundled
 from fairlead.base.progress import Progress
 from fairlead.image.frameworks import frameworks
@@ -59,9 +59,7 @@ def measure(recipe: str, cache: Cache, progress: Progress) -> Figures:
     entry = build(recipe, cache=cache, progress=progress).entry
     assert entry is not None
     tree = cache.tree(entry.tree)
-    with tree.open("rb") as stream:
-        squashfs = hashlib.file_digest(stream, "sha256").hexdigest()
-    return Figures(entry.lock_sha256, entry.bytes, squashfs, tree_digest(tree))
+    return Figures(entry.lock_sha256, entry.bytes, sha256_of(tree), tree_digest(tree))
 
 
 def read_figures(path: Path) -> dict[str, Figures]:

@@ -6,7 +6,6 @@ the same.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from fairlead.elf.mpi_standard import standard_floor
 from fairlead.image.open import Image
 from fairlead.image.sbom_reader import packages_of
 from fairlead.image.tree_digest import Entry, Tree
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.squashfs.tree_stream import image_tree
 
 
@@ -96,11 +96,7 @@ def compare(a: Image, b: Image, progress: Progress) -> Difference:
 def _same_bits(a: Image, b: Image) -> bool:
     if "sandbox" in (a.format, b.format) or a.bytes != b.bytes:
         return False
-    digests = []
-    for image in (a, b):
-        with open(image.path, "rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256").digest())
-    return digests[0] == digests[1]
+    return sha256_of(Path(a.path)) == sha256_of(Path(b.path))
 
 
 def _tree(image: Image, progress: Progress) -> Tree:

@@ -17,6 +17,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.progress import Progress
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import load
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, adopt, missing, publish
 from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
@@ -421,8 +422,7 @@ def _source(job: _Job, source: Source) -> SourceArchive:
             remedy = f"mend `sha256` of [[source]] {source.name}, then `{job.again}`"
             adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)
         else:
-            with partial.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            sha256 = sha256_of(partial)
             publish(partial, job.cache.blob(sha256))
     return SourceArchive(
         name=source.name,

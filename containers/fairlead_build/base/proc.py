@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -158,6 +159,35 @@ def run(
     if process.returncode:
         raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
     return out
+
+
+@contextmanager
+def piped(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    doing: str,
+    remedy: str,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[IO[bytes]]:
+    """The stdout of a tool, to be read to its end in the block.
+
+    It may end the block with a ``tarfile.TarError``: what the tool says explains it.
+
+    Raises:
+        FairleadError: the tool failed, or the block could not read what came.
+    """
+    with child(argv, env=env, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        unreadable = ""
+        try:
+            yield process.stdout
+        except tarfile.TarError as exc:
+            unreadable = str(exc)
+            process.stdout.read()
+        # It writes little: a line a file at the most, so the pipe has room for all of it.
+        errors = process.stderr.read().decode("utf-8", "replace")
+        if (code := process.wait()) or unreadable:
+            raise tool_failed(argv, code, errors or unreadable, doing, remedy)
 
 
 def tool_failed(

@@ -21,6 +21,7 @@ from tarfile import TarInfo
 from typing import IO, Any
 
 from fairlead.base.progress import Progress
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import child, clean_environment, tool_failed
 from fairlead_build.cache.store import need_space
 from fairlead_build.formats.images import ImageEntry
@@ -189,8 +190,7 @@ class _Writer:
         self._process.stdin.close()
         if self._process.wait():
             raise self._failed()
-        with self._path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(self._path)
         size = self._path.stat().st_size
         self._path.replace(self._path.with_name(digest))
         return Layer(self._title, f"sha256:{digest}", f"sha256:{self._digest.hexdigest()}", size)

@@ -19,6 +19,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Mistake, read
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import Architecture
 from fairlead_build.base.platform import architecture as this_architecture
 from fairlead_build.recipe.checks import cross_mistakes
@@ -239,8 +240,7 @@ def _native() -> Iterator[RecipeFile]:
     """The source of fairlead's collective core, and the script that compiles it."""
     folder = native.core_folder()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, digest)
+        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, sha256_of(path))
 
 
 class _Files:
@@ -298,8 +298,7 @@ class _Files:
     def _read(self, loc: tuple[str | int, ...], target: str, path: Path) -> RecipeFile | None:
         try:
             mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = sha256_of(path)
         except OSError as exc:
             self._refuse(loc, path.name, exc.strerror or str(exc))
             return None

@@ -14,7 +14,6 @@ import json
 import os
 import posixpath
 import shlex
-import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from typing import IO, cast
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
-from fairlead_build.base.proc import child, clean_environment, tool_failed
+from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.squashfs.squash import CHUNK, Sink
 from fairlead_build.tools import tool_tree
@@ -194,18 +193,10 @@ def squashfs_entries(
     """
     argv = [*tool_tree.command("sqfs2tar"), "--no-xattr", "--root-becomes", "."]
     argv += [*(["--no-skip"] if strict else []), *([] if links else ["--no-hard-links"]), squashfs]
-    with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        broken = ""
-        try:
-            yield from TarStream(process.stdout)
-        except tarfile.TarError as exc:
-            broken = str(exc)
-        # It says little: a line a socket at the most, so the pipe has room for all of it.
-        errors = process.stderr.read().decode("utf-8", "replace")
-        if (code := process.wait()) or broken:
-            remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
-            raise tool_failed(argv, code, errors or broken, f"read {squashfs.name}", remedy)
+    remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
+    doing = f"read {squashfs.name}"
+    with piped(argv, doing=doing, remedy=remedy, env=clean_environment()) as stream:
+        yield from TarStream(stream)
 
 
 def _told(layer: Path, members: Iterable[Member]) -> Iterator[Member]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,8 +27,9 @@ from pydantic import StringConstraints
 from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.toml import Strict, load
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import Architecture, architecture
-from fairlead_build.base.proc import child, tool_failed
+from fairlead_build.base.proc import piped
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
 from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb, Lock, array_lines, write_text
@@ -197,16 +197,11 @@ def _whole(tree: Path) -> bool:
         manifest = _Manifest.model_validate_json((tree / "tree.json").read_bytes())
         if not {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys():
             return False  # an older fairlead made it, and needed fewer
-        whole = all(_digest(tree / name) == digest for name, digest in manifest.files.items())
+        whole = all(sha256_of(tree / name) == digest for name, digest in manifest.files.items())
         # An older fairlead may have wanted fewer programs of the same packages.
         return whole and all((tree / "bin" / name).is_file() for name in _PROGRAMS)
     except (OSError, ValueError):
         return False
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # --- unpacking ---------------------------------------------------------------------------------
@@ -233,11 +228,8 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
             remedy=f"add the package to `packages` there, then `{RELOCK}`",
             check="tool-tree",
         )
-    files = {
-        str(path.relative_to(target)): _digest(path)
-        for path in sorted(target.rglob("*"))
-        if path.is_file()
-    }
+    paths = sorted(path for path in target.rglob("*") if path.is_file())
+    files = {str(path.relative_to(target)): sha256_of(path) for path in paths}
     _write(target / "tree.json", _Manifest(files=files).model_dump_json(), 0o644)
     for path in (target, *target.rglob("*")):
         if path.is_dir():
@@ -266,18 +258,11 @@ exec /usr/bin/perl "$tree/real/mmdebstrap" "$@"
 def _take(deb: Deb, cache: Cache, target: Path, arch: Architecture) -> None:
     """Lays the programs and libraries of one package where the tree has them."""
     argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
-    with child(argv, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        try:
-            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
-                for member in archive:
-                    _lay(archive, member, target, arch)
-        except tarfile.TarError:
-            pass  # told by the exit code
-        process.stdout.read()
-        errors = process.stderr.read().decode("utf-8", "replace")
-        if code := process.wait():
-            raise tool_failed(argv, code, errors, f"unpack {deb.name}", RELOCK)
+    with piped(argv, doing=f"unpack {deb.name}", remedy=RELOCK) as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                _lay(archive, member, target, arch)
+        stream.read()
 
 
 def _lay(

@@ -16,6 +16,7 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
 from fairlead.image.tree_digest import Entry, Tree
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, publish
 
 
@@ -68,9 +69,7 @@ def publish_tree(
     Raises:
         OSError: it cannot be written.
     """
-    with made.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    record = TreeRecord(sha256, entries, facts, installed)
+    record = TreeRecord(sha256_of(made), entries, facts, installed)
     write_record(cache, key, record)
     publish(made, cache.tree(key))
     return record

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from fairlead.base.serde import from_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
 from fairlead_build.base.digest import sha256_of
-from fairlead_build.base.proc import child, clean_environment, no_space, tool_failed
+from fairlead_build.base.proc import clean_environment, no_space, piped, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
@@ -161,24 +160,19 @@ def _pass_on(
         phases.advance(len(chunk))
         sink.write(chunk)
 
-    with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as source:
-        assert source.stdout is not None and source.stderr is not None
-        if replaced:
-            for info, content in TarStream(source.stdout):
-                if info.name not in replaced:
-                    write_on(_member(info))
-                    while content is not None and (chunk := content.read(CHUNK)):
-                        write_on(chunk)
-                    write_on(bytes(-info.size % tarfile.BLOCKSIZE if info.isreg() else 0))
-            write_on(bytes(2 * tarfile.BLOCKSIZE))
-        else:
-            while chunk := source.stdout.read(CHUNK):
+    remedy, env = f"rm {below} && {job.again}", clean_environment()
+    with piped(argv, doing="read the Debian part", remedy=remedy, env=env) as stream:
+        if not replaced:
+            while chunk := stream.read(CHUNK):
                 write_on(chunk)
-        errors = source.stderr.read().decode("utf-8", "replace")
-        if code := source.wait():
-            raise tool_failed(
-                argv, code, errors, "read the Debian part", f"rm {below} && {job.again}"
-            )
+            return
+        for info, content in TarStream(stream):
+            if info.name not in replaced:
+                write_on(_member(info))
+                while content is not None and (chunk := content.read(CHUNK)):
+                    write_on(chunk)
+                write_on(bytes(-info.size % tarfile.BLOCKSIZE if info.isreg() else 0))
+        write_on(bytes(2 * tarfile.BLOCKSIZE))
 
 
 def _member(info: tarfile.TarInfo) -> bytes:
