@@ -1,7 +1,7 @@
 """The bundled recipes as one page: what is in each, how large it is, the digests a build must give.
 
 Contents and download sizes are read from the locks. Sizes of images and digests are those of the
-last real build, kept in a JSON file beside the page, which holds for a lock only as long as its
+last real build, kept in a JSON file next to the page, which holds for a lock only as long as its
 packages stay. ``make catalogue`` builds every recipe that has a lock, and writes both files.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fairlead_build.base.digest import sha256_of
 from fairlead.base.paths import atomic_write, bundled
 from fairlead.base.progress import Progress
 from fairlead.image.frameworks import frameworks
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe, names

@@ -181,7 +181,7 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
             raise cache.removed(gone) from exc
         raise
     except OSError as exc:
-        # A link that cannot be made is told by what it was to lead to, and by its own path.
+        # A link that cannot be made is named by its target and by its path.
         names = [Path(n) for n in (exc.filename, exc.filename2) if isinstance(n, str)]
         file = next((n for n in names if n.is_relative_to(cache.root)), names[0] if names else None)
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,6 +1,6 @@
 """Makes a lock: apt and pip say which versions a recipe means today.
 
-``aptsolve.py`` and ``pipsolve.py`` ask them; a source's checksum comes from its index or from the
+``apt_solve.py`` and ``pip_solve.py`` ask them; a source's checksum comes from its index or from the
 recipe. Whatever the lock says already can be made to stay, but for what is to move.
 """
 
@@ -419,7 +419,7 @@ def _source(job: _Job, source: Source) -> SourceArchive:
     if not (sha256 and job.cache.blob(sha256).is_file()):
         download(place, partial, lambda amount: None)
         if sha256:
-            remedy = f"mend `sha256` of [[source]] {source.name}, then `{job.again}`"
+            remedy = f"correct `sha256` of [[source]] {source.name}, then `{job.again}`"
             adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)
         else:
             sha256 = sha256_of(partial)

@@ -131,7 +131,7 @@ def run(
 
     Args:
         doing: what for, as in "cannot DOING".
-        on_line: told each line of stdout and stderr as it comes; without it, stdout is returned.
+        on_line: called with each line of stdout and stderr as it comes; without it, stdout is returned.
     Returns:
         stdout, empty with ``on_line``.
     Raises:
@@ -209,12 +209,12 @@ def tool_failed(
 
 
 def says_no_space(text: str) -> bool:
-    """Whether a tool's words tell of a full disk."""
+    """Whether a tool's output mentions a full disk."""
     return any(words in text for words in _NO_SPACE)
 
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
-    """A write failed for want of room, although the estimate before the build held."""
+    """A write failed on a full disk, although the estimate before the build held."""
     return fail(
         f"no space left while trying to {doing}",
         where=str(folder) if folder else "the cache or TMPDIR",

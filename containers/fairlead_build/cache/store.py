@@ -48,7 +48,7 @@ class Cache:
     """Names below one cache folder.
 
     Attributes:
-        archive: a folder of files by hash that is asked before any index; ``archive.py``.
+        archive: a folder of files by hash that is asked before any index; ``resolve/archive.py``.
     """
 
     root: Path
@@ -171,7 +171,7 @@ def _claim(parent: Path, stem: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=stem, dir=parent))
         folder.chmod(0o755)
-        # Held until this process ends, however it ends; that is how _sweep tells the dead.
+        # Held until this process ends, however it ends; that is how _sweep knows dead ones.
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if folder.exists():

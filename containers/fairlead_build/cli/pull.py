@@ -22,7 +22,7 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress
     "--arch", metavar="ARCH", help="Of several variants this one. [default: this machine's]"
 )
 @click.option(
-    "--layers", is_flag=True, help="Make the SIF of the layers, though one lies beside them."
+    "--layers", is_flag=True, help="Build the SIF from the layers, even where the registry has one."
 )
 @click.option("--insecure", is_flag=True, help="Speak plain HTTP where the host speaks no HTTPS.")
 @click.option("--dry-run", is_flag=True, help="Say what would be transferred; write nothing.")

@@ -23,7 +23,7 @@ def push(
     """Give an image to a registry, or to Docker's or Podman's own store.
 
     `docker://` references get the image as OCI layers, for Podman, Docker and Apptainer, and its SIF
-    beside them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references
+    next to them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references
     get the SIF only. What the registry has is not sent again. Logins are those of `podman login`,
     `docker login` and `apptainer registry login`.
 
@@ -151,7 +151,7 @@ def _by_engine(
 def _no_engine_use(image: str, text: str, insecure: bool) -> FairleadError:
     why = "an engine pushes layers to docker:// references, and keeps its own store by itself"
     if insecure:
-        why = "whether a registry may speak plain HTTP is told to the engine, in registries.conf(5)"
+        why = "whether a registry may speak plain HTTP is set for the engine in registries.conf(5)"
     return fail(
         "an engine cannot do that",
         where="--insecure" if insecure else f"--engine with {text[:200]}",

@@ -170,7 +170,7 @@ def converted(folder: Path, cache: Cache, progress: Progress) -> Path:
 
 
 def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
-    """The SIF of the image: its own layer, or what its builder laid beside it."""
+    """The SIF of the image: its only layer, or the one its builder pushed with it."""
     if manifest.sif:
         return manifest.sif
     noted = manifest.annotations.get(SIF_NOTE, "")

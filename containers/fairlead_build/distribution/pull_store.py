@@ -45,7 +45,7 @@ def folder_of(cache: Cache) -> Path:
 
 
 def _record(cache: Cache, reference: Reference) -> Path:
-    # A digest says all; a tag beside it may have moved since.
+    # A digest says all; a tag given with it may have moved since.
     name = str(reference.at(reference.digest) if reference.digest else reference)
     key = hashlib.sha256(name.encode()).hexdigest()
     return folder_of(cache) / "by-reference" / f"{key}.json"

@@ -1,4 +1,4 @@
-"""``fairlead push``: an image to a registry, as OCI layers and as the SIF beside them.
+"""``fairlead push``: an image to a registry, as OCI layers, with its SIF next to them.
 
 The SIF's signature goes first, where it has one, then the SIF, under ``TAG-sif`` in the manner of
 ORAS, then the layers: an image whose note names a SIF has it. What the registry has is not sent again; what another repository of it has is
@@ -128,7 +128,7 @@ def push(
     if sif:
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
         uploaded = _of_sif(sif, tag, reference, progress)
-        # First, so that whoever sees the image finds it signed.
+        # First, so that an image is never seen before its signature.
         uploads += [*_of_signature(sif, uploaded), uploaded]
     if layout and reference.scheme == "docker":
         uploads.append(_of_layout(layout, reference.tag))
@@ -217,7 +217,7 @@ def _of_sif(path: Path, tag: str, reference: Reference, progress: Progress) -> _
 
 
 def _of_signature(sif: Path, uploaded: _Upload) -> list[_Upload]:
-    """What lies beside a SIF that is signed."""
+    """The signature of a SIF, if it is signed."""
     (item,) = uploaded.manifest.layers
     text = signature_of(sif, item.hex)
     if not text:

@@ -1,6 +1,6 @@
 """Docker's or Podman's socket: which one there is, and its failures as findings.
 
-``enginestore.py`` gives images to the engine behind it; nothing here starts an engine.
+``store.py`` gives images to the engine behind it; nothing here starts an engine.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def refused(
 ) -> FairleadError:
     """The engine said no, in its own words ``why``."""
     reason = plain(why, secrets)
-    remedy = f"mend what it says, then `{again}`"
+    remedy = f"fix what it reports, then `{again}`"
     if "HTTP response to HTTPS client" in reason:
         remedy = f"name the registry with `insecure = true` in registries.conf(5), then `{again}`"
     elif "no space left" in reason:
@@ -160,7 +160,7 @@ def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> F
         "the engine's socket does not answer",
         where=f"{address}{', by DOCKER_HOST' if named else ''}",
         why=why,
-        remedy=f"{remedy}{', mend or unset DOCKER_HOST' if named else ''}, then `{again}`",
+        remedy=f"{remedy}{', correct or unset DOCKER_HOST' if named else ''}, then `{again}`",
         check="engine-silent",
     )
 

@@ -50,7 +50,7 @@ def parse_name(text: str) -> Reference:
     """What ``docker-daemon:NAME:TAG`` names.
 
     Raises:
-        FairleadError: exit code 2; it is no name that an engine takes.
+        FairleadError: exit code 2; an engine does not take such a name.
     """
     reference = parse_reference("docker://" + text.removeprefix(SCHEME).removeprefix("//"))
     if reference.digest:
@@ -104,7 +104,7 @@ def push(
     """Lets the engine push what it has under the reference's name.
 
     Returns:
-        ``stored`` with the digest that the registry knows the image by, if it tells.
+        ``stored`` with the digest that the registry reports, if it does.
     Raises:
         FairleadError: engine or registry refuse.
     """
@@ -127,7 +127,7 @@ def push(
                 raise refused(engine, "push the image", str(line["error"]), again, secrets)
             digest = str((line.get("aux") or {}).get("Digest") or digest)
             _tell(line, stage)
-        # Podman 4 does not tell it.
+        # Podman 4 does not report it.
         digest = digest or _digest_at(reference)
         stage.result(digest or stored.name)
     return replace(stored, digest=digest)

@@ -1,4 +1,4 @@
-"""An OCI image layout, whoever made it, as a SIF: its layers merged, squashed and wrapped.
+"""An OCI image layout of any origin as a SIF: its layers merged, squashed and wrapped.
 
 What the image's configuration says (variables, working directory, entry point, labels) goes to the
 scripts of ``/.singularity.d``, where Apptainer looks for it. The same layout gives the same SIF.
@@ -74,7 +74,7 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
             progress.stage("squash", merged.bytes, "B") as stage,
             squashing(squashfs, how, "run the same command again") as sink,
         ):
-            # What an image made of a SIF has there would tell Apptainer something else.
+            # An image made from a SIF has scripts of its own there, which would win.
             for path in _scripts(config):
                 merged.tree.remove(path)
             sink.write(_tar(_scripts(config), config.epoch))
@@ -150,14 +150,14 @@ def parse_configuration(data: Mapping[str, Any]) -> Configuration:
             env[name] = value
     labels = inner.get("Labels") or {}
     if not all(isinstance(part, str) for pair in labels.items() for part in pair):
-        raise ValueError("its labels are no texts")
+        raise ValueError("its labels are not texts")
     entry = _texts(inner.get("Entrypoint"))
     command = _texts(inner.get("Cmd"))
     if any("\0" in word for word in (*entry, *command)):
         raise ValueError("its command holds a NUL")
     folder = inner.get("WorkingDir") or ""
     if not isinstance(folder, str) or "\0" in folder:
-        raise ValueError("its working folder is no path")
+        raise ValueError("its working folder is not a path")
     rootfs = data["rootfs"]
     return Configuration(
         architecture=_architecture(str(data.get("architecture", ""))),
@@ -198,7 +198,7 @@ def _epoch(created: Any) -> int:
 
 
 def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:
-    """The files that tell Apptainer what the configuration says, by path, with their modes."""
+    """The scripts from which Apptainer reads the configuration: content and mode by path."""
     variables = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in config.env.items()
     )

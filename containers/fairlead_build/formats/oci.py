@@ -67,7 +67,7 @@ def write_layout(
 
     Args:
         image: a SIF, or a bare squashfs.
-        advance: told the bytes of the layers' content, as they are read.
+        advance: called with the bytes of the layers' content, as they are read.
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
@@ -158,7 +158,7 @@ class _Writer:
         folders: dict[str, TarInfo],
         advance: Callable[[int], None],
     ) -> None:
-        # A layer tells of the folders above its files too: else an engine would make them anew,
+        # A layer lists the folders above its files too: else an engine would create them,
         # with modes of its own, over those of the layers below.
         for above in reversed(_parents(info.name)):
             if above not in self._told and above in folders:
@@ -271,7 +271,7 @@ def _json(document: dict[str, Any]) -> bytes:
 
 
 def read_result(folder: Path) -> OciResult:
-    """What :func:`write_layout` told of the layout in ``folder``.
+    """What :func:`write_layout` returned for the layout in ``folder``.
 
     Raises:
         OSError, ValueError, KeyError: it is none.

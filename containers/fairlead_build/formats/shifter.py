@@ -1,4 +1,4 @@
-"""Shifter's image: the squashfs as it is, and beside it ``.meta``, in the dialect Shifter reads.
+"""Shifter's image: the squashfs as it is, with ``.meta`` in the dialect that Shifter reads.
 
 A file of ``KEY: value`` lines. Commands are Python lists in single quotes; JSON's double quotes
 would become one word. What the dialect cannot hold is refused.
@@ -59,7 +59,7 @@ def _word(word: str, image: Wrapping) -> Finding | None:
 
 def _refused(key: str, image: Wrapping, why: str) -> Finding:
     return error(
-        f"Shifter cannot be told {key}",
+        f"Shifter's .meta cannot hold {key}",
         where=f"recipe `{image.name}`, {key}",
         why=why,
         remedy="give it another value, or leave `shifter` out of --format",

@@ -203,7 +203,7 @@ def _from(stage: _Stage, ledger: Ledger, *, first: bool) -> None:
 def _argument(
     instruction: Instruction, arguments: dict[str, str], ledger: Ledger, escape: str
 ) -> None:
-    """ARG: its default is put where it is used; without one, only a build could tell it."""
+    """ARG: its default is put where it is used; without one, only a build could know it."""
     whole = bool(instruction.value)
     for word in words(instruction.value.text, escape):
         name, equals, raw = word.partition("=")

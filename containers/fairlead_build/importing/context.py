@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from fairlead_build.importing.ledger import Ledger
 
-# More than this is no list of files that a person would write.
+# Nobody would list more files than this.
 _MOST = 300
 # Folders that every Debian has: what is copied to one of them lands inside.
 _THERE = {"/", *(f"/{n}" for n in ("etc", "home", "mnt", "opt", "root", "srv", "usr", "var")),

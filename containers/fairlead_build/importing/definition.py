@@ -30,7 +30,10 @@ _LOST_SECTIONS = {
         "the command behind `fairlead run NAME --`",
     ),
     "startscript": ("nothing of an image runs as a service", "nothing"),
-    "test": ("a recipe's test is a program beside it", "an executable `verify` beside recipe.toml"),
+    "test": (
+        "a recipe's test is a program next to it",
+        "an executable `verify` next to recipe.toml",
+    ),
     "help": ("a recipe has a summary of one line", "summary in [recipe]"),
 }
 _FILES = "[files]"

@@ -38,7 +38,7 @@ _SIMPLE_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a command. ``value`` is None when only a running shell could tell it."""
+    """One word of a command. ``value`` is None when only a running shell could know it."""
 
     value: str | None
     raw: str

@@ -1,7 +1,7 @@
 """What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` says what came of it.
 
 A recipe is addressed by the name of a bundled one (``tensorflow``) or by its folder (``./mine``);
-``:VARIANT`` behind either means one of its variants. The keys are in ``recipemodel.py``, and
+``:VARIANT`` behind either means one of its variants. The keys are in ``model.py``, and
 ``inherit.py`` lays a recipe over those that it extends.
 """
 
@@ -274,7 +274,7 @@ class _Files:
                 if p.is_file() or p.is_symlink()
             }
         if not inner_paths:
-            self._refuse(loc, source, f"{path} is no file and holds none")
+            self._refuse(loc, source, f"{path} is not a file and holds none")
         folder = self.merged.place(loc)[0].folder.resolve()
         for name, inner in sorted(inner_paths.items()):
             if not inner.resolve().is_relative_to(folder):

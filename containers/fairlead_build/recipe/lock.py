@@ -1,7 +1,7 @@
 """What exactly goes in an image: ``lock.toml``, every package by version and sha256.
 
 A lock names an index (``PyPI``, ``Debian bookworm main``), never a host: the machine's own
-configuration says where that index is. ``resolve.py`` makes locks, ``fetch.py`` brings what they
+configuration says where that index is. ``resolving.py`` makes locks, ``fetch.py`` brings what they
 name.
 """
 
@@ -239,7 +239,7 @@ def _source_phrase(source: Source) -> str:
 
 
 def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str]:
-    """The lock beside a recipe, and the sha256 of its file.
+    """The lock next to a recipe, and the sha256 of its file.
 
     Raises:
         FairleadError: there is none, it is unsound, or it does not match its recipe.
@@ -276,10 +276,10 @@ def why_unlocked(loaded: LoadedRecipe) -> str:
     recipe = loaded.recipe
     if recipe.base.image is not None:
         image = recipe.base.image.removeprefix("docker://")
-        return f"it starts from {image}, and only that registry can tell the digest to pin"
+        return f"it starts from {image}, and only that registry knows the digest to pin"
     if recipe.recipe.accelerator != "none":
         return (
-            f"its packages are for {recipe.recipe.accelerator} accelerators, and whoever locks it "
+            f"its packages are for {recipe.recipe.accelerator} accelerators, and who locks it "
             "should try them on one"
         )
     return "nobody has resolved it yet"

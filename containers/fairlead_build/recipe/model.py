@@ -68,7 +68,7 @@ class Head(_Table):
 
 
 def _one_of(*keys: str) -> dict[str, Any]:
-    """Exactly one of ``keys``, for an editor; ``recipechecks.py`` says it in words."""
+    """Exactly one of ``keys``, for an editor; ``checks.py`` says it in words."""
     return {"oneOf": [{"required": [key]} for key in keys]}
 
 
@@ -191,7 +191,7 @@ class Source(_Table):
     path: str | None = None
     """Take this file or folder of the recipe's own folder."""
     bundled: Literal["native"] | None = None
-    """`native`: take fairlead's own collective core; what is built is laid beside fairlead, over the tree."""
+    """`native`: take fairlead's own collective core; what is built is laid next to fairlead, over the tree."""
     patches: tuple[str, ...] = ()
     """Files of the recipe's folder, applied in this order with `patch -p1`."""
     apt: tuple[AptName, ...] = ()

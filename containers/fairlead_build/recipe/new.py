@@ -1,4 +1,4 @@
-"""A first recipe of one's own: small, sound, and on top of another."""
+"""A first recipe: small, valid, and on top of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who one is to a registry: from the files that ``podman login``, ``docker login`` and
+"""Logins to registries: from the files that ``podman login``, ``docker login`` and
 ``apptainer registry login`` write, and from the helpers that these files name.
 
 A password is held in memory only. It is never an argument of a command, never in a URL that is
@@ -181,15 +181,15 @@ def _decoded(value: Mapping[str, Any], path: Path) -> Credential | None:
 
 
 def _helped(helper: str, server: str, path: Path, environ: Mapping[str, str]) -> Credential | None:
-    """Asks ``docker-credential-HELPER``; it is told the server on its standard input."""
+    """Asks ``docker-credential-HELPER``; the server goes to its standard input."""
     from docker.credentials import CredentialsNotFound, Store, StoreError
 
     if "/" in helper:
-        raise _unreadable(path, f"`{helper[:60]}` is no name of a credential helper")
+        raise _unreadable(path, f"`{helper[:60]}` is not the name of a credential helper")
     source = f"docker-credential-{helper}"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is not installed is told below
+            warnings.simplefilter("ignore")  # that it is not installed is reported below
             answer = Store(helper, environment=dict(environ)).get(server)
         user, secret = answer["Username"], answer["Secret"]
     except CredentialsNotFound:
@@ -221,6 +221,6 @@ def _unreadable(path: Path, why: str) -> FairleadError:
         "the file of registry credentials cannot be used",
         where=str(path),
         why=why,
-        remedy="mend it, or move it away and log in again: podman login HOST",
+        remedy="correct it, or move it away and log in again: podman login HOST",
         check="auth-file",
     )

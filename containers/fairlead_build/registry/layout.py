@@ -70,7 +70,7 @@ def read_layout(folder: Path, arch: str = "") -> Manifest:
     """The image in the layout ``folder``; of several, the one for ``arch`` (this machine's).
 
     Raises:
-        FairleadError: exit code 2; it is no sound layout.
+        FairleadError: exit code 2; it is not a valid layout.
     """
     data = _small(folder / "index.json")
     document = read_document(data, OCI_INDEX, str(folder / "index.json"))
@@ -133,7 +133,7 @@ def fetch_layout(
     The blobs go to the store, where the next image finds the layers that it shares.
 
     Raises:
-        FairleadError: no room, or a blob cannot be had.
+        FairleadError: no room, or a blob cannot be fetched.
     """
     total = sum(item.size for item in manifest.blobs)
     absent = [item for item in manifest.blobs if not cache.blob(item.hex).is_file()]

@@ -97,7 +97,7 @@ def digest_of(data: bytes) -> str:
 
 
 def artifact(layer: Descriptor, config: str, where: str, kind: str = "") -> Manifest:
-    """The manifest of one file that is no image, in the manner of ORAS.
+    """The manifest of one file that is not an image, in the manner of ORAS.
 
     Args:
         config: media type of its (empty) configuration.
@@ -203,7 +203,7 @@ def _texts(value: object, name: str, where: str) -> dict[str, str]:
 
 def _bad(where: str, why: str) -> FairleadError:
     return fail(
-        "this is no manifest of an image",
+        "not the manifest of an image",
         where=where,
         why=why if why.isprintable() else ascii(why),
         remedy="ask who pushed it to push it again, or give another tag",

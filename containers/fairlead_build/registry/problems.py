@@ -60,7 +60,7 @@ def refused(
             f"{host} has no such image",
             where=asked,
             why=f"it answered 404{detail}",
-            remedy="mend the name or the tag; a private image may need: podman login " + host,
+            remedy="correct the name or the tag; a private image may need: podman login " + host,
             check="registry-missing",
         )
     if status == 429:
@@ -125,15 +125,15 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
             f"{host} does not speak HTTPS",
             where=where,
             why="what it sent is no TLS; fairlead speaks plain HTTP to this machine itself only",
-            remedy="the same command with --insecure, if the network is one's own",
+            remedy="the same command with --insecure, if you trust the network",
             check="registry-plain-http",
         )
     if "NameResolutionError" in names or "gaierror" in names:
         return fail(
-            f"there is no host called {host.rsplit(':', 1)[0]}",
+            f"no such host: {host.rsplit(':', 1)[0]}",
             where=where,
             why="the name cannot be resolved",
-            remedy="mend the name, or check the network: getent hosts " + host.rsplit(":", 1)[0],
+            remedy="correct the name, or check the network: getent hosts " + host.rsplit(":", 1)[0],
             check="registry-name",
         )
     if isinstance(exc, requests.exceptions.ProxyError):

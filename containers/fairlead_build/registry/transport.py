@@ -226,7 +226,7 @@ class Transport:
             target = urljoin(url, answer.headers["Location"])
             parts = urlsplit(target)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise self.odd("it redirects to what is no web address")
+                raise self.odd("it redirects to something other than a web address")
             if parts.scheme == "http" and urlsplit(url).scheme == "https":
                 raise fail(
                     f"{self.reference.host} redirects from HTTPS to plain HTTP",
@@ -240,7 +240,7 @@ class Transport:
             f"{self.reference.host} redirects for ever",
             where=self.where,
             why=f"more than {_MOST_REDIRECTS} redirects",
-            remedy="tell the registry's keeper",
+            remedy="report it to the registry's administrator",
             check="registry-redirect",
         )
 
@@ -341,7 +341,7 @@ class Transport:
 
 
 def read_most(answer: requests.Response, most: int) -> bytes:
-    """At most ``most + 1`` bytes of the body: one more tells that there is too much."""
+    """At most ``most + 1`` bytes of the body: one more shows that there is too much."""
     parts, left = [], most + 1
     try:
         while left > 0 and (part := answer.raw.read(left)):

@@ -1,7 +1,7 @@
 """``fairlead recipe render``: what a rendered recipe's folder holds, and how it is written.
 
 ``render.py`` makes the texts. The folder can be handed on by itself: files of the recipe are copied
-beside the texts.
+next to the texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.render.render import FORMS, MARK, render
 from fairlead_build.tree.wheel import runtime_requirements
 
-# Folders of the recipe's own files, beside the texts.
+# Folders of the recipe's own files, next to the texts.
 _FOLDERS = ("files", "given")
 Change = Literal["new", "changed", "unchanged", "removed"]
 

@@ -30,7 +30,7 @@ class AptSource:
     Attributes:
         uri: the archive's root, without a closing slash.
         signed_by: key file, fingerprint, or the key itself, as in apt's sources; empty: apt's own.
-        trusted: the administrator told apt not to check it.
+        trusted: the administrator exempted it from signature checks.
         origin: the file that says so, or the variable.
     """
 
@@ -64,7 +64,7 @@ def apt_sources(
 ) -> tuple[AptSource, ...]:
     """Candidates for an index, the likeliest first.
 
-    A third party's archive may use a distribution's suite names too, so whoever asks must check
+    A third party's archive may use a distribution's suite names too, so the caller must check
     the Release file's origin, or the hash of what came.
 
     Raises:

@@ -60,7 +60,7 @@ def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
         return
     if not (cache.archive / "sha256").is_dir():
         raise fail(
-            "this is no archive",
+            "not an archive of fairlead's",
             where=str(cache.archive),
             why="there is no folder `sha256` in it",
             remedy=f"fairlead recipe lock RECIPE --archive {cache.archive}",

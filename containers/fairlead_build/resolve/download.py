@@ -27,7 +27,7 @@ _TIMEOUT_S = (20, 60)  # to connect; between two bytes
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file can be had: an address, or a path on this machine."""
+    """Where a file is: an address, or a path on this machine."""
 
     address: str
     certificates: str = ""
@@ -46,7 +46,7 @@ def get(
     """The text at ``url`` and its content type; None when it is absent and may be.
 
     Raises:
-        FairleadError: it cannot be had.
+        FairleadError: it cannot be downloaded.
     """
     import requests
 
@@ -66,9 +66,9 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
     """Completes ``partial`` with the file at ``place``, from where it stopped.
 
     Args:
-        advance: told how many bytes came, those of before included.
+        advance: called with how many bytes came, those of earlier tries included.
     Raises:
-        FairleadError: it cannot be had; what came is kept.
+        FairleadError: it cannot be downloaded; what came is kept.
     """
     partial.parent.mkdir(parents=True, exist_ok=True)
     if "://" not in place.address:

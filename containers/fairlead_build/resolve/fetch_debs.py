@@ -104,7 +104,7 @@ def _download_debs(
             ]
     lost = [deb for deb in batch if not (folder / deb.file).is_file()]
     raise fail(
-        f"Debian package {lost[0].name} {lost[0].version} cannot be had any more"
+        f"Debian package {lost[0].name} {lost[0].version} is no longer available"
         if lost
         else "Debian packages cannot be downloaded",
         where=f"{batch[0].index}, by {', '.join(s.origin for s in sources)}",

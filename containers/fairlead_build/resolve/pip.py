@@ -1,4 +1,4 @@
-"""pip, as this machine has it set up, told to work for an image; and the indexes that it knows.
+"""pip as configured on this machine, resolving for an image; and the indexes that it knows.
 
 A lock names an index of wheels by words. ``PyPI`` is whatever this machine's pip calls its index;
 ``PyTorch CPU`` is what ``FAIRLEAD_INDEX_PYTORCH_CPU`` names, a URL or a folder, and where that is
@@ -76,7 +76,7 @@ def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
         raise fail(
             f"the index `{index}` is not where ${variable} says",
             where=place,
-            why="there is no such folder, and it is no URL",
+            why="there is no such folder, and it is not a URL",
             remedy=f"export {variable}=URL of a simple index, or a folder of wheels",
             check="index-place",
         )
@@ -84,7 +84,7 @@ def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def further_places(indexes: Iterable[str]) -> list[str]:
-    """pip's options for the indexes that variables name, beside those that it is set up for."""
+    """pip's options for the indexes that variables name, added to those it is configured for."""
     options = []
     for index in sorted(set(indexes) - {PYPI}):
         if place := place_of(index):

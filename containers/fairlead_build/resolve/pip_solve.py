@@ -1,4 +1,4 @@
-"""Which wheels a recipe means: pip decides, for the image's Python and glibc instead of this one's."""
+"""Which wheels a recipe means: pip decides, for the Python and glibc of the image, not of this machine."""
 
 from __future__ import annotations
 

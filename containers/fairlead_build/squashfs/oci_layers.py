@@ -26,7 +26,7 @@ from fairlead_build.squashfs.squash import CHUNK, Sink
 from fairlead_build.squashfs.tree_stream import Member, TarStream
 from fairlead_build.tools import tool_tree
 
-# A layer of zeros shrinks to a thousandth. Beyond this much of it, it is no layer but a weapon.
+# A layer of zeros shrinks to a thousandth. Beyond this much of it, it is a decompression bomb.
 _FREE_BYTES = 4 << 30
 _MOST_RATIO = 200
 _MOST_BYTES = 1 << 40
@@ -66,7 +66,7 @@ def read_layers(
 
     Args:
         cache: where the tool tree is, for zstd.
-        advance: told the bytes of the layer files, as they are read.
+        advance: called with the bytes of the layer files, as they are read.
     Raises:
         FairleadError: exit code 2; a layer is damaged, not what its digest says, or hostile.
         OSError: as reading does.
@@ -141,7 +141,7 @@ def write_tar(
     Args:
         epoch: the time of everything, instead of its own.
         in_order: files sorted by path. Only for layers that are plain tars on disk.
-        advance: told the bytes of content, as they are written.
+        advance: called with the bytes of content, as they are written.
     Raises:
         FairleadError: a layer changed under our hands.
         OSError: as reading and writing do.

@@ -125,9 +125,9 @@ def lay(
 
     Args:
         cache: where the tool tree is; the user's own unless given.
-        advance: told the bytes written, as they are.
+        advance: called with the bytes written, as they are.
     Raises:
-        NotLaid: one of them is no such squashfs.
+        NotLaid: one of them is not such a squashfs.
         OSError: one cannot be read, or the target not written.
     """
     lower, upper = _read(below, cache), _read(above, cache)
@@ -214,7 +214,7 @@ def _read(path: Path, cache: Cache | None) -> _Image:
 
 
 class _Table:
-    """Metadata, decompressed; a place in it is told as (where its block stands, offset in that)."""
+    """Metadata, decompressed; a place in it is (where its block begins, offset in that)."""
 
     def __init__(self, blocks: Sequence[tuple[int, bytes]]):
         self.data = b"".join(body for _, body in blocks)
@@ -241,7 +241,7 @@ class _Reader:
                 fragment_table, export,
             ) = _SUPER.unpack(self._at(0, _SUPER.size))  # fmt: skip
             if (magic, major, minor) != (_MAGIC, 4, 0):
-                raise NotLaid(f"{self.path.name} is no squashfs of version 4.0")
+                raise NotLaid(f"{self.path.name} is not a squashfs of version 4.0")
             if attributes != _NONE or self.compressor not in (_ZLIB, _ZSTD):
                 raise NotLaid(f"{self.path.name} has extended attributes, or another compressor")
             options = b""

@@ -55,7 +55,7 @@ def squashing(
         cache: where the tool tree is; the user's own unless given.
 
     Raises:
-        FairleadError: the writer failed, e.g. for want of space.
+        FairleadError: the writer failed, e.g. on a full disk.
     """
     level = min(how.level, 9) if how.compressor == "gzip" else how.level
     argv: list[str | Path] = [

@@ -67,7 +67,7 @@ class TarStream:
         A file's content can be read until the next member is asked for.
 
         Raises:
-            tarfile.TarError: it is no tar.
+            tarfile.TarError: it is not a tar.
         """
         with tarfile.open(fileobj=self._forward, mode="r:") as archive:
             while (info := archive.next()) is not None:
@@ -187,7 +187,7 @@ def squashfs_entries(
 
     Args:
         strict: fail at what a tar cannot hold, e.g. a socket, instead of leaving it out.
-        links: tell of hard links as such; otherwise the file comes again under each name.
+        links: report hard links as such; otherwise the file comes again under each name.
     Raises:
         FairleadError: it is damaged, or a tool is missing.
     """
@@ -264,7 +264,7 @@ def read_tree(
     """The tree that tar members make; all of their content is read.
 
     Args:
-        advance: told the bytes read, as they are.
+        advance: called with the bytes read, as they are.
     Raises:
         FairleadError: a hard link leads nowhere.
     """
@@ -311,14 +311,14 @@ class Recorder:
     def write(self, data: bytes, /) -> None:
         """Takes the next bytes of the stream."""
         view = memoryview(data)
-        with suppress(BrokenPipeError):  # the reader has given up; it tells why at the end
+        with suppress(BrokenPipeError):  # the reader has given up; it says why at the end
             while view:
                 view = view[os.write(self._pipe, view) :]
         self._sink.write(data)
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Raises:
-        FairleadError, tarfile.TarError: what was written is no tree.
+        FairleadError, tarfile.TarError: what was written is not a tree.
         """
         os.close(self._pipe)
         self._reader.join()

@@ -88,7 +88,7 @@ def tool_lock() -> ToolLock:
 
 
 def debs(arch: Architecture | None = None) -> tuple[Deb, ...]:
-    """The packages of the tool tree; of this machine's architecture, unless told otherwise."""
+    """The packages of the tool tree; by default of this machine's architecture."""
     wanted = (arch or architecture(), "all")
     return tuple(d for d in tool_lock().deb if d.architecture in wanted)
 

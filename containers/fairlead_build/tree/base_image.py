@@ -74,7 +74,7 @@ def open_base(image: str, cache: Cache, progress: Progress, *, arch: str = "") -
         image: ``docker://…``; a digest in it is kept to.
         arch: of the variant wanted; this machine's by default.
     Raises:
-        FairleadError: it cannot be had, or is not of a distribution whose packages fairlead knows.
+        FairleadError: it cannot be fetched, or its distribution is unknown.
     """
     reference = parse_reference(image)
     client = Client(reference)

@@ -138,7 +138,7 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
     with child(command, env=env, stderr=subprocess.PIPE) as process, phases.open():
         # Each package is unpacked once and configured once.
         phases.enter("unpack Debian packages", 2 * len(debs), "steps")
-        for chunk in stdout_of(process, phases.hear):
+        for chunk in stdout_of(process, phases.feed):
             phases.advance(len(chunk))
             sink.write(chunk)
         if code := process.wait():
@@ -148,14 +148,14 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
 
 
 class _Words(Phases):
-    """Also knows dpkg's words."""
+    """Also understands dpkg's output."""
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         words = line.split()
         if words and words[0] in ("Unpacking", "Setting"):
             self.advance(1)
             self.note(words[2] if words[0] == "Setting" else words[1])
-        super().hear(line)
+        super().feed(line)
 
 
 def _mmdebstrap_failed(

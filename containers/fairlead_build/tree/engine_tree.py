@@ -53,7 +53,7 @@ _PLAIN = {
 # What a base that fairlead or Apptainer made holds; an image's own is laid in later.
 _OURS = (".fairlead", ".singularity.d")
 _SAID = 280  # characters
-# What tells when or where a package was configured.
+# Traces of when and where a package was configured.
 _TRACES = (
     "/var/lib/dpkg/*-old /var/lib/dpkg/lock* /var/cache/debconf/*-old /etc/*- /etc/.pwd.lock "
     "/var/cache/ldconfig/* /var/lib/systemd/random-seed /tmp/* /var/tmp/* /root/.cache"
@@ -80,7 +80,7 @@ def base_environment(job: TreeJob) -> Mapping[str, str]:
     """The variables of the locked base; none without one.
 
     Raises:
-        FairleadError: it is not here, and cannot be had.
+        FairleadError: it is not cached, and cannot be fetched.
     """
     if job.lock.base is None:
         return {}
@@ -267,7 +267,7 @@ def _export(engine: Engine, image: str, target: Path, job: TreeJob) -> None:
 
 
 def _forget(remove: Any, name: str) -> None:
-    """Removes what is left in the engine; an engine that is gone has told so already."""
+    """Removes what is left in the engine; an engine that is gone was reported already."""
     import docker
     import requests
 
@@ -276,7 +276,7 @@ def _forget(remove: Any, name: str) -> None:
 
 
 def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
-    """The export as a squashfs whose bytes tell nothing of engine, machine and time."""
+    """The export as a squashfs whose bytes depend on neither engine, machine nor time."""
     cache, how = job.cache, compression_of(job.lock)
     try:
         merged = read_layers([LayerFile(exported)], cache)

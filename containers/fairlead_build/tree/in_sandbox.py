@@ -15,14 +15,14 @@ from fairlead.base.serde import to_json
 from fairlead.image.packages import installed
 from fairlead.image.scan import scan_tree
 from fairlead_build.base.proc import clean_environment
-from fairlead_build.base.progress_protocol import tell
+from fairlead_build.base.progress_protocol import report
 from fairlead_build.tree.sandbox import LAY, enter, execute, leave, snapshot, write_changes
 
 
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    tell(sys.stderr, "stage", "lay out the Debian part", 0, "")
+    report(sys.stderr, "stage", "lay out the Debian part", 0, "")
     root = enter(asked)
     before = snapshot(root)
     env = clean_environment()

@@ -162,7 +162,7 @@ def _mpi(recipe: Recipe, facts: ImageFacts) -> dict[str, str]:
     return {
         "family": library.family.value,
         "vendor": library.vendor,
-        # Open MPI's cannot be told from its file.
+        # Open MPI's version is not in its file.
         "version": library.version or (own.version if own and own.version else ""),
         "level": library.level,
         "floor": standard_floor(calls),
@@ -321,7 +321,7 @@ def _tar(members: list[Member], epoch: int) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         # mmdebstrap leaves /dev out together with its device nodes; engines mount over it. Other
-        # folders are not told of: those of the tree stay, new ones get the writer's defaults.
+        # folders are left out: those of the tree stay, new ones get the writer's defaults.
         archive.addfile(_info("dev", tarfile.DIRTYPE, 0o755, 0, epoch))
         for member in sorted(members, key=lambda m: m.path):
             info = _info(member.path, tarfile.REGTYPE, member.mode, len(member.body), epoch)

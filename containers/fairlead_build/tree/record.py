@@ -1,4 +1,4 @@
-"""What is known of a tree in the cache, beside it: its files, what uses an MPI, its packages.
+"""What is known of a tree, next to it in the cache: its files, what uses an MPI, its packages.
 
 A tree is never without its record: the record is written first, and depends on the tree alone.
 """
@@ -26,7 +26,7 @@ class TreeRecord:
 
     Attributes:
         sha256: of its squashfs.
-        entries: its files and folders, as ``fairlead.image.tree_digest`` tells them.
+        entries: its files and folders, as ``fairlead.image.tree_digest`` defines them.
         facts, installed: None when an older fairlead looked, which may have found less.
     """
 

@@ -153,7 +153,7 @@ def execute(root: Path, argv: Sequence[str], env: Mapping[str, str], folder: str
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is in a tree at one time: for each path what tells whether it was touched since."""
+    """What is in a tree at one time: for each path a mark that changes when it is touched."""
 
     seen: dict[str, tuple[int, ...]]
 

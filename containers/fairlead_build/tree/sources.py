@@ -1,7 +1,7 @@
 """What a recipe builds from source: each ``[[source]]`` becomes a wheel, or a tar of its files.
 
 They are built in a tree that also holds what only a build needs (``lock.build_deb``, wheels of role
-``build``), cut off from the network, in a fixed folder and at a fixed time (``sourcework.py``).
+``build``), cut off from the network, in a fixed folder and at a fixed time (``source_in_sandbox.py``).
 Only the result is kept, in the cache under a key of all it was made from; the image never sees a
 compiler.
 """
@@ -153,7 +153,7 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
             phases.open(),
             sandbox("fairlead_build.tree.source_in_sandbox", asked, scratch) as process,
         ):
-            for _ in stdout_of(process, phases.hear):
+            for _ in stdout_of(process, phases.feed):
                 pass
             code = process.wait()
             for number, (_, folder) in enumerate(wanted):
@@ -164,21 +164,21 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
 
 
 class _Builds(Phases):
-    """Also hears which step of which source failed."""
+    """Also notes which step of which source failed."""
 
     failed: tuple[str, ...] = ()
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         if line.startswith("fairlead-failed\t"):
             self.failed = tuple(line.split("\t")[1:])
         else:
-            super().hear(line)
+            super().feed(line)
 
 
 def _request(
     number: int, source: RecipeSource, result: Path, job: TreeJob, scratch: Path
 ) -> dict[str, Any]:
-    """One source as ``sourcework.py`` wants it; what the recipe gives is laid into ``given/``."""
+    """One source as ``source_in_sandbox.py`` wants it; the recipe's files go to ``given/``."""
     given = scratch / "given" / str(number)
     (given / "tree").mkdir(parents=True)
     for file in source.tree:

@@ -123,7 +123,7 @@ def _assemble(
     phases = Phases(job.progress)
     with phases.open():
         with sandbox("fairlead_build.tree.in_sandbox", asked, scratch) as process:
-            stream = stdout_of(process, phases.hear)
+            stream = stdout_of(process, phases.feed)
             head, rest = _head(stream)
             # A tar has a header of 512 bytes a file and rounds up; a squashfs holds about a third.
             size = head["bytes"] + 1024 * head["files"] + 3 * below.stat().st_size

@@ -1,6 +1,6 @@
 """Unpacks the archive of a source, whatever it says: tar or zip, by anybody.
 
-``sourcework.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
+``source_in_sandbox.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
 of the process that unpacks, and every name is checked besides.
 """
 
@@ -28,7 +28,7 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
     Works with the tree as its root, so nothing outside it can be reached, whatever the archive says.
 
     Args:
-        name: the archive's own name, which tells its kind.
+        name: the archive's own name, whose ending gives its kind.
     Raises:
         Hostile: it reaches out of its folder, holds devices, is a decompression bomb, or damaged.
     """
@@ -63,7 +63,7 @@ def untar(stream: IO[bytes], room: int) -> None:
         for member in archive:
             name = _inside(member.name)
             if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-                raise Hostile(f"{name} is no file, folder or link")
+                raise Hostile(f"{name} is not a file, folder or link")
             if member.issym():
                 _inside(posixpath.join(posixpath.dirname(name), member.linkname), member.linkname)
             elif member.islnk():
