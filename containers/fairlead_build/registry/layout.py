@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
@@ -72,17 +72,34 @@ def read_layout(folder: Path, arch: str = "") -> Manifest:
     Raises:
         FairleadError: exit code 2; it is not a valid layout.
     """
-    data = _small(folder / "index.json")
-    document = read_document(data, OCI_INDEX, str(folder / "index.json"))
-    for _ in range(_DEEPEST):
-        if isinstance(document, Manifest):
-            return document
-        item = choose(document, arch or architecture(), str(folder))
+
+    def follow(item: Descriptor) -> Manifest | Index:
         path = blob_of(folder, item)
         document = read_document(_small(path), item.media_type, str(path))
         if document.digest != item.digest:
             raise layout_damaged(path, f"it is {document.digest}, the index says {item.digest}")
-    raise layout_damaged(folder / "index.json", f"indexes in indexes, more than {_DEEPEST} deep")
+        return document
+
+    index = folder / "index.json"
+    top = read_document(_small(index), OCI_INDEX, str(index))
+    manifest = _descend(top, arch, str(folder), follow)
+    if manifest is None:
+        raise layout_damaged(index, f"indexes in indexes, more than {_DEEPEST} deep")
+    return manifest
+
+
+def _descend(
+    document: Manifest | Index,
+    arch: str,
+    where: str,
+    follow: Callable[[Descriptor], Manifest | Index],
+) -> Manifest | None:
+    """The manifest that an index leads to; None when its indexes are nested too deep."""
+    for _ in range(_DEEPEST):
+        if isinstance(document, Manifest):
+            return document
+        document = follow(choose(document, arch or architecture(), where))
+    return None
 
 
 def blob_of(folder: Path, item: Descriptor) -> Path:
@@ -115,14 +132,11 @@ def manifest_for(client: Client, arch: str = "") -> tuple[Manifest, str]:
         The manifest, and the digest that the reference itself stands for: the manifest's, or that
         of the index it was chosen from.
     """
-    document = client.manifest()
-    asked = document.digest
-    for _ in range(_DEEPEST):
-        if isinstance(document, Manifest):
-            return document, asked
-        item = choose(document, arch or architecture(), str(client.reference))
-        document = client.manifest(item.digest)
-    raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
+    top, where = client.manifest(), str(client.reference)
+    manifest = _descend(top, arch, where, lambda item: client.manifest(item.digest))
+    if manifest is None:
+        raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
+    return manifest, top.digest
 
 
 def fetch_layout(

@@ -14,6 +14,7 @@ from typing import Literal
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress
+from fairlead.image.packages import installed
 from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, holding, workspace
 from fairlead_build.formats.convert import layer_files, read_configuration
@@ -181,53 +182,39 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
     config = read_configuration(layout, manifest)
     layers = layer_files(layout, manifest, config)
     packed = sum(layer.path.stat().st_size for layer in layers)
-    with progress.stage("read the base image", packed, "B") as stage:
+    with (
+        progress.stage("read the base image", packed, "B") as stage,
+        workspace(cache.root / "work", "base-root-") as root,
+    ):
         merged = read_layers(layers, cache, stage.advance)
         files = read_files(merged, (*_RELEASE, _STATUS), cache)
-        release = _release(next((files[name] for name in _RELEASE if name in files), b""))
-        status = files.get(_STATUS, b"").decode("utf-8", "replace")
-        versions = installed(status)
-        ident, suite = release.get("ID", ""), release.get("VERSION_CODENAME", "")
-        distribution = _KNOWN.get(ident)
-        if distribution is None or not suite:
-            title = release.get("PRETTY_NAME") or ident or "nothing: no /etc/os-release"
-            raise _unfit(image, f"it says that it is {title[:80]!r}")
-        if not versions or "libc6" not in versions:
+        if _RELEASE[0] not in files:
+            files[_RELEASE[0]] = files.get(_RELEASE[1], b"")
+        for name, body in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(body)
+        contents = installed(root)
+        versions = contents.versions()["deb"]
+        distribution = _KNOWN.get(contents.distribution)
+        if distribution is None or not contents.suite:
+            ident = contents.distribution or "nothing: no /etc/os-release"
+            raise _unfit(image, f"it says that it is {ident[:80]!r}")
+        if "libc6" not in versions:
             thin = merged.tree.find(_PARTS) is not None
             raise _unfit(image, f"it has no {'whole ' if thin else ''}dpkg database, /{_STATUS}")
-        stage.result(f"{distribution} {suite}, {len(versions)} packages")
+        stage.result(f"{distribution} {contents.suite}, {len(versions)} packages")
     python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
     return BaseImage(
         image=image,
         digest=digest,
         distribution=distribution,
-        suite=suite,
-        dpkg_status=status,
+        suite=contents.suite,
+        dpkg_status=files[_STATUS].decode("utf-8", "replace"),
         glibc=upstream(versions["libc6"]),
         python=python[1] if python else "",
         env=config.env,
         layout=layout,
     )
-
-
-def installed(status: str) -> dict[str, str]:
-    """Name and version of what is installed, by the text of dpkg's status.
-
-    Source: dpkg(1), "status" in /var/lib/dpkg; deb-control(5) for the form.
-    """
-    packages = {}
-    for stanza in status.split("\n\n"):
-        pairs = (line.partition(": ") for line in stanza.split("\n") if line[:1].strip())
-        fields = {key: value for key, mark, value in pairs if mark}
-        if fields.get("Status", "").endswith(" installed") and "Version" in fields:
-            packages[fields.get("Package", "")] = fields["Version"]
-    return packages
-
-
-def _release(text: bytes) -> dict[str, str]:
-    """os-release(5), without its rarer quoting."""
-    lines = (line.partition("=") for line in text.decode("utf-8", "replace").split("\n"))
-    return {key: value.strip("\"'") for key, mark, value in lines if mark}
 
 
 def _unfit(image: str, why: str) -> FairleadError:
