@@ -159,7 +159,7 @@ def build(
     with _system_errors_named(cache):
         if entry is None:
             with _holding(job):
-                entry = _current(job)  # somebody else may have built it while we waited
+                entry = _current(job)  # another process may have built it while we waited
                 if entry is None:
                     warnings = _name_warnings(job)
                     entry = _make(job)
@@ -175,7 +175,7 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
     try:
         yield
     except FairleadError as exc:
-        # A tool says in its own words that a file has gone; where all have, that is why.
+        # A tool reports a missing file its own way; where the whole cache is gone, that is why.
         if exc.findings[0].check == "tool-failed" and not cache.root.is_dir():
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(cache.root))
             raise cache.removed(gone) from exc

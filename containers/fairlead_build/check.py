@@ -133,7 +133,7 @@ def check(
 
 
 def _ordinary_user(given: str, lock: Lock) -> tuple[pwd.struct_passwd | None, str]:
-    """Whom root lets build, or why nobody: an account with subordinate ids that can start us."""
+    """The account that root builds as, with subordinate ids; or why there is none."""
     if os.getuid() != 0:
         return None, ""
     if lock.base is not None:
@@ -159,8 +159,8 @@ def _delegated(file: str) -> set[str]:
 
 
 def _becoming(user: pwd.struct_passwd) -> list[str]:
-    """The words that run a command as ``user``."""
-    # Another user's process forgets the signal that a parent's death sends it: it is asked for anew.
+    """The arguments that run a command as ``user``."""
+    # A change of user clears the parent-death signal, so it is set again.
     who = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
     return ["setpriv", *who, "--pdeathsig", "TERM"]
 

@@ -87,7 +87,7 @@ def lock_recipe(
 
     Args:
         upgrade: packages of the lock that move, with what they force along; all else stays.
-            Without any, everything is resolved anew.
+            Without any, everything is resolved again.
         keep: an archive that gets every file of the lock.
     Raises:
         FairleadError: a package does not exist, versions contradict each other, an index cannot be

@@ -38,7 +38,7 @@ def tool(name: str) -> str:
     Raises:
         FairleadError: it is not installed; the remedy installs it.
     """
-    # Ordinary users seldom have /usr/sbin on their PATH.
+    # Ordinary users rarely have /usr/sbin on their PATH.
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
     if path:
         return path
@@ -98,7 +98,7 @@ def child(
             _end(process, patience_s)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None and not pipe.closed:
-                # What was still to be written to a child that has gone is of no use to anybody.
+                # Data that an ended child did not read is of no use.
                 with suppress(BrokenPipeError):
                     pipe.close()
 
@@ -218,7 +218,7 @@ def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     return fail(
         f"no space left while trying to {doing}",
         where=str(folder) if folder else "the cache or TMPDIR",
-        why="the file system or a quota is full; nothing half-made was kept, and what was finished is used next time",
+        why="the file system or a quota is full; finished stages are kept, and nothing incomplete is",
         remedy="free some space, or set XDG_CACHE_HOME (what is kept) and TMPDIR (what is not) to "
         "folders with room, and run the same command again",
         check="no-space",

@@ -68,7 +68,7 @@ class Cache:
         return self.root / "blobs" / "sha256" / sha256
 
     def partial(self, name: str) -> Path:
-        """A download that may have to be gone on with."""
+        """A download that may be resumed."""
         return self.root / "work" / f"part-{name}"
 
     def debian(self, key: str) -> Path:
@@ -122,8 +122,8 @@ class Cache:
         return fail(
             "part of the cache was removed while it was in use",
             where=str(exc.filename or self.root),
-            why="another program, or somebody, has cleared the folder",
-            remedy="run the same command again; what is missing is made or fetched anew",
+            why="a program or a person cleared the folder",
+            remedy="run the same command again; what is missing is made or fetched again",
             check="cache-removed",
         )
 
@@ -243,7 +243,7 @@ def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, re
             publish(made, cache.blob(sha256))
             return cache.blob(sha256)
         why = f"its sha256 is {real}, the lock says {sha256}"
-    made.unlink()  # a download is not to be gone on with when what came is wrong
+    made.unlink()  # wrong content is never resumed
     raise fail(
         f"{what} is not the file that the lock names",
         where=made.name,
@@ -281,7 +281,7 @@ def _rotten(path: Path, real: str) -> FairleadError:
         "a file in the cache has changed",
         where=str(path),
         why=f"its sha256 is now {real}",
-        remedy="run the same command again: it was removed, and will be downloaded anew",
+        remedy="run the same command again: it was removed, and will be downloaded again",
         check="blob-rotten",
     )
 

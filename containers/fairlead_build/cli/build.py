@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _FormatOption(click.Option):
-    """``--format``; what it takes is looked up when somebody asks, for that loads every format."""
+    """``--format``; its values are looked up on demand, since that loads every format."""
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         from fairlead_build.formats.registry import names

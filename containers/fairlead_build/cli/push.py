@@ -143,13 +143,13 @@ def _by_engine(
         return
     click.echo(f"{text}@{stored.digest}" if stored.digest else stored.name)
     if send and not stored.digest:
-        click.echo("its digest is unknown: the registry answers nobody but the engine", err=True)
+        click.echo("its digest is unknown: the registry answers only to the engine", err=True)
     state = "loaded" if stored.bytes_sent else "unchanged"
     click.echo(f"{state}: {human_bytes(stored.bytes_sent)} sent to {stored.engine}", err=True)
 
 
 def _no_engine_use(image: str, text: str, insecure: bool) -> FairleadError:
-    why = "an engine pushes layers to docker:// references, and keeps its own store by itself"
+    why = "an engine pushes layers to docker:// references, and manages its store itself"
     if insecure:
         why = "whether a registry may speak plain HTTP is set for the engine in registries.conf(5)"
     return fail(

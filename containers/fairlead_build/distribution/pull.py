@@ -39,7 +39,7 @@ SIF_NOTE = "org.fairlead.sif.sha256"
 
 @dataclass(frozen=True)
 class PullResult:
-    """What a pull brought, or would bring.
+    """What a pull fetched, or would fetch.
 
     Attributes:
         image: None after a dry run of what is not here.
@@ -144,7 +144,7 @@ def _fetch(
 ) -> None:
     """The SIF ``item``, or without one a SIF made from the layers."""
     cache.make()
-    target.unlink(missing_ok=True)  # it has changed on disk, or nobody knows what it should be
+    target.unlink(missing_ok=True)  # it has changed on disk, or its digest is unknown
     try:
         if item:
             _fetch_sif(client, item, target, cache, progress)
@@ -199,7 +199,7 @@ def _check_platform(client: Client, manifest: Manifest, arch: str) -> None:
         raise fail(
             "the image has no configuration",
             where=f"{client.reference}, {manifest.config.digest}",
-            why=f"its {plain(manifest.config.media_type)} is no JSON object",
+            why=f"its {plain(manifest.config.media_type)} is not a JSON object",
             remedy="give the reference of an image, or have it pushed again",
             check="manifest",
             code=ExitCode.USAGE,

@@ -85,7 +85,7 @@ def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Pat
         raise fail(
             f"{reference} has not been pulled",
             where="IMAGE",
-            why="fairlead opens what is on this machine, and asks no registry by itself",
+            why="fairlead opens what is on this machine, and contacts no registry unasked",
             remedy=f"fairlead pull {reference}",
             check="not-pulled",
             code=ExitCode.USAGE,

@@ -17,7 +17,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.problems import plain
 
 _PING_S = 10
-# Between two words of the engine: it is silent while it unpacks a layer of gigabytes.
+# Between two lines of the engine: it is silent while it unpacks a layer of gigabytes.
 _SILENCE_S = 1800
 
 
@@ -115,7 +115,7 @@ def asking(engine: Engine, doing: str, again: str, secrets: tuple[str, ...] = ()
 def refused(
     engine: Engine, doing: str, why: str, again: str, secrets: tuple[str, ...] = ()
 ) -> FairleadError:
-    """The engine said no, in its own words ``why``."""
+    """The engine refused; ``why`` is its message."""
     reason = plain(why, secrets)
     remedy = f"fix what it reports, then `{again}`"
     if "HTTP response to HTTPS client" in reason:

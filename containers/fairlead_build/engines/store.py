@@ -57,7 +57,7 @@ def parse_name(text: str) -> Reference:
         raise fail(
             "an engine's store takes a tag, not a digest",
             where=text,
-            why="the digest comes of what is put there",
+            why="the digest follows from the content",
             remedy=f"{SCHEME}NAME:TAG",
             check="reference",
             code=ExitCode.USAGE,
@@ -68,7 +68,7 @@ def parse_name(text: str) -> Reference:
 def load(
     engine: Engine, layout: Path, reference: Reference, again: str, progress: Progress
 ) -> Stored:
-    """Puts the image of an OCI layout into the engine's store and tags it; again does nothing.
+    """Loads the image of an OCI layout into the engine's store and tags it, unless it is there.
 
     Raises:
         FairleadError: the layout is damaged, or the engine refuses or breaks off.

@@ -37,7 +37,7 @@ _HOOKS = "# Apptainer adds the caller's variables after this file.\n"
 
 @dataclass(frozen=True)
 class Configuration:
-    """What an image says of itself. ``epoch`` is when it was made, in seconds since 1970."""
+    """What an image's configuration says. ``epoch`` is when it was made, in seconds since 1970."""
 
     architecture: str
     epoch: int
@@ -131,7 +131,7 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
     try:
         return parse_configuration(json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise layout_damaged(layout, f"its configuration is unsound: {exc}") from None
+        raise layout_damaged(layout, f"its configuration is invalid: {exc}") from None
 
 
 def parse_configuration(data: Mapping[str, Any]) -> Configuration:

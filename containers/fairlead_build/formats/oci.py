@@ -98,7 +98,7 @@ def write_layout(
 
 
 class _LinkBetweenLayers(Exception):
-    """A hard link whose file is in another layer; engines unpack each layer by itself."""
+    """A hard link whose file is in another layer; engines unpack each layer separately."""
 
 
 def _write_layers(

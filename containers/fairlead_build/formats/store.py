@@ -104,7 +104,7 @@ def _write_sidecars(form: Format, entry: ImageEntry, target: Path) -> None:
 def _placed(parent: Path, prefix: str, final: Path, folder: bool) -> Iterator[Path]:
     """A new path below ``parent``; what the block wrote to it gets the name ``final``."""
     with workspace(parent, prefix) as work:
-        work.chmod(0o700)  # nobody takes what is half-written for an image
+        work.chmod(0o700)  # what is half-written must not pass for an image
         made = work / "new"
         yield made
         if not folder:

@@ -171,6 +171,6 @@ def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A recipe's name made of any words: ``My Image.def`` becomes ``my-image-def``."""
+    """A recipe's name from any text: ``My Image.def`` becomes ``my-image-def``."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
     return name or "imported"

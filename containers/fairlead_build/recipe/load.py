@@ -1,4 +1,4 @@
-"""What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` says what came of it.
+"""What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` has what it resolves to.
 
 A recipe is addressed by the name of a bundled one (``tensorflow``) or by its folder (``./mine``);
 ``:VARIANT`` behind either means one of its variants. The keys are in ``model.py``, and
@@ -55,7 +55,7 @@ class RecipeSource:
 
     @property
     def digest(self) -> str:
-        """sha256 of all that the recipe says of it, and of its files."""
+        """sha256 of its table in the recipe, and of its files."""
         told = {
             "source": self.source.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
@@ -65,7 +65,7 @@ class RecipeSource:
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A sound recipe and where it came from.
+    """A valid recipe and where it came from.
 
     Attributes:
         folder: that of the recipe itself, not of what it extends.
@@ -103,7 +103,7 @@ class LoadedRecipe:
 
     @property
     def digest(self) -> str:
-        """sha256 of all that the recipe says, comments and layout apart, and of its files."""
+        """sha256 of the recipe's content, without comments and layout, and of its files."""
         told = {
             "recipe": self.recipe.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in self.files],

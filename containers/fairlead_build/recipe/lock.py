@@ -168,7 +168,7 @@ class Lock(Strict):
 
     @property
     def packages_digest(self) -> str:
-        """sha256 of all that is in the image by this lock, tools apart."""
+        """sha256 of everything this lock puts into the image, tools excluded."""
         content: dict[str, Any] = {
             "epoch": self.source_date_epoch,
             "architecture": self.architecture,
@@ -242,7 +242,7 @@ def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str
     """The lock next to a recipe, and the sha256 of its file.
 
     Raises:
-        FairleadError: there is none, it is unsound, or it does not match its recipe.
+        FairleadError: it is missing, invalid, or does not match its recipe.
     """
     path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
     if not path.is_file():

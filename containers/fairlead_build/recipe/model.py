@@ -26,7 +26,7 @@ OneLine = Annotated[
 ProjectName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=200)
 ]
-# How a lock names a place that packages come from: words, never a host.
+# How a lock names an index: by a title, never by a host.
 IndexName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9._-]*( [A-Za-z0-9._-]+)*$", max_length=200)
 ]

@@ -76,7 +76,7 @@ def plan(given: str, parent: str) -> NewRecipe:
             "nothing is written over",
             f"fairlead recipe check {folder}",
         )
-    load_recipe(parent)  # it must be sound
+    load_recipe(parent)  # it must be valid
     text = _TEXT.format(
         name=name,
         parent=parent,

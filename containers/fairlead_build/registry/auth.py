@@ -104,7 +104,7 @@ def _read(path: Path, named: bool) -> dict[str, Any] | None:
     except OSError as exc:
         raise _unreadable(path, exc.strerror or str(exc)) from None
     except (ValueError, RecursionError):
-        # The parser's own words would quote the file.
+        # The parser's message would quote the file.
         raise _unreadable(path, "it is not JSON") from None
     if not isinstance(content, dict):
         raise _unreadable(path, "it is not a JSON object")
@@ -195,7 +195,7 @@ def _helped(helper: str, server: str, path: Path, environ: Mapping[str, str]) ->
     except CredentialsNotFound:
         return None
     except StoreError:
-        # Its own words are not repeated: nobody knows what a broken helper prints.
+        # Its message is not repeated: a broken helper may print anything.
         raise _no_helper(source, path, "it is not installed, or it ended with an error") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _no_helper(source, path, "its answer is not the JSON that a helper gives") from None

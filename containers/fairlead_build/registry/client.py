@@ -127,7 +127,7 @@ class Client:
                     body = read_most(answer, most)
                 except requests.exceptions.ChunkedEncodingError:
                     if not pauses:
-                        raise self.transport.odd("its answer is cut off again and again") from None
+                        raise self.transport.odd("its answer is cut off repeatedly") from None
                     self.transport.sleep(pauses.pop(0))
                     continue
                 fields = answer.headers
@@ -160,7 +160,7 @@ class Client:
             mount_from: another repository of the registry that may have it.
             advance: called with the bytes that are there, as they come.
         Raises:
-            FairleadError: refused, or cut off again and again.
+            FairleadError: refused, or cut off repeatedly.
         """
         size = path.stat().st_size
         if self.blob_size(digest, pushing=True) is not None:
@@ -177,7 +177,7 @@ class Client:
                 self._send_blob(place, digest, size, reader)
                 return "sent"
             except FairleadError as exc:
-                # What was sent of a cut upload is lost; the file is sent anew.
+                # What was sent of a cut upload is lost; the file is sent again.
                 if not pauses or exc.findings[0].check not in _PASSING:
                     raise
                 advance(-reader.bytes_read)

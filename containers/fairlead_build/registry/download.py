@@ -26,7 +26,7 @@ _CHUNK = 4 << 20
 
 
 def partial_of(cache: Cache, item: Descriptor) -> Path:
-    """Where what has come of a blob is kept."""
+    """Where the part of a blob that has come is kept."""
     return cache.root / "work" / f"{item.hex}.partial"
 
 
@@ -50,7 +50,7 @@ def download(
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(partial_of(cache, item), progress) as partial:
-        if target.is_file():  # somebody else brought it while we waited
+        if target.is_file():  # another process fetched it while we waited
             advance(item.size)
             Path(partial.name).unlink(missing_ok=True)
             return
@@ -134,7 +134,7 @@ def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Adva
     while True:
         cut = partial.append(client)
         if partial.have < item.size:
-            if partial.have > most:  # it helped: be patient anew
+            if partial.have > most:  # it made progress: start over with the pauses
                 most, pauses = partial.have, list(client.transport.pauses_s)
             if not pauses:
                 raise _cut(client, partial.have, item.size, cut)
@@ -154,7 +154,7 @@ def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Adva
 
 def _cut(client: Client, have: int, size: int, name: str) -> FairleadError:
     return fail(
-        f"the connection to {client.reference.host} is cut again and again",
+        f"the connection to {client.reference.host} is cut repeatedly",
         where=str(client.reference),
         why=f"{have} of {size} bytes have come" + (f"; the last end was: {name}" if name else ""),
         remedy="the same command goes on from there",

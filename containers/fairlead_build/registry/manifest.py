@@ -1,4 +1,4 @@
-"""Manifests and indexes as values, from bytes that anybody may have sent.
+"""Manifests and indexes as values, from untrusted bytes.
 
 Source: OCI image specification 1.1, image-manifest.md, image-index.md and descriptor.md; Docker's
 image manifest version 2, schema 2. What the JSON says twice or in contradiction is refused, as
@@ -62,7 +62,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Manifest:
-    """One image or artifact."""
+    """The manifest of one image or artifact."""
 
     data: bytes = field(repr=False)
     digest: str
@@ -138,7 +138,7 @@ def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:
         raise _bad(
             where,
             f"its schemaVersion is {str(value.get('schemaVersion'))[:20]}, fairlead reads 2; "
-            "images of 2016 and before must be pushed anew by a newer Docker",
+            "images of 2016 and before must be pushed again by a newer Docker",
         )
     kind = _kind(value, media_type.partition(";")[0].strip(), where)
     if kind in INDEXES:
@@ -206,7 +206,7 @@ def _bad(where: str, why: str) -> FairleadError:
         "not the manifest of an image",
         where=where,
         why=why if why.isprintable() else ascii(why),
-        remedy="ask who pushed it to push it again, or give another tag",
+        remedy="have it pushed again, or give another tag",
         check="manifest",
         code=ExitCode.USAGE,
     )

@@ -65,7 +65,7 @@ def fetch_signature(client: Client, sif_sha256: str, sif: Path) -> bool:
     layers = manifest.layers if isinstance(manifest, Manifest) else ()
     item = next((layer for layer in layers if layer.media_type == SIGNATURE_LAYER), None)
     if item is None:
-        return False  # somebody else's signature, e.g. one of cosign
+        return False  # a foreign signature, e.g. one of cosign
     text = client.small_blob(item, _MOST_BYTES)
     with atomic_write(signature_file(sif)) as out:
         out.write(text)

@@ -1,4 +1,4 @@
-"""HTTP to one registry: TLS, who we are, redirects, patience, and words for every failure.
+"""HTTP to one registry: TLS, logins, redirects, retries, and an error for every failure.
 
 Rules that keep passwords where they belong: an ``Authorization`` header goes to the registry's own
 origin only, never along a redirect; a token server is asked over HTTPS, or on this machine; netrc is
@@ -232,12 +232,12 @@ class Transport:
                     f"{self.reference.host} redirects from HTTPS to plain HTTP",
                     where=f"{self.where}, to the host {plain(parts.hostname)}",
                     why="everybody on the way could read what is transferred",
-                    remedy="ask the registry's keeper to serve its storage over HTTPS",
+                    remedy="ask the registry's administrator to serve its storage over HTTPS",
                     check="registry-redirect",
                 )
             url = target
         raise fail(
-            f"{self.reference.host} redirects for ever",
+            f"{self.reference.host} redirects in a loop",
             where=self.where,
             why=f"more than {_MOST_REDIRECTS} redirects",
             remedy="report it to the registry's administrator",
@@ -264,7 +264,7 @@ class Transport:
             raise self.odd(f"its answer cannot be read: {type(exc).__name__}") from None
 
     def _find_base(self) -> str:
-        """``https://HOST``; where that is no TLS and allowed, ``http://HOST``."""
+        """``https://HOST``; where that fails for want of TLS and plain HTTP is allowed, ``http://HOST``."""
         if not self._base:
             secure = f"https://{self.reference.server}"
             if self.plain_allowed:

@@ -48,7 +48,7 @@ def lock_of(loaded: LoadedRecipe) -> Lock | None:
     Sources are built from a lock only: it has the packages for building them.
 
     Raises:
-        FairleadError: the lock is unsound or stale, or there is none and there must be.
+        FairleadError: the lock is invalid, stale, or missing where one is needed.
     """
     unpinned = loaded.recipe.base.image is not None and not loaded.sources
     if unpinned and not loaded.lock_path.is_file():
@@ -81,7 +81,7 @@ def render_recipe(
             recipes, ``rendered/NAME`` below the current folder for others.
         dry_run: only says what would change.
     Raises:
-        FairleadError: an unsound recipe or lock, or a folder that holds something else.
+        FairleadError: the recipe or lock is invalid, or the folder holds something else.
     """
     loaded = load_recipe(recipe)
     lock = lock_of(loaded)

@@ -320,7 +320,7 @@ class Pins:
 def solve(
     root: AptRoot, wanted: Sequence[str], pins: Pins, *, doing: str, remedy: str
 ) -> list[tuple[str, str]]:
-    """Name and version of all that has to be installed for ``wanted``.
+    """Name and version of everything to install for ``wanted``.
 
     Args:
         pins: what stays; packages that ``wanted`` forces along are taken out of it.

@@ -1,4 +1,4 @@
-"""Downloads by address, for what neither apt nor pip brings: pages of an index, source archives.
+"""Downloads by address, for what neither apt nor pip downloads: pages of an index, source archives.
 
 An interrupted download goes on where it stopped, also in another process: what is there already is
 kept under the hash that it is to have.

@@ -24,7 +24,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 def pip() -> list[str | Path]:
     """The pip of this Python, talking only about its work."""
-    # -P: the folder one stands in may hold a json.py.
+    # -P: the current folder may hold a json.py.
     return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
 
@@ -94,7 +94,7 @@ def further_places(indexes: Iterable[str]) -> list[str]:
 
 
 def only(index: str, empty: Path) -> dict[str, str]:
-    """pip's variables that leave it one index, instead of all that it is set up for.
+    """pip's variables that restrict it to one index.
 
     Args:
         empty: a folder with nothing in it.

@@ -143,7 +143,7 @@ def write_tar(
         in_order: files sorted by path. Only for layers that are plain tars on disk.
         advance: called with the bytes of content, as they are written.
     Raises:
-        FairleadError: a layer changed under our hands.
+        FairleadError: a layer changed while it was read.
         OSError: as reading and writing do.
     """
     first: dict[tuple[int, int], str] = {}
@@ -340,7 +340,7 @@ def _hostile(layer: LayerFile, member: HostileMember) -> FairleadError:
         "a layer of the image is hostile or damaged",
         where=f"{layer.path}, member {member.path[:200]!r}",
         why=member.why,
-        remedy="take the image from somebody you trust; nothing of it was written",
+        remedy="take the image from a source you trust; nothing was written",
         check="layer-hostile",
         code=ExitCode.USAGE,
     )
@@ -352,7 +352,7 @@ def _bomb(layer: LayerFile) -> FairleadError:
         "a layer of the image is a decompression bomb",
         where=str(layer.path),
         why=f"its {size} bytes unpack to more than {max(_FREE_BYTES, _MOST_RATIO * size)}",
-        remedy="take the image from somebody you trust; nothing of it was written",
+        remedy="take the image from a source you trust; nothing was written",
         check="layer-bomb",
         code=ExitCode.USAGE,
     )

@@ -82,7 +82,7 @@ def tool_lock() -> ToolLock:
     """The lock that came with this fairlead.
 
     Raises:
-        FairleadError: it is unsound.
+        FairleadError: it is invalid.
     """
     return load(LOCK, ToolLock, RELOCK)
 
@@ -137,7 +137,7 @@ def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
 def command(
     name: str, cache: Cache | None = None, progress: Progress | None = None
 ) -> list[str | Path]:
-    """The words that start program ``name`` of the tool tree; its arguments follow.
+    """The command that starts program ``name`` of the tool tree; its arguments follow.
 
     Raises:
         FairleadError: the tree is not there and cannot be fetched or unpacked.
@@ -306,7 +306,7 @@ def _lost(tree: Path) -> Iterator[str]:
 
 
 def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
-    """Locks the tools anew, against today's index, and writes ``tools.lock.toml``.
+    """Locks the tools against today's index, and writes ``tools.lock.toml``.
 
     Returns:
         The lock before and after.

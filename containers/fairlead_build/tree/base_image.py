@@ -1,4 +1,4 @@
-"""The image that a recipe with ``base.image`` starts from: brought here once, and read in place.
+"""The image that a recipe with ``base.image`` starts from: fetched once, and read in place.
 
 It is kept as an OCI layout under ``bases/`` of the cache. What it says of itself is read from its
 layers without unpacking them.
@@ -69,7 +69,7 @@ class BaseImage:
 
 
 def open_base(image: str, cache: Cache, progress: Progress, *, arch: str = "") -> BaseImage:
-    """Asks the registry what ``image`` means today, brings it, and reads it.
+    """Asks the registry what ``image`` means today, fetches it, and reads it.
 
     Args:
         image: ``docker://…``; a digest in it is kept to.
@@ -160,14 +160,14 @@ def _bring(client: Client, manifest: Manifest, cache: Cache, progress: Progress)
 
 
 def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], None]) -> Path:
-    """The base's folder in the cache, filled by ``make`` unless somebody has done so."""
+    """The base's folder in the cache, filled by ``make`` unless it exists."""
     kept = _kept(cache, digest)
     kept.parent.mkdir(exist_ok=True)
     with (
         holding(
             cache,
             f"base-{kept.name[:16]}",
-            lambda who: progress.stage(f"wait for {who}, which brings it too"),
+            lambda who: progress.stage(f"wait for {who}, which fetches it too"),
         ),
         workspace(cache.root / "work", "base-") as work,
     ):

@@ -44,7 +44,7 @@ _DPKG = (
 
 
 def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
-    """What the bytes of this part depend on, as one name."""
+    """The cache key of this part: a digest of everything its bytes depend on."""
     inputs = {
         "packages": sorted(d.sha256 for d in debs),
         "epoch": lock.source_date_epoch,
@@ -102,11 +102,11 @@ def _stage(debs: Sequence[Deb], job: TreeJob, scratch: Path, stage: Stage) -> No
     for name in _SCRIPTS:
         write(inside / name, (INSIDE / name).read_text("utf-8"))
     for folder in (scratch, repo, inside):
-        folder.chmod(0o755)  # whatever the umask: mmdebstrap comes as somebody else
+        folder.chmod(0o755)  # whatever the umask: mmdebstrap runs under other user ids
 
 
 def write(path: Path, text: str) -> None:
-    """A small file that anybody may read."""
+    """Writes a small file that is readable by all."""
     path.write_text(text, "utf-8")
     path.chmod(0o644)
 

@@ -61,7 +61,7 @@ _TRACES = (
 
 
 def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
-    """What the tree's bytes depend on, as one name."""
+    """The cache key of a tree: a digest of everything its bytes depend on."""
     inputs = {
         "base": lock.base.digest if lock.base else "",
         "script": _script(loaded, lock),
@@ -148,7 +148,7 @@ def _script(loaded: LoadedRecipe, lock: Lock) -> str:
     ]
     python, mpi = loaded.recipe.python, loaded.recipe.mpi
     if python is not None:
-        # A base that fairlead made has ours, which is laid in anew.
+        # A base that fairlead made has a copy, which is replaced.
         lines.append(
             f"rm -rf {python.site}/fairlead {python.site}/fairlead-*.dist-info {python.prefix}/bin/fairlead"
         )
@@ -157,7 +157,7 @@ def _script(loaded: LoadedRecipe, lock: Lock) -> str:
             folders.append(mpi.home)
         paths = " ".join(folders)
         lines += [
-            # All anew: those that came with the base and its packages hold time stamps.
+            # All of them: those of the base and its packages hold time stamps.
             f"find {paths} -name __pycache__ -prune -exec rm -rf {{}} +",
             f"{python.prefix}/bin/python3 -I {steps.WORK}/bytecode.py {paths}",
         ]

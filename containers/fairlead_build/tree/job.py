@@ -26,5 +26,5 @@ class TreeJob:
 
     @property
     def relock(self) -> str:
-        """The command that resolves the recipe anew."""
+        """The command that resolves the recipe again."""
         return f"fairlead recipe lock {self.loaded.given}"

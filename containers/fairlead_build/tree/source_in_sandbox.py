@@ -118,7 +118,7 @@ def _logged(
     """Runs a program of the tree; each line it prints is logged and reported."""
     log.write(f"$ {' '.join(argv)}\n".encode())
     log.flush()
-    # To a file, not a pipe: a program that a build leaves running would hold a pipe open for ever.
+    # To a file, not a pipe: a program that a build leaves running would hold a pipe open.
     with open(log.name, "rb") as output:
         output.seek(0, os.SEEK_END)
         process = spawn(root, argv, env, folder, log.fileno())

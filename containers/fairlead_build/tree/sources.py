@@ -37,7 +37,7 @@ _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 
 @dataclass(frozen=True)
 class Built:
-    """What came of one source.
+    """The result of one source.
 
     Attributes:
         folder: in the cache; it holds the result and ``build.log``.

@@ -42,7 +42,7 @@ def compression_of(lock: Lock) -> Compression:
 
 
 def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
-    """What the tree's bytes depend on, as one name."""
+    """The cache key of a tree: a digest of everything its bytes depend on."""
     package = Path(__file__).parent
     inputs = {
         "debian": debian_key(lock.deb, lock),

@@ -1,4 +1,4 @@
-"""Unpacks the archive of a source, whatever it says: tar or zip, by anybody.
+"""Unpacks the archive of a source, tar or zip, which may be hostile.
 
 ``source_in_sandbox.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
 of the process that unpacks, and every name is checked besides. tarfile's data filter would do a part

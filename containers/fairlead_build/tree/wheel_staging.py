@@ -24,7 +24,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class BuiltWheel:
-    """A wheel that came of a source: in the cache, and as the tree sees it."""
+    """A wheel built from a source: its path in the cache and in the tree."""
 
     path: Path
     inside: str
