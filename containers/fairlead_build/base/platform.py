@@ -1,4 +1,4 @@
-"""This machine as a lock must know it: its architecture, and the versions of the tools."""
+"""This machine's architecture, as Debian names it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Literal
 
 from fairlead.base.errors import fail
 
+Architecture = Literal["amd64", "arm64"]
 
-def architecture() -> Literal["amd64", "arm64"]:
-    """Debian's name of this machine's architecture.
+
+def architecture() -> Architecture:
+    """The architecture of this machine.
 
     Raises:
         FairleadError: it is one that images are not made for.
@@ -27,10 +29,3 @@ def architecture() -> Literal["amd64", "arm64"]:
                 remedy="build on an x86_64 or aarch64 machine",
                 check="architecture",
             )
-
-
-def versions() -> dict[str, str]:
-    """The tools whose output is part of an image's bytes, as a lock names them."""
-    from fairlead_build.tools import tool_tree
-
-    return tool_tree.versions()

@@ -8,12 +8,13 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
+from fairlead.image.packages import installed
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import LoadedRecipe, load_recipe
 from fairlead_build.recipe.lock import Lock, LockedBase
 from fairlead_build.render.folder import lock_of
 from fairlead_build.tree import engine_tree
-from fairlead_build.tree.base_image import installed
+from fairlead_build.tree.job import TreeJob
 
 _STATUS = """\
 Package: libc6
@@ -47,8 +48,10 @@ def over(digit: str) -> tuple[LoadedRecipe, Lock]:
     return loaded, lock.model_copy(update={"base": base})
 
 
-def test_installed_packages_of_a_dpkg_database_leave_out_what_was_removed() -> None:
-    assert installed(_STATUS) == {"libc6": "2.36-9+deb12u10", "held": "1:3-2"}
+def test_installed_packages_of_a_dpkg_database_leave_out_what_was_removed(tmp_path: Path) -> None:
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").write_text(_STATUS)
+    assert installed(tmp_path).versions()["deb"] == {"libc6": "2.36-9+deb12u10", "held": "1:3-2"}
 
 
 def test_tree_over_a_base_image_depends_on_the_base() -> None:
@@ -59,7 +62,7 @@ def test_tree_over_a_base_image_depends_on_the_base() -> None:
 def test_sources_over_a_base_image_are_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
     loaded, lock = over("a")
     with pytest.raises(FairleadError) as caught:
-        engine_tree.build_tree(loaded, lock, "k", Cache(tmp_path / "cache"), Silent())
+        engine_tree.build_tree(TreeJob(loaded, lock, Cache(tmp_path / "cache"), Silent()), "k")
     (finding,) = caught.value.findings
     assert finding.check == "base-sources" and "mpi-ring" in finding.why
     assert not (tmp_path / "cache").exists()

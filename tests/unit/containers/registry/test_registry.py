@@ -273,7 +273,7 @@ ITEM: dict[str, Any] = {"mediaType": "application/x", "digest": A, "size": 3}
         (b"[]", "", "not a JSON object"),
         (b"9" * 5000, "", "not JSON"),
         (b" " * ((4 << 20) + 1), "", "4194304 at most"),
-        (b'{"schemaVersion": 1, "fsLayers": []}', "", "pushed anew"),
+        (b'{"schemaVersion": 1, "fsLayers": []}', "", "pushed again"),
         (manifest(), OCI_INDEX, "not that of its media type"),
         (manifest(mediaType=OCI_INDEX), "", "not that of its media type"),
         (manifest(mediaType=OCI_MANIFEST), DOCKER_LIST, "was sent as"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.errors import FairleadError
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.resolve.apt_sources import (
-    AptIndex,
     AptSource,
     apt_sources,
     parse_deb822,
