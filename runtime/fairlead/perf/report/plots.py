@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairlead.ml.models.task import Gate
+from fairlead.ml.task import Gate
 from fairlead.ml.train.model import LossPoint
 from fairlead.ml.train.result import TrainResult
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.comm.backend import connect
+from fairlead.comm.mpi import connect
 
 _ORDER, _ANSWER = 1, 2
 _SLEEP_S = 0.0005

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.base.paths import atomic_write
-from fairlead.comm.backend import connect
+from fairlead.comm.mpi import connect
 from fairlead.ml.train import checkpoint
 
 _COPIED = 128 << 20  # bytes of an array

@@ -43,7 +43,7 @@ def main() -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         importlib.import_module(given.framework)
         marks[f"import {given.framework}"] = time.monotonic() - begun
-    from fairlead.comm.backend import connect  # and NumPy with it: no phase is to have that
+    from fairlead.comm.mpi import connect  # and NumPy with it: no phase is to have that
 
     connect()  # an exception of one rank ends all
     world = MPI.COMM_WORLD

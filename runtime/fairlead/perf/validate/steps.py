@@ -24,7 +24,7 @@ class Wish:
     Attributes:
         out: folder for what the ranks write.
         ranks: how many, each count once, ascending.
-        models: names of :mod:`fairlead.ml.models.registry`.
+        models: names of :mod:`fairlead.ml.registry`.
         quick: fewer sizes, steps and repeats; one model.
         repeats: launches of a start.
         cores: of a node, that ranks may use.

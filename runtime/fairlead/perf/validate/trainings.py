@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.base.errors import Finding, Severity
 from fairlead.base.progress import Progress, Silent
-from fairlead.ml.models import registry
+from fairlead.ml import registry
 from fairlead.ml.train import host as training
 from fairlead.ml.train.model import StepTimes, WorkerResult
 from fairlead.ml.train.options import TrainOptions

@@ -1,7 +1,7 @@
-"""What bundled networks have in common: published sizes that are asserted, and layers of several.
+"""Published sizes of networks, which are asserted, and layers that several networks share.
 
-Counts are of trainable parameters: BatchNorm's scale and offset are in, its moving statistics are not. A count
-does not see strides, so the shape before the head is asserted too.
+Counts are of trainable parameters: BatchNorm's scale and offset are included, its moving statistics are not. A count
+does not depend on strides, so the shape before the head is asserted, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Network:
         name: as `fairlead train` takes it.
         image: shape of one sample, channels last.
         outputs: logits, or regressed parameters.
-        trainable: parameters; None where nobody published this size and no formula was evaluated.
+        trainable: number of parameters; None where no count was published.
         features: shape before the head, without the batch.
         source: where network and counts are from.
     """
@@ -43,18 +43,18 @@ def parameters(model: Any) -> int:
 
 
 def checked(model: Any, network: Network) -> Any:
-    """``model``, if it is what ``network`` says.
+    """``model``, after comparing its size with ``network``.
 
     Raises:
-        FairleadError: Keras built another one.
+        FairleadError: Keras built a network of another size.
     """
-    found = parameters(model), tuple(model.get_layer(FEATURES).output.shape[1:])
-    published = network.trainable or found[0], network.features
-    if found != published:
+    built = parameters(model), tuple(model.get_layer(FEATURES).output.shape[1:])
+    published = network.trainable or built[0], network.features
+    if built != published:
         raise fail(
             f"this is not {network.name}",
             where=network.source,
-            why=f"{found[0]:,} trainable parameters and features {found[1]}; published are"
+            why=f"{built[0]:,} trainable parameters and features {built[1]}; published are"
             f" {published[0]:,} and {published[1]}",
             remedy="use the Keras version of the image's lock",
             check="model-count",
@@ -63,7 +63,7 @@ def checked(model: Any, network: Network) -> Any:
 
 
 def features(x: Any) -> Any:
-    """``x``, under the name by which :func:`checked` finds it."""
+    """``x``, in a layer with the name that :func:`checked` looks up."""
     from keras import layers
 
     # In float32 whatever the policy: a head sums over many features.

@@ -1,7 +1,7 @@
 """What a bundled model is trained for: network, data, loss, scores, and the gate that shows that it learnt.
 
-One definition serves both backends of Keras: what touches tensors is written in ``keras.ops``. Each model's module makes
-its own; :mod:`fairlead.ml.models.registry` finds them by name.
+One definition serves both backends of Keras: what touches tensors is written in ``keras.ops``. A module of
+:mod:`fairlead.ml.models` declares its tasks as ``TASKS``; :mod:`fairlead.ml.registry` finds them by name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.models.network import Network
+from fairlead.ml.data.kind import DataKind
+from fairlead.ml.network import Network
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Gate:
-    """What a held-out score must reach before a training counts as one that learnt.
+    """The value that a held-out score must reach for a training to count as successful.
 
     Attributes:
         metric: its name among the scores.
@@ -39,13 +40,13 @@ class Gate:
     value: float
     at_least: bool = True
 
-    def passed(self, found: float) -> bool:
-        """Whether ``found`` is good enough; what is no number is not."""
-        return bool(found >= self.value if self.at_least else found <= self.value)
+    def passed(self, score: float) -> bool:
+        """Whether ``score`` is good enough; NaN is not."""
+        return bool(score >= self.value if self.at_least else score <= self.value)
 
-    def better(self, found: float, other: float) -> bool:
-        """Whether ``found`` is better than ``other``."""
-        return bool(found > other if self.at_least else found < other)
+    def better(self, score: float, other: float) -> bool:
+        """Whether ``score`` is better than ``other``."""
+        return bool(score > other if self.at_least else score < other)
 
     @property
     def words(self) -> str:
@@ -55,7 +56,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Course:
-    """How long a training is and over how many samples, for rates that depend on it.
+    """The length of a training, for learning rates that depend on it.
 
     Attributes:
         batch: samples a step, of all ranks.
@@ -82,9 +83,9 @@ class Recipe:
         dropout: fraction dropped.
         source: where it is from.
         moving: the momentum of BatchNorm's moving statistics; short trainings need a smaller one than is published.
-        l2: weight of half the squares of all weights but normalisation's, added to the loss.
-        augment: gives a batch of inputs in another of its equivalent forms: ``augment(rng, inputs)``.
-        together: the ranks share a batch; otherwise each has one.
+        l2: weight of half the squares of all weights except normalisation's, added to the loss.
+        augment: transforms a batch of inputs into an equivalent one: ``augment(rng, inputs)``.
+        together: the ranks share a batch; otherwise each has its own.
     """
 
     optimizer: Callable[[Course], Any]
@@ -105,14 +106,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Task:
-    """A network with all that training it needs.
+    """A network and all that its training needs.
 
     Attributes:
         name: as `fairlead train` takes it.
         title: as a person reads it.
         network: its published size.
         build: the ``keras.Model``, for a recipe, the shape of a stored sample and a number of outputs.
-        data: the set that is generated for it, of :mod:`fairlead.ml.data`.
+        data: the samples that are generated for it.
         size: pixels or voxels of a side that are generated.
         prepare: stored inputs as the network wants them; tensors in and out, within the graph.
         loss: of targets and outputs, the mean over the batch.
@@ -123,13 +124,15 @@ class Task:
         published: the recipe of the publication.
         train, val: samples that the quick recipe needs.
         sample: what one is called.
+        validated: `fairlead validate` trains it unless other models are named.
+        position: in lists; models of other packages come last.
     """
 
     name: str
     title: str
     network: Network
     build: Callable[[Recipe, tuple[int, ...], int], Any]
-    data: str
+    data: DataKind
     size: int
     prepare: Callable[[Any], Any]
     loss: Callable[[Any, Any], Any]
@@ -141,6 +144,8 @@ class Task:
     train: int
     val: int
     sample: str
+    validated: bool = False
+    position: int = 1000
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:
@@ -150,18 +155,18 @@ def cross_entropy(labels: Any, logits: Any) -> Any:
     return ops.mean(ops.sparse_categorical_crossentropy(labels, logits, from_logits=True))
 
 
-def squared_error(wanted: Any, found: Any) -> Any:
+def squared_error(wanted: Any, outputs: Any) -> Any:
     """Mean over batch and parameters of the squared difference."""
     from keras import ops
 
-    return ops.mean(ops.square(found - wanted))
+    return ops.mean(ops.square(outputs - wanted))
 
 
-def absolute_error(wanted: Any, found: Any) -> Any:
+def absolute_error(wanted: Any, outputs: Any) -> Any:
     """Mean over batch and parameters of the absolute difference."""
     from keras import ops
 
-    return ops.mean(ops.absolute(found - wanted))
+    return ops.mean(ops.absolute(outputs - wanted))
 
 
 def constant(rate: float) -> Callable[[Course, int], float]:

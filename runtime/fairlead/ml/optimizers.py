@@ -1,4 +1,4 @@
-"""Optimizers of the published trainings that Keras has not: LARS, and Adam with LARC's local rates.
+"""Optimizers of the published trainings that Keras lacks: LARS, and Adam with LARC's local rates.
 
 Both take gradients that are means over ranks already, so that all ranks compute the same norms.
 """
@@ -77,7 +77,7 @@ class Lars(keras.optimizers.Optimizer):  # type: ignore[misc]
 
 @keras.saving.register_keras_serializable("fairlead")
 class AdamLarc(keras.optimizers.Adam):  # type: ignore[misc]
-    """Adam on gradients that are made smaller where they are large beside their weights.
+    """Adam on gradients that are scaled down where they are large relative to their weights.
 
     As SC18's CosmoFlow (github.com/NERSC/CosmoFlow 128cube, ADAM_LARC)::
 
