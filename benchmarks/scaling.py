@@ -2,7 +2,7 @@
 
 Ranks from 2 to 32 share this machine's cores, and two ranks a cable of limited rate. Each sums arrays whose
 sums are known, and trains by least squares against one process with all samples. The cost model
-(:mod:`fairlead.perf.cost_model`) sees a part of these runs; its error is published on the others: a number of ranks, a size
+(:mod:`fairlead.perf.projection.cost_model`) sees a part of these runs; its error is published on the others: a number of ranks, a size
 and a rate of the cable that it has not seen, and the training steps of ``comm-link``.
 """
 
@@ -21,7 +21,7 @@ from tests.system.netns import two_hosts
 from benchmarks import link, plots
 from benchmarks.measure import Compared, Result, compare
 from benchmarks.sides import Side, image
-from fairlead.perf.cost_model import (
+from fairlead.perf.projection.cost_model import (
     Allreduce,
     Costs,
     Layout,

@@ -20,7 +20,8 @@ import hashlib
 
 import numpy as np
 
-from fairlead.perf.bench import nets, servers
+from fairlead.perf.bench import nets
+from fairlead.perf.bench import parameter_server as servers
 from fairlead.perf.bench import steps_tensorflow as steps
 from fairlead.perf.bench.training import Training
 

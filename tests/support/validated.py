@@ -10,11 +10,11 @@ import numpy as np
 
 from fairlead.base.errors import Finding, Severity
 from fairlead.ml.train.model import StepTimes
-from fairlead.perf.validate import proved
-from fairlead.perf.validate.evidence import Bound, Bounds, Culprit, Evidence, Shares
-from fairlead.perf.validate.model import Machine, Measurement, Proved, Validation, Way, What
-from fairlead.perf.validate.reference import Kept, make
-from fairlead.perf.validate.verdict import judge
+from fairlead.perf.judge import proved
+from fairlead.perf.judge.references import Kept, make
+from fairlead.perf.judge.verdict import judge
+from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence, Shares
+from fairlead.perf.records.validation import Machine, Measurement, Proved, Validation, Way, What
 from fairlead.proof.verdict import Proof, RankProof
 
 NODES, RANKS_A_NODE = 8, 8

@@ -20,8 +20,9 @@ from tests.system import hosts, netns
 from tests.system.netns import Host, launcher, switched
 
 import fairlead
-from fairlead.perf.validate import pairs, straggler_search
-from fairlead.perf.validate.search_result import Answer, Kind, Outcome
+from fairlead.perf.measure import straggler_search
+from fairlead.perf.measure.ranks import stragglers as pairs
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
@@ -84,7 +85,7 @@ def searched(network: tuple[Host, ...], tmp_path: Path, before: str = "", **more
     config.write_text(json.dumps(asdict(pairs.Settings(str(out), **{**quick, **more}))))
     prefix, one = hosts.mpich(), network[0]
     where = ",".join(f"{host.name}:1" for host in network)
-    program = f"exec {sys.executable} -m fairlead.perf.validate.pairs --config {config}"
+    program = f"exec {sys.executable} -m fairlead.perf.measure.ranks.stragglers --config {config}"
     done = subprocess.run(
         one.words(
             launcher(one, prefix / "bin/mpiexec.hydra", hosts=where),

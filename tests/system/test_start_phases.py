@@ -14,14 +14,14 @@ import pytest
 from tests.system import hosts
 
 import fairlead
-from fairlead.perf.validate import machine
-from fairlead.perf.validate.start import INIT, INTERPRETER, LAUNCH
+from fairlead.perf.measure import machine
+from fairlead.perf.measure.ranks.startup import INIT, INTERPRETER, LAUNCH
 
 
 def begun(tmp_path: Path, around: str) -> Any:
     """What rank 0 tells of three ranks, each started by the shell line ``around``."""
     out, prefix = tmp_path / "start.json", hosts.mpich()
-    program = [sys.executable, "-m", "fairlead.perf.validate.start", "--out", str(out)]
+    program = [sys.executable, "-m", "fairlead.perf.measure.ranks.startup", "--out", str(out)]
     words = ["sh", "-c", around, "rank", *program, "--begun", repr(time.time())]
     done = subprocess.run(
         [prefix / "bin/mpiexec", "-n", "3", *words],

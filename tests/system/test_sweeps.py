@@ -14,8 +14,8 @@ from typing import Any
 from tests.system import hosts
 
 import fairlead
-from fairlead.perf.validate import sweeps
-from fairlead.perf.validate.model import Way, What
+from fairlead.perf.measure.ranks import messages as sweeps
+from fairlead.perf.records.validation import Way, What
 
 SIZES = (4, 4096, 1 << 20)
 
@@ -26,7 +26,7 @@ def swept(tmp_path: Path, ranks: int, env: dict[str, str] | None = None, **more:
     quick = {"sizes": SIZES, "repeats": 3, "sample_s": 0.002, "limit_s": 30}
     config.write_text(json.dumps(asdict(sweeps.Settings(str(out), **{**quick, **more}))))
     prefix = hosts.mpich()
-    program = (sys.executable, "-m", "fairlead.perf.validate.sweeps", "--config", config)
+    program = (sys.executable, "-m", "fairlead.perf.measure.ranks.messages", "--config", config)
     done = subprocess.run(
         [prefix / "bin/mpiexec", "-n", str(ranks), *program],
         capture_output=True,

@@ -27,7 +27,7 @@ from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.write import write_shard
 from fairlead.ml.train.events import EventLog
-from fairlead.perf.validate import hardware
+from fairlead.perf.measure.ranks import hardware
 
 ROOT_ONLY = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can mount and make control groups"
@@ -279,7 +279,7 @@ def test_rank_that_is_killed_in_a_sweep_is_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def kill() -> None:
-        pid = waited(lambda: process_of("fairlead.perf.validate.sweeps", 0, out))
+        pid = waited(lambda: process_of("fairlead.perf.measure.ranks.messages", 0, out))
         time.sleep(1)
         os.kill(pid, signal.SIGKILL)
 

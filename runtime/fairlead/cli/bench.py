@@ -35,7 +35,7 @@ from fairlead.launch.request import Asked
 from fairlead.session.session import prepare, refuse
 
 if TYPE_CHECKING:
-    from fairlead.perf.bench.model import CollectivesBench
+    from fairlead.perf.bench.results import CollectivesBench
 
 COLLECTIVES_EPILOG = """\b
 Examples:
@@ -114,9 +114,10 @@ def collectives(
     """
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import collectives as messages
-    from fairlead.perf.bench.model import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
-    from fairlead.perf.report.pages import require_tools
-    from fairlead.perf.validate import documents, sweeps
+    from fairlead.perf.bench.results import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
+    from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.measure.ranks import messages as sweeps
+    from fairlead.perf.records import documents
 
     output, bars = output.absolute(), progress(as_json)
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
@@ -165,7 +166,7 @@ def collectives(
 
 def collectives_text(result: CollectivesBench) -> str:
     """A line a size and operation: plain MPI, `fairlead.comm`, and how many times as long it takes."""
-    from fairlead.perf.report.words import amount, size
+    from fairlead.perf.draw.wording import amount, size
 
     by_point = {(r.operation, r.ranks, r.bytes, r.through): r for r in result.rows}
     lines = []

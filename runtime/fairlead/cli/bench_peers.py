@@ -35,13 +35,13 @@ from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
-from fairlead.perf.bench import catalogue
+from fairlead.perf.bench import peers as catalogue
 from fairlead.session.session import Prepared, prepare, refuse
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner
-    from fairlead.perf.bench.host import PeersWish
-    from fairlead.perf.bench.model import Estimate, PeersBench
+    from fairlead.perf.bench.launches import PeersWish
+    from fairlead.perf.bench.results import Estimate, PeersBench
 
 PEERS_EPILOG = """\b
 Examples:
@@ -154,10 +154,11 @@ def peers(
     the weights of all ranks against each other. A peer whose image is not built is listed as not run.
     """
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.bench import host, picture, summary
-    from fairlead.perf.bench.model import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
-    from fairlead.perf.report.pages import require_tools
-    from fairlead.perf.validate import documents
+    from fairlead.perf.bench import launches as host
+    from fairlead.perf.bench import picture, summary
+    from fairlead.perf.bench.results import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
+    from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.records import documents
 
     output, bars = output.absolute(), progress(as_json)
     require_tools("numpy")
@@ -264,7 +265,7 @@ def _prepared(
 
 def peers_text(result: PeersBench) -> str:
     """A line a peer, the fastest first; then what is not well, with the command that goes on."""
-    from fairlead.perf.report.words import count
+    from fairlead.perf.draw.wording import count
 
     lines = [
         (

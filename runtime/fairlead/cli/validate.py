@@ -36,9 +36,9 @@ _REPORT_BYTES = 2 << 20
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner
-    from fairlead.perf.projection.runs import SmallRun
-    from fairlead.perf.validate.model import Validation, Way
-    from fairlead.perf.validate.steps import Seen, Wish
+    from fairlead.perf.measure.steps import Seen, Wish
+    from fairlead.perf.projection.small_runs import SmallRun
+    from fairlead.perf.records.validation import Validation, Way
 
 EPILOG = """\b
 Examples:
@@ -161,11 +161,11 @@ def validate(
     references, or what the hardware allows, or the same without a container.
     """
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.report.pages import require_tools
-    from fairlead.perf.validate import environment, pipeline
-    from fairlead.perf.validate import native as natively
-    from fairlead.perf.validate.model import Way
-    from fairlead.perf.validate.steps import Seen, Wish
+    from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.measure import environment, pipeline
+    from fairlead.perf.measure import native as natively
+    from fairlead.perf.measure.steps import Seen, Wish
+    from fairlead.perf.records.validation import Way
 
     output = output.absolute()
     wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
@@ -275,7 +275,7 @@ def _room(output: Path) -> None:
 
 def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
     """A file a model, from which `fairlead project` tells of more nodes."""
-    from fairlead.perf.projection.runs import small_runs_json
+    from fairlead.perf.projection.small_runs import small_runs_json
 
     for model, found in runs.items():
         with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
@@ -297,10 +297,12 @@ def _judged(
     load: float | None, begun: datetime.datetime, seconds: float,
 ) -> Validation:  # fmt: skip
     """All that was measured, with a verdict for each line."""
-    from fairlead.perf.report.compose import facts
-    from fairlead.perf.validate import bounds, faults, history, links, proved, reference, verdict
-    from fairlead.perf.validate.evidence import Evidence
-    from fairlead.perf.validate.model import Machine, Validation
+    from fairlead.perf.draw.compose import facts
+    from fairlead.perf.judge import bounds, faults, links, proved, verdict
+    from fairlead.perf.judge import references as reference
+    from fairlead.perf.records import history
+    from fairlead.perf.records.evidence import Evidence
+    from fairlead.perf.records.validation import Machine, Validation
 
     plan, site = prepared.plan, prepared.plan.site
     known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
@@ -351,8 +353,10 @@ def _told(
     crowded: bool, slow: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Keeps, writes and shows what came out; the exit code. What can be written nowhere is shown all the same."""
-    from fairlead.perf.report.validation import write_validation
-    from fairlead.perf.validate import history, reference, verdict
+    from fairlead.perf.draw.validation_page import write_validation
+    from fairlead.perf.judge import references as reference
+    from fairlead.perf.judge import verdict
+    from fairlead.perf.records import history
 
     refused: list[Finding] = []
     kept: Path | None = None
@@ -418,9 +422,9 @@ def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
 
 def _table(result: Validation) -> str:
     """A line for each kind of measurement and way, then those that are slow or wrong, each with its reason."""
-    from fairlead.perf.report.words import amount, label, name_of
-    from fairlead.perf.validate.model import State
-    from fairlead.perf.validate.stats import summarize
+    from fairlead.perf.draw.wording import amount, label, name_of
+    from fairlead.perf.records.validation import State
+    from fairlead.perf.stats import summarize
 
     states = tuple(State)
     groups: dict[tuple[str, str], Counter[State]] = {}

@@ -1,4 +1,4 @@
-"""``fairlead bench collectives`` from outside: one launch of :mod:`fairlead.perf.validate.sweeps`, and its rows."""
+"""``fairlead bench collectives`` from outside: one launch of :mod:`fairlead.perf.measure.ranks.messages`, and its rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
 from fairlead.ml.train.host import Runner, launch
-from fairlead.perf.bench.model import CollectiveRow
-from fairlead.perf.validate import stats, sweeps
+from fairlead.perf import stats
+from fairlead.perf.bench.results import CollectiveRow
+from fairlead.perf.measure.ranks import messages as sweeps
 
 
 def measure(
@@ -29,7 +30,7 @@ def measure(
     target.unlink(missing_ok=True)
     with atomic_write(config, "w") as stream:
         json.dump(asdict(replace(settings, out=str(target))), stream)
-    words = ["python3", "-m", "fairlead.perf.validate.sweeps", "--config", str(config)]
+    words = ["python3", "-m", "fairlead.perf.measure.ranks.messages", "--config", str(config)]
     with progress.stage(f"messages of {ranks} ranks") as stage:
         launch(run, ranks, words, [out])
         try:

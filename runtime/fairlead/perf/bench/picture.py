@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 
-from fairlead.perf.bench.model import Estimate, PeerResult, PeersBench
-from fairlead.perf.report.words import count
+from fairlead.perf.bench.results import Estimate, PeerResult, PeersBench
+from fairlead.perf.draw.wording import count
 
 _WIDTH, _LEFT, _ROW, _TOP, _BOTTOM = 860, 238, 30, 74, 44
 _RIGHT = 150

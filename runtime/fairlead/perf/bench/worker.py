@@ -29,10 +29,11 @@ from fairlead.base.errors import FairleadError, error
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.ml.train.events import EventLog
-from fairlead.perf.bench import cluster, nets
-from fairlead.perf.bench.model import Block, Launch, WorkerConfig
+from fairlead.perf.bench import nets
+from fairlead.perf.bench import placement as cluster
+from fairlead.perf.bench.results import Block, Launch, WorkerConfig
 from fairlead.perf.bench.training import MOMENTUM, Training
-from fairlead.perf.validate.commands import Orders, told
+from fairlead.perf.measure.orders import Orders, told
 
 _BEFORE_EXIT_S, _GRACE_S = 0.5, 20.0
 _LIBRARIES = ("tensorflow-cpu", "tensorflow", "torch", "horovod", "numpy", "mpi4py")
@@ -114,7 +115,7 @@ class Servers:
         self._orders, self._hosts = orders, cluster.names(hosts)
         self._holders = cluster.holders(hosts, count)
         mine = [number for number, rank in enumerate(self._holders) if rank == orders.rank]
-        words = [sys.executable, "-m", "fairlead.perf.bench.servers"]
+        words = [sys.executable, "-m", "fairlead.perf.bench.parameter_server"]
         self._own = {
             number: subprocess.Popen(
                 [*words, str(number), str(of)],
@@ -235,7 +236,7 @@ class Rank:
             return base, steps.mirrored(steps.Network(key, task, rank), strategy)
         base = steps.alone(steps.Network(key, task, rank))
         if config.way == "ps":
-            from fairlead.perf.bench.servers import Worker
+            from fairlead.perf.bench.parameter_server import Worker
 
             assert self._servers is not None
             worker = Worker(self._servers.cluster(), rank, cores)

@@ -19,8 +19,11 @@ from fairlead.base.progress import Silent
 from fairlead.base.serde import from_json, to_json
 from fairlead.cli import bench, bench_peers
 from fairlead.ml.train.host import RunOutcome
-from fairlead.perf.bench import catalogue, cluster, collectives, host, nets, picture, summary
-from fairlead.perf.bench.model import (
+from fairlead.perf.bench import collectives, nets, picture, summary
+from fairlead.perf.bench import launches as host
+from fairlead.perf.bench import peers as catalogue
+from fairlead.perf.bench import placement as cluster
+from fairlead.perf.bench.results import (
     Block,
     CollectivesBench,
     Estimate,
@@ -30,7 +33,7 @@ from fairlead.perf.bench.model import (
     PeersBench,
     WorkerConfig,
 )
-from fairlead.perf.validate import documents
+from fairlead.perf.records import documents
 
 MACHINE = Machine("laptop", ("node",), 2, 0.5, {"MPI": "MPICH 5.0.2"})
 

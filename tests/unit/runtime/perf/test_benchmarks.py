@@ -12,7 +12,7 @@ from benchmarks import measure, plots, scaling, steps, tables
 from benchmarks.__main__ import ALL
 
 from fairlead.perf.bench import nets
-from fairlead.perf.cost_model import Costs, Layout, allreduce_s
+from fairlead.perf.projection.cost_model import Costs, Layout, allreduce_s
 
 KEPT = sorted(p for p in measure.RESULTS.glob("*.json") if p.stem != "test-full")
 ROOT = Path(__file__).parents[4]

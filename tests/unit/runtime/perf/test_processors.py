@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.support.validated import demo
 
-from fairlead.perf.report.validation import render
-from fairlead.perf.validate import diagnosis
-from fairlead.perf.validate.compute import (
+from fairlead.perf.draw.validation_page import render
+from fairlead.perf.judge import diagnosis
+from fairlead.perf.measure.kernels import (
     KERNELS,
     Kernels,
     Sample,
@@ -19,9 +19,9 @@ from fairlead.perf.validate.compute import (
     find_compute,
     worked_of,
 )
-from fairlead.perf.validate.evidence import Clock, Evidence
-from fairlead.perf.validate.model import Measurement, Way, What
-from fairlead.perf.validate.processors import Reading, clocks, core_now, read
+from fairlead.perf.measure.processors import Reading, clocks, core_now, read
+from fairlead.perf.records.evidence import Clock, Evidence
+from fairlead.perf.records.validation import Measurement, Way, What
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "processors"
 TRAIN = Measurement(What.TRAIN, Way.NATIVE, (), 64, 8, None, "hepcnn")

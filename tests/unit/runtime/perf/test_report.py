@@ -21,9 +21,9 @@ from fairlead.ml.train.model import (
 )
 from fairlead.ml.train.result import Baseline, TrainResult
 from fairlead.ml.train.result import judge as judge_training
-from fairlead.perf.report import Fact, PlanRow, ProofRow, Report, write_report
-from fairlead.perf.report.verdict import judge
-from fairlead.perf.report.write import render
+from fairlead.perf.draw import Fact, PlanRow, ProofRow, Report, write_report
+from fairlead.perf.draw.claims import judge
+from fairlead.perf.draw.run_page import render
 
 VOID = {"meta", "br", "use", "path"}
 

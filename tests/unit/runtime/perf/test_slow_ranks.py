@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.perf.validate import pairs
-from fairlead.perf.validate.compute import (
+from fairlead.perf.measure.kernels import (
     KERNELS,
     Kernels,
     Sample,
@@ -22,7 +21,8 @@ from fairlead.perf.validate.compute import (
     throttled_clock,
     worked_of,
 )
-from fairlead.perf.validate.search_result import Answer, Culprit, Kind, Outcome, conclude
+from fairlead.perf.measure.ranks import stragglers as pairs
+from fairlead.perf.measure.search_result import Answer, Culprit, Kind, Outcome, conclude
 
 
 def worked(rank: int, *walls: float, cpu: float = 0.1, **more: float) -> Worked:

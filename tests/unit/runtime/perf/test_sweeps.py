@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.perf.validate import correctness
-from fairlead.perf.validate.correctness import Buffers
-from fairlead.perf.validate.sweeps import Settings, calls_of, points
+from fairlead.perf.measure import message_check as correctness
+from fairlead.perf.measure.message_check import Buffers
+from fairlead.perf.measure.ranks.messages import Settings, calls_of, points
 
 
 def filled(operation: str, through: str, size: int, ranks: int, repeat: int, calls: int) -> list[Buffers]:  # fmt: skip

@@ -14,9 +14,9 @@ from fairlead.base.serde import to_json
 from fairlead.ml.train.host import RunOutcome
 from fairlead.ml.train.model import RankWeights, Speed, StepTimes, WorkerResult
 from fairlead.ml.train.options import TrainOptions
-from fairlead.perf.projection import runs
-from fairlead.perf.validate import steps, trainings
-from fairlead.perf.validate.model import Way, What
+from fairlead.perf.measure import steps, trainings
+from fairlead.perf.projection import small_runs as runs
+from fairlead.perf.records.validation import Way, What
 
 STEPS = 28
 WARMUP = 3

@@ -26,13 +26,15 @@ from fairlead.ml.data.write import write_shard
 from fairlead.ml.train import host, not_finite
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.host import RunOutcome
-from fairlead.perf.report.validation import render
-from fairlead.perf.validate import faults, links, pairs, steps
-from fairlead.perf.validate.evidence import Bounds, Culprit, Evidence
-from fairlead.perf.validate.model import Machine, Measurement, State, Validation, Way, What
-from fairlead.perf.validate.reference import save
-from fairlead.perf.validate.search_result import Answer, Kind
-from fairlead.perf.validate.verdict import exit_code, headline, judge
+from fairlead.perf.draw.validation_page import render
+from fairlead.perf.judge import faults, links
+from fairlead.perf.judge.references import save
+from fairlead.perf.judge.verdict import exit_code, headline, judge
+from fairlead.perf.measure import steps
+from fairlead.perf.measure.ranks import stragglers as pairs
+from fairlead.perf.measure.search_result import Answer, Kind
+from fairlead.perf.records.evidence import Bounds, Culprit, Evidence
+from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
 
 KILLED = error("rank 1 failed first: killed by SIGKILL", where="a training: rank 1 on n0, in step 3", check="rank-failed")  # fmt: skip
 OTHER_MPI = error("rank 0 runs on another MPI than planned: X", where="n0: /x", check="planned-file")  # fmt: skip
