@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.base.errors import Finding, Severity
 from fairlead.ml.train.model import StepTimes
-from fairlead.perf.judge import proved
+from fairlead.perf.judge.assess import proof_record
 from fairlead.perf.judge.references import Kept, make
 from fairlead.perf.judge.verdict import judge
 from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence, Shares
@@ -164,7 +164,7 @@ def proof(mpi: str) -> Proved:
         RankProof(r, 64, HOSTS[r // RANKS_A_NODE], file, 4711, 1, mpi, "ofi", ("cxi",), True, {})
         for r in range(64)
     )
-    return proved.of(Proof(64, file, 4711, mpi, ranks, (), 2.4))
+    return proof_record(Proof(64, file, 4711, mpi, ranks, (), 2.4))
 
 
 def kept() -> dict[str, Kept]:

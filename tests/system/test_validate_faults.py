@@ -178,7 +178,7 @@ def test_disk_that_fills_up_meanwhile_costs_the_page_and_not_the_validation(tmp_
     with small_disk(tmp_path / "disk", "12m") as disk:
 
         def fill() -> None:
-            waited(lambda: (disk / "out/run/sweeps.json").exists())
+            waited(lambda: (disk / "out/run/messages.json").exists())
             with (disk / "filler").open("wb", buffering=0) as stream:
                 try:
                     while stream.write(bytes(4096)):

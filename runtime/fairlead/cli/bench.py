@@ -138,7 +138,7 @@ def collectives(
     unpack.ensure(prepared.plan, cache_dir(), bars)
     launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, watchdog)
     settings = sweeps.Settings(
-        "", sizes=sizes, through=("mpi", "comm"), repeats=repeats, limit_s=limit
+        Path("messages.json"), sizes=sizes, through=("mpi", "comm"), repeats=repeats, limit_s=limit
     )
     document = messages.measure(launcher, ranks, output / "run", settings, bars)
     hosts = tuple(dict.fromkeys(document["hosts"]))

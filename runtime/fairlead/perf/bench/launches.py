@@ -6,23 +6,23 @@ How a command is launched in an image is the caller's, as for :mod:`fairlead.ml.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
-from fairlead.base.paths import atomic_write
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
-from fairlead.base.serde import from_json, to_json
+from fairlead.base.serde import from_json
 from fairlead.ml.train.events import Tail
-from fairlead.ml.train.host import Runner, launch
+from fairlead.ml.train.runner import Runner
 from fairlead.perf.bench import nets
 from fairlead.perf.bench.peers import MODELS, Peer
 from fairlead.perf.bench.results import Launch, WorkerConfig
+from fairlead.perf.measure.program import run_program
 
 _MOST_FAILURES = 2
+_WORKER = "fairlead.perf.bench.worker"
 
 # A peer's image cannot be launched: why, and what to do.
 Refused = Finding
@@ -177,26 +177,12 @@ def _launched(
         cores=cores if peer.alone else 0,
         env=peer.env,
     )
-    for old in (config.out, config.events):
-        old.unlink(missing_ok=True)
-    path = stem.with_suffix(".config.json")
-    with atomic_write(path, "w") as stream:
-        json.dump(to_json(config), stream)
-    command = ["python3", "-m", "fairlead.perf.bench.worker", "--config", str(path)]
 
     def show(event: dict[str, Any]) -> None:
         if event["event"] == "block":
             of = f"{event['block']} of {event['blocks']}"
             stage.note(f"round {number}, {peer.title}: {of} turns")
 
-    launch(runner, 1 if peer.alone else wish.ranks, command, [wish.out], config.events, show)
-    try:
-        return from_json(Launch, json.loads(config.out.read_text()))
-    except (OSError, ValueError) as exc:
-        raise fail(
-            f"`{peer.name}` ended well but left no result",
-            where=str(config.out),
-            why=str(exc),
-            remedy=f"fairlead build {peer.recipe}: the image's fairlead may be another version",
-            check="bench-no-result",
-        ) from exc
+    ranks = 1 if peer.alone else wish.ranks
+    document = run_program(_WORKER, config, runner, ranks, events=config.events, show=show)
+    return from_json(Launch, document)

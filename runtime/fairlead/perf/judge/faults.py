@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import Finding, Severity, error
 
 # By a finding's check. What is in none of them comes after all.
 _PROOF = frozenset(
@@ -58,17 +58,6 @@ def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tu
             met.setdefault((finding.check, finding.what, finding.why), []).append(finding)
     ended = {f.check for f in stopped}
     return tuple(sorted(map(_once, met.values()), key=lambda f: (f.check not in ended, _place(f))))
-
-
-def unwritten(cause: OSError) -> FairleadError:
-    """A file of the report's folder that is not there or could not be written, mostly for want of room."""
-    return fail(
-        "a file of the report's folder cannot be read or written",
-        where=str(cause.filename or "the report's folder"),
-        why=cause.strerror or str(cause),
-        remedy="make room there, or write the report elsewhere: -o FOLDER",
-        check="output-unwritable",
-    )
 
 
 def native_mpi(mpis: Mapping[str, str]) -> Iterator[Finding]:

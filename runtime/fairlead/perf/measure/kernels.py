@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, median_low
-from typing import Any
 
 import numpy as np
 
 from fairlead.perf.measure import processors
-from fairlead.perf.measure.search_result import Answer, Culprit, Kind, Outcome, conclude
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
 
 THRESHOLD = 1.5
 KERNELS = ("memory", "arithmetic")
@@ -51,7 +50,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Worked:
+class KernelTimes:
     """What one rank's kernels took.
 
     Attributes:
@@ -60,10 +59,10 @@ class Worked:
 
     rank: int
     host: str
-    samples: Mapping[str, Sequence[Sample]]
+    samples: Mapping[str, tuple[Sample, ...]]
 
 
-def find_compute(every: Sequence[Worked], threshold: float = THRESHOLD) -> Outcome:
+def find_compute(every: Sequence[KernelTimes], threshold: float = THRESHOLD) -> Outcome:
     """The ranks whose kernels take longer than those of the others.
 
     A rank is slow in a kernel if even its quickest sample takes ``threshold`` times the median over ranks of their
@@ -96,21 +95,21 @@ def find_compute(every: Sequence[Worked], threshold: float = THRESHOLD) -> Outco
 
 
 def _culprit(
-    rank: Worked, slow: Sequence[str], usual: Mapping[str, float], usual_mhz: float | None
-) -> Culprit:
+    rank: KernelTimes, slow: Sequence[str], usual: Mapping[str, float], usual_mhz: float | None
+) -> Straggler:
     times = max(median(s.wall_s for s in rank.samples[k]) / usual[k] for k in slow)
     why, remedy = _cause(rank, slow, usual_mhz)
     numbers = "; ".join(_numbers(rank, kernel, usual) for kernel in slow)
     evidence = f"rank {rank.rank}: {numbers}; {why}"
-    return Culprit(Kind.COMPUTE, (rank.host,), times, evidence, remedy, (rank.rank,))
+    return Straggler(Kind.COMPUTE, (rank.host,), times, evidence, remedy, (rank.rank,))
 
 
-def _numbers(rank: Worked, kernel: str, usual: Mapping[str, float]) -> str:
+def _numbers(rank: KernelTimes, kernel: str, usual: Mapping[str, float]) -> str:
     wall = sorted(s.wall_s for s in rank.samples[kernel])
     return f"{kernel} {wall[0]:.3f} to {wall[-1]:.3f} s, {usual[kernel]:.3f} s is usual"
 
 
-def _cause(rank: Worked, slow: Sequence[str], usual_mhz: float | None) -> tuple[str, str]:
+def _cause(rank: KernelTimes, slow: Sequence[str], usual_mhz: float | None) -> tuple[str, str]:
     """The likeliest cause in words with its numbers, and the remedy."""
     samples = [s for kernel in slow for s in rank.samples[kernel]]
     wall, cpu = sum(s.wall_s for s in samples), sum(s.cpu_s for s in samples)
@@ -250,9 +249,3 @@ def _waited() -> float | None:
 
 def _less(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
-
-
-def worked_of(value: Mapping[str, Any]) -> Worked:
-    """From the JSON form that dataclasses.asdict gives."""
-    rows = {k: tuple(Sample(**s) for s in v) for k, v in value["samples"].items()}
-    return Worked(value["rank"], value["host"], rows)

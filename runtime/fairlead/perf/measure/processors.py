@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fairlead.perf.records.evidence import Clock
 
 if TYPE_CHECKING:
-    from fairlead.perf.measure.kernels import Worked
+    from fairlead.perf.measure.kernels import KernelTimes
 
 _CPUS = "sys/devices/system/cpu"
 _COUNTERS = ("core_throttle_count", "package_throttle_count")
@@ -71,7 +71,7 @@ def core_now() -> int | None:
         return None
 
 
-def clocks(every: Sequence[Worked], hosts: Sequence[str]) -> tuple[Clock, ...]:
+def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, ...]:
     """For each host what its slowest rank had: facts, in the order of ``hosts``; hosts that told nothing are left out.
 
     Args:
@@ -101,7 +101,7 @@ def clocks(every: Sequence[Worked], hosts: Sequence[str]) -> tuple[Clock, ...]:
     return tuple(found)
 
 
-def _rank(one: Worked) -> Clock:
+def _rank(one: KernelTimes) -> Clock:
     """A rank's own; ``times`` are seconds still."""
     arithmetic = one.samples.get("arithmetic", ())
     every = [s for samples in one.samples.values() for s in samples]

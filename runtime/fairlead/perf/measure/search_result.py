@@ -1,15 +1,14 @@
-"""What a search for something slow comes to: who it is, with evidence and remedy, or that nobody or nothing can be named."""
+"""The outcome of a search for something slow: what is slow, with evidence and a remedy, or why nothing can be named."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 class Kind(enum.Enum):
-    """What of a node is slow."""
+    """What is slow."""
 
     COMPUTE = "node-compute"
     LINK = "node-link"
@@ -17,6 +16,8 @@ class Kind(enum.Enum):
 
 
 class Answer(enum.Enum):
+    """The outcome in short."""
+
     NONE = "none is slow"
     ONE = "one is slow"
     SEVERAL = "several are slow"
@@ -24,13 +25,13 @@ class Answer(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Culprit:
+class Straggler:
     """One thing that is slow.
 
     Attributes:
         names: of the host, or of both hosts of a pair.
-        times_slower: its time over what is usual.
-        evidence: its numbers against the others'.
+        times_slower: its time over the usual time.
+        evidence: its numbers and those of the others.
         remedy: what to do next.
         ranks: whose processor is slow; for links the ranks that measured it.
     """
@@ -45,66 +46,36 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search came to.
+    """The outcome of a search; has a JSON form (:mod:`fairlead.base.serde`).
 
     Attributes:
-        reason: in words; for UNKNOWN why nothing can be told.
-        rounds: that were measured.
-        usual_s: seconds that are usual; None where nothing is.
-        unsure: what was slow at times, in words; it is not among the culprits.
+        reason: a sentence; for UNKNOWN, why nothing can be told.
+        rounds: number of rounds measured.
+        usual_s: the usual time in seconds; None if there is none.
+        unsure: what was slow at times, in words; not among the culprits.
     """
 
     answer: Answer
-    culprits: tuple[Culprit, ...]
+    culprits: tuple[Straggler, ...]
     reason: str
     rounds: int
     usual_s: float | None = None
     unsure: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        value = asdict(self)
-        value["answer"] = self.answer.value
-        for row in value["culprits"]:
-            row["kind"] = row["kind"].value
-        return value
-
-    @staticmethod
-    def of_json(value: Mapping[str, Any]) -> Outcome:
-        """The outcome that :meth:`to_json` gave."""
-        culprits = (
-            Culprit(
-                Kind(row["kind"]),
-                tuple(row["names"]),
-                row["times_slower"],
-                row["evidence"],
-                row["remedy"],
-                tuple(row["ranks"]),
-            )
-            for row in value["culprits"]
-        )
-        return Outcome(
-            Answer(value["answer"]),
-            tuple(culprits),
-            value["reason"],
-            value["rounds"],
-            value["usual_s"],
-            tuple(value["unsure"]),
-        )
-
 
 def conclude(
-    culprits: Sequence[Culprit],
+    culprits: Sequence[Straggler],
     unsure: Sequence[str],
     clear: str,
     rounds: int,
     usual_s: float | None,
     late: str = "",
 ) -> Outcome:
-    """An outcome from what was found.
+    """The outcome of what was found.
 
     Args:
-        clear: the reason of "none is slow".
-        late: why the search did not end; "" when it did.
+        clear: the reason given when nothing is slow.
+        late: why the search did not finish; "" if it did.
     """
     if culprits:
         answer = Answer.ONE if len(culprits) == 1 else Answer.SEVERAL

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from statistics import median, median_low
 from typing import NamedTuple
 
-from fairlead.perf.measure.search_result import Answer, Culprit, Kind, Outcome, conclude
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
 
 THRESHOLD = 2.0
 _CONFIRM = 2  # rounds
@@ -282,7 +282,7 @@ class _Search:
     def _named(self, pair: Pair) -> str:
         return " - ".join(self.names[node] for node in pair)
 
-    def _of_node(self, node: int, found: Sequence[Seconds]) -> Culprit:
+    def _of_node(self, node: int, found: Sequence[Seconds]) -> Straggler:
         times, name = median(s.typical for s in found) / self.usual, self.names[node]
         evidence = (
             f"all {len(found)} exchanges of {name}, each with another node where there is one, took {_range(found)};"
@@ -292,9 +292,9 @@ class _Search:
             f"leave {name} out of the job, and have its cable, port and link rate looked at:"
             f" `ethtool` or `ibstatus` on {name}"
         )
-        return Culprit(Kind.LINK, (name,), times, evidence, remedy, (node,))
+        return Straggler(Kind.LINK, (name,), times, evidence, remedy, (node,))
 
-    def _of_pair(self, pair: Pair, found: Sequence[Seconds]) -> Culprit:
+    def _of_pair(self, pair: Pair, found: Sequence[Seconds]) -> Straggler:
         times, (a, b) = median(s.typical for s in found) / self.usual, (self.names[n] for n in pair)
         quick = [
             f"{self.names[node]} with others {_s(min(s.typical for s in self.met[node].values()))}"
@@ -302,7 +302,7 @@ class _Search:
         ]
         evidence = f"{a} with {b} {_range(found)}; {', '.join(quick)}; {_s(self.usual)} is usual"
         remedy = f"have the path between {a} and {b} looked at (routes, switch ports); until then, not both in a job"
-        return Culprit(Kind.PAIR, (a, b), times, evidence, remedy, pair)
+        return Straggler(Kind.PAIR, (a, b), times, evidence, remedy, pair)
 
 
 def _range(found: Sequence[Seconds]) -> str:

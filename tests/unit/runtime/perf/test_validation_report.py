@@ -16,7 +16,7 @@ from fairlead.perf.draw import charts, figures
 from fairlead.perf.draw.tables import COLUMNS, as_csv, slower, tables
 from fairlead.perf.draw.validation_page import render, write_validation
 from fairlead.perf.draw.wording import amount, between, label, milliseconds, model_title, size
-from fairlead.perf.judge import proved
+from fairlead.perf.judge.assess import proof_record
 from fairlead.perf.records import history
 from fairlead.perf.records.evidence import Culprit, Evidence
 from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
@@ -341,9 +341,9 @@ def test_proof_kept_holds_each_rank_against_the_plan() -> None:
         dataclasses.replace(rank, **change)
         for change in ({"size": 1}, {"mpi_count": 2}, {"mpi_path": "/own"}, {"mpi_inode": 8})
     ]
-    kept_ = proved.of(Proof(2, "/mpi", 7, "MPICH 5", tuple(ranks), (), 1.0))
+    kept_ = proof_record(Proof(2, "/mpi", 7, "MPICH 5", tuple(ranks), (), 1.0))
     assert [r.as_planned for r in kept_.ranks] == [True, False, False, False, False]
-    own = proved.of(Proof(2, "/mpi", 0, "MPICH 5", tuple(ranks), (), 1.0))  # no inode to compare
+    own = proof_record(Proof(2, "/mpi", 0, "MPICH 5", tuple(ranks), (), 1.0))  # no inode to compare
     assert [r.as_planned for r in own.ranks] == [True, False, False, False, True]
 
 

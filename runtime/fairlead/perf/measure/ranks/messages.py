@@ -7,7 +7,6 @@ seen. The config is the JSON form of :class:`Settings`; rank 0 writes that of a 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -16,10 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fairlead.base.paths import atomic_write
+from fairlead.base.serde import to_json
 from fairlead.perf import stats
 from fairlead.perf.measure.message_check import Buffers, Wrong
-from fairlead.perf.measure.orders import Orders, machines, told
+from fairlead.perf.measure.program import read_settings, write_document
+from fairlead.perf.measure.rank_control import RankControl, machines
 from fairlead.perf.records.validation import Measurement, Way, What
 
 SCHEMA, SCHEMA_VERSION = "fairlead/sweeps", 1
@@ -47,7 +47,7 @@ class Settings:
         pairs: ranks of the ping-pongs; by default rank 0 with the first other rank of its host, and of another host.
     """
 
-    out: str
+    out: Path
     sizes: tuple[int, ...] = SIZES
     operations: tuple[str, ...] = OPERATIONS
     through: tuple[str, ...] = ("mpi",)
@@ -55,12 +55,6 @@ class Settings:
     sample_s: float = 0.02
     limit_s: float = 120
     pairs: tuple[tuple[int, int], ...] = ()
-
-    @staticmethod
-    def of_json(value: Mapping[str, Any]) -> Settings:
-        lists = {k: tuple(v) for k, v in value.items() if isinstance(v, list)}
-        lists |= {"pairs": tuple((a, b) for a, b in value.get("pairs", ()))}
-        return Settings(**{**value, **lists})
 
 
 @dataclass(frozen=True)
@@ -150,15 +144,15 @@ def calls_of(sample_s: float, one_s: float, size: int) -> int:
 class Sweep:
     """One rank's side of it; every method is collective."""
 
-    def __init__(self, orders: Orders, settings: Settings, comm: Any):
-        self._orders, self._settings, self._comm = orders, settings, comm
+    def __init__(self, control: RankControl, settings: Settings, comm: Any):
+        self._control, self._settings, self._comm = control, settings, comm
         self._host = os.uname().nodename
         self._late = time.monotonic() + settings.limit_s
 
     def run(self) -> dict[str, Any] | None:
         """Everything, on rank 0; None elsewhere."""
-        world, settings, begun = self._orders.world, self._settings, time.monotonic()
-        facts = self._orders.facts
+        world, settings, begun = self._control.world, self._settings, time.monotonic()
+        facts = self._control.facts
         hosts = world.bcast([fact["host"] for fact in facts])
         todo, rows, skipped = points(settings, hosts), [], []
         for number, point in enumerate(todo):
@@ -172,13 +166,13 @@ class Sweep:
                     skipped.append(asdict(point))
                 else:
                     rows.append(_row(point, [p for p in parts if p]))
-        if self._orders.rank != 0:
+        if self._control.rank != 0:
             return None
         named = [one for row in rows for one in row.pop("named")]
         return {
             "schema": SCHEMA,
             "version": SCHEMA_VERSION,
-            "settings": asdict(settings),
+            "settings": to_json(settings),
             "hosts": hosts,
             "backend": self._comm.backend if self._comm else "",
             "crowded": any(len(ranks) > cores for ranks, cores in machines(facts)),
@@ -190,10 +184,10 @@ class Sweep:
         }
 
     def _point(self, point: Point, share: float) -> Part | None:
-        world = self._orders.world
-        apart = len(point.ranks) < self._orders.size
+        world = self._control.world
+        apart = len(point.ranks) < self._control.size
         part = None
-        if self._orders.rank in point.ranks:
+        if self._control.rank in point.ranks:
             team = world
             if apart:
                 group = world.Get_group().Incl(point.ranks)
@@ -203,7 +197,7 @@ class Sweep:
             if apart:
                 team.Free()
         if apart:
-            self._orders.quiet_barrier()  # who has no part in it leaves the cores to the others
+            self._control.quiet_barrier()  # who has no part in it leaves the cores to the others
         return part
 
     def _measured(self, team: Team, point: Point, share: float) -> Part:
@@ -293,22 +287,21 @@ def _row(point: Point, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def main(words: Sequence[str]) -> None:
-    settings = Settings.of_json(json.loads(told(list(words)).read_text()))
-    orders = Orders()
+    settings = read_settings(Settings, words)
+    control = RankControl()
     ranks = None
     if "comm" in settings.through:
         from fairlead import comm
 
         ranks = comm.init()
-    document = Sweep(orders, settings, ranks).run()
+    document = Sweep(control, settings, ranks).run()
     if document is not None:
-        with atomic_write(Path(settings.out), "w") as stream:
-            json.dump(document, stream, indent=1)
-    orders.quiet_barrier()
+        write_document(settings.out, document)
+    control.quiet_barrier()
     if ranks is not None:
         comm.finalize()
     else:
-        orders.close()
+        control.close()
 
 
 if __name__ == "__main__":

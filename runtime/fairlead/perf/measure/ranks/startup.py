@@ -1,49 +1,56 @@
-"""How long a start takes, by phase: ``python3 -m fairlead.perf.measure.ranks.startup --out FILE --begun SECONDS`` on every rank.
+"""How long a start takes, by phase: ``python3 -m fairlead.perf.measure.ranks.startup --config FILE`` on every rank.
 
-Each phase ends when its last rank is through. The launcher's and the engine's is what lies between the moment that the
-launch began, ``--begun`` in seconds since 1970, and the start of the slowest rank's process as the kernel has it
-(``/proc/self/stat``, in hundredths of a second, see proc(5)), by the clock of rank 0's host. By how much each other
-host's clock differs from that is measured, told and taken off: from the quickest of a few exchanges (Cristian,
-*Probabilistic clock synchronization*, Distributed Computing 3, 1989).
+A phase ends when its last rank is through. The first one, launcher and engine, lasts from ``begun`` until the slowest
+rank's process starts, as the kernel has it (``/proc/self/stat``, hundredths of a second, proc(5)), by the clock of rank
+0's host. The offset of each other host's clock is measured, reported and subtracted: it comes from the quickest of a
+few exchanges (Cristian, *Probabilistic clock synchronization*, Distributed Computing 3, 1989).
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import os
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.paths import atomic_write
+from fairlead.perf.measure.program import read_settings, write_document
 
 LAUNCH, INTERPRETER, INIT = "launcher and engine", "interpreter", "MPI_Init"
 _EXCHANGES = 8
 
 
-def main() -> None:
-    """The command line of one rank."""
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        begun: when the launch began, seconds since 1970.
+        framework: a module to import as the last phase; "" for none.
+    """
+
+    out: Path
+    begun: float
+    framework: str = ""
+
+
+def main(words: Sequence[str]) -> None:
     reached = time.time()
-    parser = argparse.ArgumentParser(
-        prog="python3 -m fairlead.perf.measure.ranks.startup", description=__doc__
-    )
-    parser.add_argument("--out", type=Path, required=True, help="JSON file that rank 0 writes")
-    parser.add_argument("--begun", type=float, required=True, help="when the launch began")
-    parser.add_argument("--framework", help="a module to import as the last phase")
-    given = parser.parse_args()
-    marks = {LAUNCH: started() - given.begun, INTERPRETER: reached - started()}
+    settings = read_settings(Settings, words)
+    marks = {LAUNCH: started() - settings.begun, INTERPRETER: reached - started()}
     begun = time.monotonic()
     from mpi4py import MPI
 
     marks[INIT] = time.monotonic() - begun
-    if given.framework:
+    if settings.framework:
         begun = time.monotonic()
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        importlib.import_module(given.framework)
-        marks[f"import {given.framework}"] = time.monotonic() - begun
-    from fairlead.comm.backend import connect  # and NumPy with it: no phase is to have that
+        importlib.import_module(settings.framework)
+        marks[f"import {settings.framework}"] = time.monotonic() - begun
+    from fairlead.comm.backend import connect  # imports NumPy, which belongs to no phase
 
     connect()  # an exception of one rank ends all
     world = MPI.COMM_WORLD
@@ -51,51 +58,48 @@ def main() -> None:
     if every is None:
         answer_clock(world)
         return
-    told_clocks = clocks(world, [host for _, host in every])
+    offsets = clock_offsets(world, [host for _, host in every])
     for of_rank, host in every:
-        of_rank[LAUNCH] -= told_clocks.get(host, (0.0, 0.0))[0]
+        of_rank[LAUNCH] -= offsets.get(host, (0.0, 0.0))[0]
     version = " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split())
-    told = {
+    document = {
         "phases": {name: max(m[name] for m, _ in every) for name in marks},
         "hosts": [host for _, host in every],
         "mpi": version,
-        "clocks": told_clocks,
+        "clocks": offsets,
     }
-    with atomic_write(given.out, "w") as stream:
-        json.dump(told, stream)
+    write_document(settings.out, document)
 
 
-def clocks(world: Any, hosts: list[str]) -> dict[str, tuple[float, float]]:
-    """By how many seconds each other host's clock is ahead of rank 0's, and how sure that is, seconds; on rank 0.
+def clock_offsets(world: Any, hosts: list[str]) -> dict[str, tuple[float, float]]:
+    """On rank 0: how far each other host's clock is ahead, and the uncertainty, both in seconds.
 
-    All other ranks answer by :func:`answer_clock`.
+    All other ranks call :func:`answer_clock`.
     """
-    found: dict[str, tuple[float, float]] = {}
+    offsets: dict[str, tuple[float, float]] = {}
     for rank in range(1, world.size):
-        rounds = 0 if hosts[rank] in found or hosts[rank] == hosts[0] else _EXCHANGES
-        best = (0.0, float("inf"))
+        rounds = 0 if hosts[rank] in offsets or hosts[rank] == hosts[0] else _EXCHANGES
+        exchanges = []
         for _ in range(rounds):
             before = time.time()
             world.send(True, dest=rank)
             theirs = world.recv(source=rank)
             after = time.time()
-            best = min(
-                best, (theirs - (before + after) / 2, (after - before) / 2), key=lambda b: b[1]
-            )
+            exchanges.append((theirs - (before + after) / 2, (after - before) / 2))
         world.send(False, dest=rank)
-        if rounds:
-            found[hosts[rank]] = best
-    return found
+        if exchanges:
+            offsets[hosts[rank]] = min(exchanges, key=lambda exchange: exchange[1])
+    return offsets
 
 
 def answer_clock(world: Any) -> None:
-    """Tells rank 0 this host's time, as often as it asks."""
+    """Sends rank 0 this host's time, as often as it asks."""
     while world.recv(source=0):
         world.send(time.time(), dest=0)
 
 
 def started() -> float:
-    """When this process was started, seconds since 1970."""
+    """When this process started, seconds since 1970."""
     ticks = os.sysconf("SC_CLK_TCK")
     # The name in parentheses may have spaces.
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -104,4 +108,4 @@ def started() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

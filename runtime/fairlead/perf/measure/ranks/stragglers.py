@@ -9,25 +9,25 @@ The config is the JSON form of :class:`Settings`; rank 0 writes that of a docume
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from fairlead.base.paths import atomic_write
+from fairlead.base.serde import from_json, to_json
 from fairlead.perf.measure import kernels as compute
 from fairlead.perf.measure import straggler_search
-from fairlead.perf.measure.kernels import KERNELS, Kernels, Sample, Worked, find_compute
-from fairlead.perf.measure.orders import Orders, machines, told
-from fairlead.perf.measure.search_result import Answer, Culprit, Kind, Outcome, conclude
+from fairlead.perf.measure.kernels import KERNELS, Kernels, KernelTimes, Sample, find_compute
+from fairlead.perf.measure.program import read_settings, write_document
+from fairlead.perf.measure.rank_control import RankControl, machines
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
 from fairlead.perf.measure.straggler_search import Across, OutOfTime, Seconds, find_links
 
 SCHEMA, SCHEMA_VERSION = "fairlead/culprits", 1
@@ -52,7 +52,7 @@ class Settings:
         compute, links: whether processors, whether links are looked at.
     """
 
-    out: str
+    out: Path
     bytes: tuple[int, ...] = (1 << 20,)
     repeats: int = 5
     link_threshold: float = straggler_search.THRESHOLD
@@ -63,14 +63,10 @@ class Settings:
     compute: bool = True
     links: bool = True
 
-    @staticmethod
-    def of_json(value: Mapping[str, Any]) -> Settings:
-        return Settings(**{**value, "bytes": tuple(value.get("bytes", Settings.bytes))})
-
 
 def outcomes(document: Mapping[str, Any]) -> dict[str, Outcome]:
     """The outcomes in what rank 0 has written: ``compute``, ``links of N B`` for each size, and ``all`` in one."""
-    return {name: Outcome.of_json(value) for name, value in document["outcomes"].items()}
+    return {name: from_json(Outcome, value) for name, value in document["outcomes"].items()}
 
 
 def together(found: Mapping[str, Outcome]) -> Outcome:
@@ -81,7 +77,7 @@ def together(found: Mapping[str, Outcome]) -> Outcome:
     """
     every = [c for outcome in found.values() for c in outcome.culprits]
     slow = {c.names for c in every if c.kind is Kind.COMPUTE}
-    kept: dict[tuple[Any, ...], Culprit] = {}
+    kept: dict[tuple[Any, ...], Straggler] = {}
     for one in every:
         key = (one.kind, one.names, one.ranks)
         if (one.kind is Kind.LINK and one.names in slow) or (
@@ -110,12 +106,12 @@ def together(found: Mapping[str, Outcome]) -> Outcome:
 class Rank:
     """What a rank can be told to do."""
 
-    def __init__(self, orders: Orders):
-        self._orders = orders
+    def __init__(self, control: RankControl):
+        self._control = control
         self._kernels: Kernels | None = None
 
-    def act(self, order: tuple[Any, ...]) -> Any:
-        name, *words = order
+    def act(self, command: tuple[Any, ...]) -> Any:
+        name, *words = command
         act: Callable[..., Any] = getattr(self, name)
         return act(*words)
 
@@ -147,7 +143,7 @@ class Rank:
         Returns:
             Seconds of its slowest partner, an exchange; and its wrong messages, in words.
         """
-        rank, mine = self._orders.rank, self._orders.rank in left
+        rank, mine = self._control.rank, self._control.rank in left
         place, steps = (left if mine else right).index(rank), max(len(left), len(right))
         inner = max(1, min(100, (64 << 10) // size))
         values = np.arange(size) % _PERIOD
@@ -162,11 +158,11 @@ class Rank:
                 give = _message(values, rank, repeat)
                 take.fill(255)
                 enough = int(repeat > 0 and time.monotonic() > late)
-                if self._orders.meet(other, enough) or enough:
+                if self._control.meet(other, enough) or enough:
                     continue  # both know it
                 begun = time.perf_counter()
                 for _ in range(inner):
-                    self._orders.swap(give, take, other)
+                    self._control.swap(give, take, other)
                 seconds = (time.perf_counter() - begun) / inner
                 if repeat >= 0:
                     found.setdefault(other, []).append(seconds)
@@ -180,18 +176,18 @@ class Rank:
 
     def one_way(self, sender: int, receiver: int, size: int, repeats: int) -> list[float]:
         """Seconds of a message from one to the other and a byte back, shape (repeats,), on the sender; else empty."""
-        rank, buffer, mark = self._orders.rank, np.zeros(size, np.uint8), np.zeros(1, np.uint8)
+        rank, buffer, mark = self._control.rank, np.zeros(size, np.uint8), np.zeros(1, np.uint8)
         inner, found = max(1, min(100, (64 << 10) // size)), []
         for repeat in range(-1, repeats):
-            self._orders.meet(receiver if rank == sender else sender)
+            self._control.meet(receiver if rank == sender else sender)
             begun = time.perf_counter()
             for _ in range(inner):
                 if rank == sender:
-                    self._orders.world.Send(buffer, receiver)
-                    self._orders.world.Recv(mark, receiver)
+                    self._control.world.Send(buffer, receiver)
+                    self._control.world.Recv(mark, receiver)
                 else:
-                    self._orders.world.Recv(buffer, sender)
-                    self._orders.world.Send(mark, sender)
+                    self._control.world.Recv(buffer, sender)
+                    self._control.world.Send(mark, sender)
             if rank == sender and repeat >= 0:
                 found.append((time.perf_counter() - begun) / inner)
         return found
@@ -205,17 +201,17 @@ def _message(values: Any, rank: int, repeat: int) -> Any:
 class Conductor:
     """Rank 0: what is measured when, and what came of it."""
 
-    def __init__(self, orders: Orders, rank: Rank, settings: Settings):
-        self._orders, self._act, self._settings = orders, rank.act, settings
-        self.hosts = [fact["host"] for fact in orders.facts]
-        self.machines = machines(orders.facts)
+    def __init__(self, control: RankControl, rank: Rank, settings: Settings):
+        self._control, self._act, self._settings = control, rank.act, settings
+        self.hosts = [fact["host"] for fact in control.facts]
+        self.machines = machines(control.facts)
         self.crowded = any(len(ranks) > cores for ranks, cores in self.machines)
         self.wrong: list[str] = []
         self._late = math.inf
 
     def document(self) -> dict[str, Any]:
         begun, found = time.monotonic(), {}
-        worked: list[Worked] = []
+        worked: list[KernelTimes] = []
         if self._settings.compute:
             worked = self.worked()
             found["compute"] = find_compute(worked, self._settings.compute_threshold)
@@ -228,33 +224,33 @@ class Conductor:
         return {
             "schema": SCHEMA,
             "version": SCHEMA_VERSION,
-            "settings": asdict(self._settings),
+            "settings": to_json(self._settings),
             "hosts": self.hosts,
             "crowded": self.crowded,
             "seconds": time.monotonic() - begun,
-            "outcomes": {name: outcome.to_json() for name, outcome in found.items()},
-            "samples": [asdict(one) for one in worked],
+            "outcomes": {name: to_json(outcome) for name, outcome in found.items()},
+            "samples": to_json(worked),
             "wrong": len(self.wrong),
             "wrong_messages": self.wrong[:_WRONG],
         }
 
-    def worked(self) -> list[Worked]:
+    def worked(self) -> list[KernelTimes]:
         """Every rank's samples, of the same work; repeats of a rank lie apart in time."""
-        every = range(self._orders.size)
+        every = range(self._control.size)
         costs = self._ask(dict.fromkeys(every, ("cost",)))
         passes = {
             k: math.ceil(self._settings.sample_s / median(cost[k] for cost in costs.values()))
             for k in KERNELS
         }
-        found: list[dict[str, list[Sample]]] = [{k: [] for k in KERNELS} for _ in every]
+        samples: list[dict[str, tuple[Sample, ...]]] = [dict.fromkeys(KERNELS, ()) for _ in every]
         for _ in range(self._settings.repeats):
             for turn in turns(self.machines):
                 for kernel in KERNELS:
-                    told = self._ask(dict.fromkeys(turn, ("sample", kernel, passes[kernel])))
-                    for rank, sample in told.items():
-                        found[rank][kernel].append(sample)
+                    answers = self._ask(dict.fromkeys(turn, ("sample", kernel, passes[kernel])))
+                    for rank, sample in answers.items():
+                        samples[rank][kernel] += (sample,)
         self._ask(dict.fromkeys(every, ("rest",)))
-        return [Worked(rank, self.hosts[rank], found[rank]) for rank in every]
+        return [KernelTimes(rank, self.hosts[rank], samples[rank]) for rank in every]
 
     def links(self, size: int) -> Outcome:
         """The search over hosts, each by its first rank."""
@@ -279,12 +275,12 @@ class Conductor:
             sides = [[[leaders[node] for node in side] for side in group] for group in groups]
             ranks = [[*left, *right] for left, right in sides]
             for batch in at_once(ranks, self.machines):
-                orders = {
+                commands = {
                     rank: ("across", *sides[number], size, repeats, round_s)
                     for number in batch
                     for rank in ranks[number]
                 }
-                told.update(self._ask(orders))
+                told.update(self._ask(commands))
             self.wrong += [said for _, wrong in told.values() for said in wrong]
             # Of a link that is slow one way, only the receiver sees it: the sender's data wait in buffers.
             return [
@@ -298,8 +294,8 @@ class Conductor:
         )
         return replace(outcome, culprits=culprits)
 
-    def _ask(self, orders: Mapping[int, Any]) -> dict[int, Any]:
-        return self._orders.ask(orders, self._act)
+    def _ask(self, commands: Mapping[int, Any]) -> dict[int, Any]:
+        return self._control.ask(commands, self._act)
 
 
 def two_ways(
@@ -317,7 +313,7 @@ def two_ways(
     if min(slow.typical, slow.best) < threshold * quick.typical:
         return Outcome(Answer.UNKNOWN, (), f"{why} but one way beside the other, and they are alike", 2)  # fmt: skip
     path = f"from {names[a]} to {names[b]}"
-    straggler_search = Culprit(
+    slow_way = Straggler(
         Kind.PAIR,
         tuple(names),
         slow.typical / quick.typical,
@@ -325,7 +321,7 @@ def two_ways(
         f"have what leaves {names[a]} and what reaches {names[b]} looked at: cable, port, link rate",
         tuple(ranks),
     )
-    return conclude([straggler_search], [], "", 2, quick.typical)
+    return conclude([slow_way], [], "", 2, quick.typical)
 
 
 def turns(shared: Sequence[tuple[Sequence[int], int]]) -> list[list[int]]:
@@ -374,18 +370,17 @@ def at_once(
 
 
 def main(words: Sequence[str]) -> None:
-    settings = Settings.of_json(json.loads(told(list(words)).read_text()))
-    orders = Orders()
-    rank = Rank(orders)
-    if orders.rank == 0:
-        document = Conductor(orders, rank, settings).document()
-        orders.end()
-        with atomic_write(Path(settings.out), "w") as stream:
-            json.dump(document, stream, indent=1)
+    settings = read_settings(Settings, words)
+    control = RankControl()
+    rank = Rank(control)
+    if control.rank == 0:
+        document = Conductor(control, rank, settings).document()
+        control.end()
+        write_document(settings.out, document)
     else:
-        orders.serve(rank.act)
-    orders.quiet_barrier()
-    orders.close()
+        control.serve(rank.act)
+    control.quiet_barrier()
+    control.close()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Rank 0 tells the others what to do, and they answer; who has nothing to do sleeps.
+"""Rank 0 sends commands to the other ranks, which answer; idle ranks sleep.
 
-In MPI's own collectives those who wait spin, and where ranks are more than cores they take the core from those who are
-being measured. :class:`Orders` polls with sleeps between.
+Ranks that wait in MPI's own collectives spin. Where ranks share cores, they take cores from the ranks being measured.
+:class:`RankControl` polls and sleeps in between.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,18 +14,18 @@ from typing import Any
 
 from fairlead.comm.backend import connect
 
-_ORDER, _ANSWER = 1, 2
+_COMMAND, _ANSWER = 1, 2
 _SLEEP_S = 0.0005
 
 
-class Orders:
-    """One rank's side of it. MPI is started, and the ranks' number checked, when it is made; collective.
+class RankControl:
+    """One rank's end of the channel. Constructing it starts MPI and checks the number of ranks; collective.
 
     Attributes:
-        world: mpi4py's communicator, of this program's own.
-        rank, size: in it.
-        facts: on rank 0 of each rank ``host``, ``kernel`` (one running Linux, however many hosts it plays) and
-            ``cores`` (those it may use); elsewhere empty.
+        world: a duplicate of mpi4py's world communicator.
+        rank, size: in ``world``.
+        facts: on rank 0, for each rank its ``host``, ``kernel`` (:func:`kernel_id`) and usable ``cores``; empty
+            elsewhere.
     """
 
     def __init__(self) -> None:
@@ -38,44 +37,44 @@ class Orders:
         self.rank, self.size = self.world.rank, self.world.size
         own = {
             "host": os.uname().nodename,
-            "kernel": _kernel(),
+            "kernel": kernel_id(),
             "cores": sorted(os.sched_getaffinity(0)),
         }
         self.facts: list[dict[str, Any]] = self.world.gather(own, root=0) or []
 
-    def ask(self, orders: Mapping[int, Any], act: Callable[[Any], Any]) -> dict[int, Any]:
-        """On rank 0: gives each rank its order (picklable, not None), and returns the answers by rank."""
-        for rank, order in orders.items():
+    def ask(self, commands: Mapping[int, Any], act: Callable[[Any], Any]) -> dict[int, Any]:
+        """On rank 0: sends each rank its command (picklable, not None), and returns the answers by rank."""
+        for rank, command in commands.items():
             if rank != 0:
-                self.world.send(order, rank, _ORDER)
-        answers = {0: act(orders[0])} if 0 in orders else {}
-        while len(answers) < len(orders):
+                self.world.send(command, rank, _COMMAND)
+        answers = {0: act(commands[0])} if 0 in commands else {}
+        while len(answers) < len(commands):
             status = self._mpi.Status()
             message = self._probe(self._mpi.ANY_SOURCE, _ANSWER, status)
             answers[status.source] = message
         return answers
 
     def serve(self, act: Callable[[Any], Any]) -> None:
-        """On the others: does what rank 0 says, until it ends."""
-        while (order := self._probe(0, _ORDER, None)) is not None:
-            self.world.send(act(order), 0, _ANSWER)
+        """On the other ranks: answers commands until rank 0 calls :meth:`end`."""
+        while (command := self._probe(0, _COMMAND, None)) is not None:
+            self.world.send(act(command), 0, _ANSWER)
 
     def end(self) -> None:
         """On rank 0: lets the others return from :meth:`serve`."""
         for rank in range(1, self.size):
-            self.world.send(None, rank, _ORDER)
+            self.world.send(None, rank, _COMMAND)
 
     def quiet_barrier(self) -> None:
-        """Returns when every rank has called it; who waits sleeps."""
+        """A barrier in which waiting ranks sleep."""
         request = self.world.Ibarrier()
         while not request.Test():
             time.sleep(_SLEEP_S)
 
     def meet(self, other: int, word: int = 0) -> int:
-        """Returns on both ranks at about the same time; the first to come sleeps until the other is there.
+        """Returns on both ranks at about the same time; the first to arrive sleeps until the other does.
 
         Returns:
-            The other's ``word``, 0 to 255.
+            The other rank's ``word``, 0 to 255.
         """
         theirs = bytearray(1)
         for pause in (lambda: time.sleep(_SLEEP_S), os.sched_yield):
@@ -84,7 +83,7 @@ class Orders:
         return theirs[0]
 
     def swap(self, give: Any, take: Any, other: int) -> None:
-        """Sends the buffer ``give`` and receives ``take``, both ways at once."""
+        """Sends the buffer ``give`` and receives ``take`` at the same time."""
         requests = [self.world.Irecv(take, other, 0), self.world.Isend(give, other, 0)]
         finish(self._mpi, requests, os.sched_yield)
 
@@ -99,13 +98,13 @@ class Orders:
 
 
 def finish(mpi: Any, requests: list[Any], pause: Callable[[], Any]) -> None:
-    """Waits for all; unlike MPI_Wait it gives the core away to whom it is needed by."""
+    """Waits for all requests; unlike MPI_Wait it yields the core in between."""
     while not mpi.Request.Testall(requests):
         pause()
 
 
 def machines(facts: list[dict[str, Any]]) -> list[tuple[list[int], int]]:
-    """Ranks that share a running Linux, and how many cores they have together; in order of first ranks."""
+    """Ranks that share a running kernel, and how many cores they have together; in order of their first ranks."""
     ranks: dict[str, list[int]] = {}
     for rank, fact in enumerate(facts):
         ranks.setdefault(fact["kernel"], []).append(rank)
@@ -115,20 +114,8 @@ def machines(facts: list[dict[str, Any]]) -> list[tuple[list[int], int]]:
     ]
 
 
-def told(words: list[str]) -> Path:
-    """The file that ``--config FILE`` names.
-
-    Raises:
-        SystemExit: it is not called so; code 2.
-    """
-    if len(words) != 2 or words[0] != "--config":
-        sys.stderr.write("usage: python3 -m fairlead.perf.measure.PROGRAM --config FILE\n")
-        raise SystemExit(2)
-    return Path(words[1])
-
-
-def _kernel() -> str:
-    """Containers and simulated hosts of one kernel share its boot's number, and its cores."""
+def kernel_id() -> str:
+    """Identifies the running Linux kernel: containers and simulated hosts of one machine share it, and its cores."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
