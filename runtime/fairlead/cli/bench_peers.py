@@ -155,7 +155,8 @@ def peers(
     """
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import launches as host
-    from fairlead.perf.bench import picture, summary
+    from fairlead.perf.bench import summary
+    from fairlead.perf.bench.picture import peers_picture
     from fairlead.perf.bench.results import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
     from fairlead.perf.draw.pages import require_tools
     from fairlead.perf.records import documents
@@ -216,7 +217,7 @@ def peers(
     kept, drawn = output / "bench-peers.json", output / "bench-peers.svg"
     documents.write(kept, result, PEERS_SCHEMA, SCHEMA_VERSION)
     with atomic_write(drawn, "w") as stream:
-        stream.write(picture.picture(result))
+        stream.write(peers_picture(result))
     if as_json:
         print_json("bench-peers", to_json(result))
     else:

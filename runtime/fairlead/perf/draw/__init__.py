@@ -1,11 +1,11 @@
-"""``report.html`` and ``report.json`` of a run: the verdict first, then what it rests on.
+"""Pages and pictures: of a run (``report.html``), of a validation, of a comparison, of a benchmark.
 
     from fairlead.perf.draw import Report, write_report
 
     html, json = write_report(folder, report)
 
-:mod:`fairlead.perf.draw.run_report` says what a report holds, ``verdict`` what is claimed and on what
-evidence, ``plots`` draws, ``write`` puts it on one page that needs nothing else.
+:mod:`~fairlead.perf.draw.charts` draws everything, as SVG; :mod:`~fairlead.perf.draw.run_report` says what a run's report
+holds, ``claims`` what it claims and on what evidence, ``run_page`` puts it on one page that loads nothing.
 """
 
 from fairlead.perf.draw.pages import require_tools

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairlead.ml.train.model import StepTimes
 from fairlead.perf import stats
-from fairlead.perf.draw.charts import Axis, Series, Shade, chart, decades, heat
+from fairlead.perf.draw.charts import Axis, Figure, Series, Shade, chart, decades, heat
 from fairlead.perf.draw.wording import (
     amount,
     count,
@@ -29,16 +29,6 @@ _MOST_ROWS, _MOST_COLUMNS = 64, 160
 _MOST_BARS = 12
 # Of the median of all: from where on a cell is of the next level.
 LEVELS = (1.1, 1.2, 1.35, 1.6, 2.0)
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart with its legend; ``legend`` has (CSS class, name)."""
-
-    title: str
-    words: str
-    svg: str
-    legend: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
 from fairlead.base.errors import fail
+from fairlead.perf.draw.charts import CHART_STYLE
 from fairlead.perf.draw.wording import milliseconds
+
+
+@dataclass(frozen=True)
+class Number:
+    """A figure to be seen from afar."""
+
+    value: str
+    unit: str
+    beside: str
 
 
 def page(template: str, **values: Any) -> str:
@@ -26,19 +37,19 @@ def page(template: str, **values: Any) -> str:
     )
     environment.filters["ms"] = milliseconds
     made = environment.from_string((folder / f"{template}.html.j2").read_text(encoding="utf-8"))
-    style = (folder / "page.css").read_text(encoding="utf-8")
+    style = "".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, folder / "page.css"))
     return made.render(style=style, fairlead_version=__version__, **values)
 
 
 def require_tools(*names: str) -> None:
-    """Says at once, not after an hour of training, that a report could not be drawn.
+    """Reports missing packages at once, not after an hour of training.
 
     Args:
-        names: packages that it takes; by default matplotlib and jinja2.
+        names: packages that a report needs; by default jinja2 and NumPy.
     Raises:
         FairleadError: one of them is not installed.
     """
-    for module in names or ("matplotlib", "jinja2"):
+    for module in names or ("jinja2", "numpy"):
         if importlib.util.find_spec(module) is None:
             raise fail(
                 "the report cannot be drawn",

@@ -19,7 +19,8 @@ from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.perf import stats
 from fairlead.perf.draw import figures
-from fairlead.perf.draw.pages import page, require_tools
+from fairlead.perf.draw.charts import Figure
+from fairlead.perf.draw.pages import Number, page, require_tools
 from fairlead.perf.draw.tables import ORDER, WORD, Table, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
 from fairlead.perf.judge.verdict import headline, worst
@@ -39,15 +40,6 @@ from fairlead.perf.records.validation import (
 PAGE, DOCUMENT, ROWS = "validation.html", "validation.json", "validation.csv"
 _RANKS_SHOWN = 64
 _FEW = 12  # lines that are all shown at once
-
-
-@dataclass(frozen=True)
-class Number:
-    """One figure to see from afar."""
-
-    value: str
-    unit: str
-    beside: str
 
 
 @dataclass(frozen=True)
@@ -187,7 +179,7 @@ def _is_digest(name: str) -> bool:
 
 
 def _sections(
-    validation: Validation, drawn: Sequence[figures.Figure], lines: Sequence[Table]
+    validation: Validation, drawn: Sequence[Figure], lines: Sequence[Table]
 ) -> tuple[tuple[str, str], ...]:
     """Identifier and name of those that there are, in the page's order."""
     every = (
