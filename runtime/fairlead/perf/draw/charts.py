@@ -214,7 +214,7 @@ def bars(
     """
     left = 14 + 6.8 * max(len(row.name) for row in rows)
     note = 6.6 * max(len(row.note) for row in rows)
-    value = 6.8 * max((len(row.text) for row in rows if row.style), default=0)
+    value = 8.4 * max((len(row.text) for row in rows if row.style), default=0)
     right = width - 14 - value - (note + 14 if note else 0)
     top = 22 if mark else 4
     bottom = top + _ROW * len(rows)
@@ -223,7 +223,8 @@ def bars(
         return left + min(max(axis.place(value), 0.0), 1.0) * (right - left)
 
     out = []
-    for value, label in axis.ticks:
+    room = (right - left) / max(len(axis.ticks), 1)
+    for value, label in axis.ticks[:: max(1, math.ceil(44 / room))]:
         out.append(f'<path class="grid" d="M{across(value):.1f} {top}V{bottom}"/>')
         out.append(
             f'<text x="{across(value):.1f}" y="{bottom + 18}" class="mid">{_text(label)}</text>'

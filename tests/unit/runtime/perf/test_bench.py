@@ -214,7 +214,9 @@ def test_picture_reaches_to_the_end_of_every_interval_up_to_a_limit(tmp_path: Pa
 
     whole, past = caps(1.4), caps(1.6)
     assert whole[0] == 2 and past[0] == 1
-    assert whole[1] < past[1] and caps(1.7) == past  # the axis ends there, and nothing says that the interval does
+    assert (
+        whole[1] < past[1] and caps(1.7) == past
+    )  # the axis ends there, and nothing says that the interval does
 
 
 def test_picture_is_well_formed_and_shows_every_peer(tmp_path: Path) -> None:

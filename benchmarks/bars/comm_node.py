@@ -8,15 +8,18 @@ matters; nowhere may it cost more than MPI does.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from benchmarks import plots
-from benchmarks.measure import Compared, Result, compare
+from benchmarks.pictures import sweep
+from benchmarks.result import Benchmark, Compared, Result, compare
+from benchmarks.tables import bar, finished, value, verdict
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
@@ -34,7 +37,6 @@ MPIS: tuple[tuple[tuple[str, str], tuple[str, ...], Mapping[str, str]], ...] = (
 def measure() -> Result:
     """Rows: each MPI and size; and, reported, the same against what memory allows."""
     rows: list[Compared] = []
-    points: dict[str, list[tuple[int, float]]] = {"fairlead": []}
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
         core = native.ensure_core(cache_dir())
         program = _compile(Path(folder), core)
@@ -43,15 +45,10 @@ def measure() -> Result:
             found = _run(prefix, pin, variables, program)
             for size in sorted({size for _, size in found}):
                 ours, mpi, bound = (found[side, size] for side in ("ours", "mpi", "bound"))
-                points.setdefault(f"{name} {version}", []).append((size, median(mpi)))
-                if name == "mpich":
-                    points["fairlead"].append((size, median(ours)))
-                    points.setdefault("what memory allows", []).append((size, median(bound)))
                 label = f"{name} {version}: {size} B"
                 rows.append(compare(label, ours, mpi, BARS.get(size, _BAR)))
                 if size >= 1 << 20 and name == "mpich":
                     rows.append(compare(f"{label}, against memory", ours, bound, None))
-    plots.sweep(points, "comm-node")
     return Result(
         "comm-node",
         f"allreduce of float32 on 2 ranks of a node by the native core, pinned; {ROUNDS} rounds",
@@ -65,7 +62,7 @@ def measure() -> Result:
 def _compile(folder: Path, core: Path) -> Path:
     program = folder / "comm_sweep"
     mpicc = install_wheel_mpi("mpich", "5.0.2") / "bin" / "mpicc"
-    source = Path(__file__).with_name("comm_sweep.c")
+    source = Path(__file__).parents[1] / "programs/comm_sweep.c"
     include = native.core_folder() / "include"
     words = (mpicc, "-O3", "-march=native", "-I", include, "-o", program, source, core)
     # The core finds libc in the process, not by itself.
@@ -92,3 +89,44 @@ def _run(
         side, size, seconds = line.split()
         found[side, int(size)].append(float(seconds))
     return found
+
+
+def _by_size(result: Mapping[str, Any]) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """Rows by bytes and library; ``memory`` is what memory allows."""
+    rows: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        match = re.fullmatch(r"(.*): (\d+) B(, against memory)?", row["name"])
+        assert match is not None
+        rows.setdefault(int(match[2]), {})["memory" if match[3] else match[1]] = row
+    return rows
+
+
+def _table(result: Mapping[str, Any]) -> str:
+    """A row a size: fairlead's time, as many times each MPI's, and what memory allows."""
+    sizes = _by_size(result)
+    libraries = [name for name in next(iter(sizes.values())) if name != "memory"]
+    over = " | ".join(f"over {name}" for name in libraries)
+    lines = [f"| bytes | fairlead | {over} | over what memory allows |"]
+    lines.append("| ---: | ---: |" + " ---: |" * (len(libraries) + 1))
+    for size, rows in sizes.items():
+        own = 1e6 * median(rows[libraries[0]]["samples"])
+        took = f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms"
+        every = [rows[name] for name in libraries]
+        cells = [f"{value(row)}, bar {bar(row)}: {verdict(row)}" for row in every]
+        bound = f"{rows['memory']['value']:.2g}" if "memory" in rows else ""
+        lines.append(f"| {size:,} | {took} | {' | '.join(cells)} | {bound} |")
+    return finished(lines, result)
+
+
+def _picture(result: Mapping[str, Any]) -> str:
+    points: dict[str, list[tuple[int, float]]] = {"fairlead": []}
+    for size, rows in _by_size(result).items():
+        for name, row in rows.items():
+            title = "what memory allows" if name == "memory" else name
+            points.setdefault(title, []).append((size, median(row["baseline"])))
+            if name.startswith("mpich"):
+                points["fairlead"].append((size, median(row["samples"])))
+    return sweep(points)
+
+
+BENCHMARKS = (Benchmark("comm-node", 80, measure, _table, _picture),)

@@ -1,8 +1,8 @@
-"""What every benchmark shares: the machine it ran on, interleaved rounds, ratios with their
-confidence intervals, and one JSON a bar.
+"""What all benchmarks share: the machine they ran on, interleaved rounds, ratios with their confidence intervals, and
+one JSON file each.
 
-Machines are shared and noisy, so nothing is compared across runs: the two sides alternate within
-one, and the ratio of their medians comes with a 95 % interval from resampling the rounds.
+Machines are shared and noisy, so nothing is compared across runs: the two sides alternate within one, and the ratio of
+their medians comes with a 95 % interval from resampling the rounds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import platform
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +25,7 @@ from fairlead.base.paths import atomic_write
 
 RESULTS = Path(__file__).parent / "results"
 SCHEMA, SCHEMA_VERSION = "fairlead/benchmark", 1
+FAIRLEAD = (sys.executable, "-m", "fairlead")
 _RESAMPLES = 2000
 
 
@@ -68,6 +71,23 @@ class Result:
         return all(row.met for row in self.rows)
 
 
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark: its name, how it is measured, and how its kept result is shown.
+
+    Attributes:
+        order: benchmarks run in ascending order.
+        table: of the kept JSON, the Markdown for docs/measured.md; None if it has no section there.
+        picture: of the kept JSON, an SVG file next to it; None for none.
+    """
+
+    name: str
+    order: int
+    measure: Callable[[], Result]
+    table: Callable[[Mapping[str, Any]], str] | None = None
+    picture: Callable[[Mapping[str, Any]], str] | None = None
+
+
 def compare(
     name: str,
     samples: Sequence[float],
@@ -91,6 +111,23 @@ def compare(
     drawn = sorted(value(source.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
     low, high = drawn[int(0.025 * _RESAMPLES)], drawn[int(0.975 * _RESAMPLES) - 1]
     return Compared(name, kind, unit, tuple(samples), tuple(baseline), value(pairs), low, high, bar)
+
+
+def absolute(name: str, samples: Sequence[float], bar: float | None, unit: str = "s") -> Compared:
+    """Values that are compared with nothing but a bar."""
+    return compare(name, samples, [0.0] * len(samples), bar, kind="difference", unit=unit)
+
+
+def seconds_of(argv: Sequence[Any], environ: Mapping[str, str] | None = None) -> float:
+    """Wall time of a command that has to succeed; its output is dropped.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    begun = time.perf_counter()
+    quiet = subprocess.DEVNULL
+    subprocess.run(argv, env=environ, check=True, stdout=quiet, stderr=quiet)
+    return time.perf_counter() - begun
 
 
 def alternate(rounds: int, sides: Mapping[str, Callable[[], Any]]) -> dict[str, list[Any]]:
@@ -138,3 +175,13 @@ def keep(result: Result, on: Mapping[str, Any]) -> Path:
         json.dump(payload, stream, indent=1)
         stream.write("\n")
     return path
+
+
+def kept(name: str) -> dict[str, Any]:
+    """The JSON of a result.
+
+    Raises:
+        FileNotFoundError: none is kept.
+    """
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return result

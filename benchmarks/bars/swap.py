@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from benchmarks.measure import Compared, Result, alternate, compare
+from benchmarks.result import Benchmark, Compared, Result, alternate, compare
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
@@ -28,6 +28,7 @@ from fairlead.swap import staging
 from fairlead.swap.plan import Bind, Plan, Request
 from fairlead_build.build import build
 
+PROGRAMS = Path(__file__).parents[1] / "programs"
 ROUNDS, BAR = 25, 1.02
 # A cache line's round trip: some 100 ns between threads of one core, 400 between cores of a package.
 _NEAR_S = 200e-9
@@ -170,7 +171,7 @@ def _compile(folder: Path, pair: Pair, plan: Plan) -> Path:
     mpicc = (
         (Path(plan.host.prefix) if pair.compiler else mpich) / "bin" / (pair.compiler or "mpicc")
     )
-    source = Path(__file__).with_name("mpi_sweep.c")
+    source = PROGRAMS / "mpi_sweep.c"
     subprocess.run([mpicc, "-O2", "-o", program, source], check=True)
     patchelf = find_patchelf()
     subprocess.run([patchelf, "--remove-rpath", program], check=True)
@@ -227,3 +228,6 @@ def _run(line: CommandLine) -> Sweep:
         for row in rows
         if len(row) == 5
     }
+
+
+BENCHMARKS = (Benchmark("swap", 70, measure),)

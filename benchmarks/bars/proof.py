@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.measure import Result, alternate, compare
+from benchmarks.result import Benchmark, Result, absolute, alternate, compare
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
@@ -59,9 +59,9 @@ def measure() -> Result:
         sides = {"witnessed": witnessed, "plain": lambda: _init(prefix, program, {})}
         for side in sides.values():
             side()  # warm
-        found = alternate(ROUNDS, sides)
+        times = alternate(ROUNDS, sides)
     label = "MPI_Init and a barrier, 2 ranks, with the witness"
-    row = compare(label, found["witnessed"], found["plain"], BAR_S, kind="difference")
+    row = compare(label, times["witnessed"], times["plain"], BAR_S, kind="difference")
     return Result("proof", label, "the same without", (row,), {"mpi": "MPICH 5.0.2"})
 
 
@@ -89,6 +89,12 @@ def measure_staging() -> Result:
                 staging.ensure(plan, Path(cache))
                 times.append(time.perf_counter() - begun)
         name = f"staging {' '.join(wheel)}"
-        rows.append(compare(name, times, [0.0] * len(times), STAGING_BAR_S, kind="difference"))
+        rows.append(absolute(name, times, STAGING_BAR_S))
     files = f"on {os.uname().sysname}, page cache warm"
     return Result("staging", f"staging a host MPI the first time, {files}", "nothing", tuple(rows))
+
+
+BENCHMARKS = (
+    Benchmark("proof", 50, measure),
+    Benchmark("staging", 60, measure_staging),
+)

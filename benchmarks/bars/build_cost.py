@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.buildtime import copy_downloads
-from benchmarks.measure import Compared, Result, compare
+from benchmarks.bars.build_time import copy_downloads
+from benchmarks.result import FAIRLEAD, Benchmark, Result, absolute
 from fairlead.base.progress import Silent
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import load_recipe
@@ -29,7 +28,6 @@ RECIPE, LINE = "tensorflow", "tqdm>=4"
 MEMORY_GIB, REBUILD_S = 4.0, 60.0
 _INTERVAL_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_FAIRLEAD = (sys.executable, "-m", "fairlead")
 
 
 def measure() -> Result:
@@ -44,17 +42,14 @@ def measure() -> Result:
             lock, _ = load_lock(loaded, runtime_requirements())
             fetch.fetch(loaded, lock, normal, Silent())
             copy_downloads(lock, cache.root)
-        first_s, peak = _watched([*_FAIRLEAD, "build", RECIPE], root / "cache")
-        again_s, again_peak = _watched([*_FAIRLEAD, "build", str(changed)], root / "cache")
-
-    def alone(name: str, value: float, bar: float | None, unit: str) -> Compared:
-        return compare(name, [value], [0.0], bar, kind="difference", unit=unit)
+        first_s, peak = _watched([*FAIRLEAD, "build", RECIPE], root / "cache")
+        again_s, again_peak = _watched([*FAIRLEAD, "build", str(changed)], root / "cache")
 
     rows = (
-        alone(f"fairlead build {RECIPE}, peak memory", peak, MEMORY_GIB, "GiB"),
-        alone(f"fairlead build {RECIPE}, from downloads", first_s, None, "s"),
-        alone(f"… with pip line `{LINE}` more, peak memory", again_peak, MEMORY_GIB, "GiB"),
-        alone(f"… with pip line `{LINE}` more", again_s, REBUILD_S, "s"),
+        absolute(f"fairlead build {RECIPE}, peak memory", [peak], MEMORY_GIB, "GiB"),
+        absolute(f"fairlead build {RECIPE}, from downloads", [first_s], None, "s"),
+        absolute(f"… with pip line `{LINE}` more, peak memory", [again_peak], MEMORY_GIB, "GiB"),
+        absolute(f"… with pip line `{LINE}` more", [again_s], REBUILD_S, "s"),
     )
     what = f"fairlead build {RECIPE}: downloads cached; then again with one pip line more"
     return Result("build-cost", what, "nothing: a bar each", rows, dict(lock.tools))
@@ -68,7 +63,7 @@ def _changed(folder: Path) -> Path:
     after = before.replace('pip = ["', f'pip = ["{LINE}", "', 1)
     assert after != before
     recipe.write_text(after)
-    argv = [*_FAIRLEAD, "recipe", "lock", str(folder)]
+    argv = [*FAIRLEAD, "recipe", "lock", str(folder)]
     subprocess.run(argv, check=True, capture_output=True)
     return folder
 
@@ -113,3 +108,6 @@ def _family(pid: int) -> list[int]:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             found += _family(int(child))
     return found
+
+
+BENCHMARKS = (Benchmark("build-cost", 160, measure),)

@@ -1,4 +1,4 @@
-/* Ping-pong and allreduce times by message size, for benchmarks/swap.py.
+/* Ping-pong and allreduce times by message size, for benchmarks/bars/swap.py.
  *
  * Prints one line a size on rank 0: operation, bytes, tenth percentile of a repetition in seconds,
  * and how far apart the two cores were before and after it, in seconds: the round trip of a cache

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 from tests.system.sitemirror import Site, site
 
-from benchmarks.measure import Result, alternate, compare
+from benchmarks.result import FAIRLEAD, Benchmark, Result, alternate, compare, seconds_of
 from fairlead.base.paths import cache_dir
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
@@ -27,7 +25,6 @@ from fairlead_build.recipe.lock import Lock
 from fairlead_build.render.folder import lock_of, render_recipe
 
 RECIPE, ROUNDS, BAR = "tensorflow", 2, 0.5
-_FAIRLEAD = (sys.executable, "-m", "fairlead")
 
 
 def measure() -> Result:
@@ -85,9 +82,7 @@ def _ours(cache: Path) -> float:
         if name.name not in ("blobs", "tools", "wheels"):
             shutil.rmtree(name) if name.is_dir() else name.unlink()
     environ = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    begun = time.perf_counter()
-    subprocess.run([*_FAIRLEAD, "build", RECIPE], env=environ, check=True, capture_output=True)
-    return time.perf_counter() - begun
+    return seconds_of([*FAIRLEAD, "build", RECIPE], environ)
 
 
 def _theirs(here: Site, folder: Path, squash: str) -> float:
@@ -96,3 +91,6 @@ def _theirs(here: Site, folder: Path, squash: str) -> float:
     begun = time.perf_counter()
     here.apptainer_build(folder, image, timeout=900, squash=squash)
     return time.perf_counter() - begun
+
+
+BENCHMARKS = (Benchmark("build-tensorflow", 150, measure),)
