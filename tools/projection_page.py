@@ -1,4 +1,4 @@
-"""The generated sections of ``docs/projection.md``: fabrics, and how far off the model is on published curves.
+"""The generated sections of ``docs/explanation/projection.md``: fabrics, and how far off the model is on published curves.
 
 ``python -m tools.projection_page`` writes them between their marks; a test compares.
 """
@@ -15,7 +15,7 @@ from tools.published_scaling import CASES, Assumed, Fitted, Predicted
 from fairlead.base.paths import atomic_write, checkout
 from fairlead.perf.projection.fabrics import NETWORKS, Known
 
-PAGE = Path("docs/projection.md")
+PAGE = Path("docs/explanation/projection.md")
 
 
 def sections() -> dict[str, str]:

@@ -18,7 +18,7 @@ _INTRO = """\
 
 <!-- Made by `python -m tools.site_reference` from sitecfg/; do not edit. -->
 
-What a profile is, and how to write one, is in [the guide](../sites.md). *Known* counts values with what
+What a profile is, and how to write one, is in [the guide](../howto/site-profiles.md). *Known* counts values with what
 a profile inherits: seen to work with real software · documented by the site or the maker · from users'
 scripts and issues · guessed. None of the machines below but `laptop` was at hand: no value of theirs
 was tried by fairlead there, and what was read of them were stored copies, which may be older than the day

@@ -220,7 +220,7 @@ def _tables(annotation: object) -> Iterator[type[Strict]]:
 
 
 def test_recipe_guide_lists_every_key() -> None:
-    text = _text("docs/recipes.md")
+    text = _text("docs/howto/recipes.md")
     for key, field in Written.model_fields.items():
         section = re.search(
             rf"^### [^\n]*`\[*{key}[.\]`].*?(?=^##)", text, re.MULTILINE | re.DOTALL
@@ -258,7 +258,7 @@ def _strings(nodes: Iterator[ast.expr] | list[ast.expr]) -> Iterator[str]:
 
 
 def test_every_check_has_a_section_in_why_it_stopped() -> None:
-    text = _text("docs/why-it-stopped.md")
+    text = _text("docs/reference/why-it-stopped.md")
     headings = set(re.findall(r"^### `([\w-]+)`", text, re.MULTILINE))
     rows = {
         n
@@ -270,7 +270,7 @@ def test_every_check_has_a_section_in_why_it_stopped() -> None:
     assert names - headings - rows - doctor == set()
     assert headings | rows <= names
     # What stops a run has a section of its own, not a row.
-    for module in ("checks", "proof", "probe"):
+    for module in ("swap/checks", "proof/verdict", "proof/probe_job"):
         source = ast.parse(_text(f"runtime/fairlead/{module}.py"))
         told = {
             name
@@ -283,7 +283,7 @@ def test_every_check_has_a_section_in_why_it_stopped() -> None:
 
 
 def test_doctor_guide_lists_every_check_in_order_with_a_section() -> None:
-    text = _text("docs/doctor.md")
+    text = _text("docs/reference/doctor.md")
     rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (.+) \|$", text, re.MULTILINE)
     assert rows == [(check.name, check.name, check.about) for check in CHECKS]
     sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
@@ -312,7 +312,7 @@ def _templates() -> Iterator[re.Pattern[str]]:
 
 
 def test_messages_quoted_in_why_it_stopped_are_those_of_the_code() -> None:
-    quotes = re.findall(r"^> (.+)$", _text("docs/why-it-stopped.md"), re.MULTILINE)
+    quotes = re.findall(r"^> (.+)$", _text("docs/reference/why-it-stopped.md"), re.MULTILINE)
     templates = list(_templates())
     said = [part for quote in quotes for part in quote.split(" · ")]
     assert len(said) > 25

@@ -181,7 +181,7 @@ def test_page_of_profiles_is_made_of_them() -> None:
 
 
 def test_guide_lists_every_key_of_a_profile() -> None:
-    text = (ROOT / "docs" / "sites.md").read_text()
+    text = (ROOT / "docs" / "howto" / "site-profiles.md").read_text()
     keys = {name: section_model(name).model_fields for name in SECTIONS}
     shown = {
         name: re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE)
@@ -195,7 +195,7 @@ def test_guide_lists_every_key_of_a_profile() -> None:
 
 
 def test_profile_in_the_guide_is_part_of_the_example() -> None:
-    text = (ROOT / "docs" / "sites.md").read_text()
+    text = (ROOT / "docs" / "howto" / "site-profiles.md").read_text()
     block = next(b for b in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if '"my-site"' in b)
     example = layers.load(ROOT / "examples" / "my-site.toml").documents[-1].data
     for table, values in tomllib.loads(block).items():
