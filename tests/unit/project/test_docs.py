@@ -30,7 +30,7 @@ SOURCES = sorted(p for d in ("runtime", "containers") for p in (ROOT / d).rglob(
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
-_LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def _text(name: str) -> str:
