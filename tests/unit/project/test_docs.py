@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tools import command_line
 
 from fairlead.base.errors import ExitCode
 from fairlead.base.toml import Strict
@@ -171,27 +172,30 @@ def test_pages_name_only_targets_of_the_makefile() -> None:
 
 def test_reference_lists_every_verb_with_exactly_its_options() -> None:
     text = _text("docs/reference/command-line.md")
-    placement = text.split("Options of placement")[1].split("\n### ")[0]
-    planning = text.split("Options of planning")[1].split("Options of placement")[0]
-    shared = {"planning": _named_options(planning), "placement": _named_options(placement)}
+    shared = dict(re.findall(r"^Options of (\w+):\n\n((?:- .*\n)+)", text, re.MULTILINE))
+    assert set(shared) == {"planning", "placement", "staging"}
     sections = {
         " ".join(re.findall(r"(?<![\w\[-])[a-z]+(?:-[a-z]+)*(?![\w.-])", title)): body
         for title, body in re.findall(r"^### `fairlead ([^`]+)`\n(.*?)(?=^##)", text, re.M | re.S)
     }
     assert set(sections) == set(VERBS)
     for verb, command in VERBS.items():
-        told = _named_options(sections[verb])
-        for kind, options in shared.items():
-            if re.search(rf"options\s+of\s+{kind}", sections[verb]):
-                told |= options
-        assert told == set(_options(command)), verb
+        listed = _named_options(sections[verb]) | {"--json"}
+        takes = re.findall(r"Takes the options of ([\w ]+)\.$", sections[verb], re.MULTILINE)
+        for kind in takes[0].split(" and of ") if takes else ():
+            listed |= _named_options(shared[kind])
+        assert listed == set(_options(command)), verb
 
 
 def _named_options(text: str) -> set[str]:
-    """Options in the first column of a table, or standing alone as the last word: `--json`."""
-    cells = re.findall(r"^\| (`-[^|]*) \|", text, re.MULTILINE)
-    alone = re.findall(r" (`--json`)\.", text)
-    return {o for cell in [*cells, *alone] for o in re.findall(r"`(-[\w-]+)`", cell)}
+    """Options at the beginning of a list's items."""
+    items = re.findall(r"^- ((?:`-[\w-]+`(?:, )?)+)", text, re.MULTILINE)
+    return {o for item in items for o in re.findall(r"`(-[\w-]+)`", item)}
+
+
+def test_reference_is_what_the_command_line_says_of_itself() -> None:
+    text = _text("docs/reference/command-line.md")
+    assert command_line.render(text) == text, "run `python -m tools.command_line`"
 
 
 def test_reference_lists_every_exit_code() -> None:
