@@ -224,7 +224,7 @@ def _tables(annotation: object) -> Iterator[type[Strict]]:
 
 
 def test_recipe_guide_lists_every_key() -> None:
-    text = _text("docs/howto/recipes.md")
+    text = _text("docs/reference/recipe.md")
     for key, field in Written.model_fields.items():
         section = re.search(
             rf"^### [^\n]*`\[*{key}[.\]`].*?(?=^##)", text, re.MULTILINE | re.DOTALL
