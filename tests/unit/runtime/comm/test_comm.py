@@ -10,7 +10,6 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.comm import core
-from fairlead.comm import backend
 from fairlead.comm.backend import Alone, ranks_promised
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule
