@@ -41,7 +41,7 @@ SEE = {
     "bench peers": "../howto/benchmarks.md",
     "validate": "../howto/validation.md",
     "project": "../explanation/projection.md",
-    "report": "../howto/validation.md",
+    "report": "../howto/validation.md#keep-and-compare",
 }
 
 
