@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -82,9 +82,20 @@ def trained(result: Mapping[str, Any]) -> str:
 def scaling(result: Mapping[str, Any]) -> str:
     """What is right and the model's errors; each held-out run is in the JSON."""
     rows = [row for row in result["rows"] if not row["name"].startswith(("held out: ", "fitted: ")) or "step of" in row["name"]]  # fmt: skip
+    rows = _worst_of_ranks(rows)
     fitted = ", ".join(f"{k[7:]} {v}" for k, v in result["versions"].items() if "fitted" in k)
     table = plain({**result, "rows": rows})
     return f"{table}\nFitted, in seconds, and as a multiple of the link's rate: {fitted}.\n"
+
+
+def _worst_of_ranks(rows: Sequence[Row]) -> list[Row]:
+    """Rows that differ in their number of ranks alone as one: the largest value of them."""
+    worst: dict[str, Row] = {}
+    for row in rows:
+        name = re.sub(r"^\d+ ranks", "2 to 32 ranks, worst", row["name"])
+        if name not in worst or row["value"] > worst[name]["value"]:
+            worst[name] = {**row, "name": name}
+    return list(worst.values())
 
 
 def node(result: Mapping[str, Any]) -> str:

@@ -109,10 +109,8 @@ def _verb(
 
 
 def _prose(command: click.Command) -> str:
-    """The help's paragraphs without its examples."""
-    paragraphs = (command.help or "").split("\n\n")
-    plain = [" ".join(p.split()) for p in paragraphs if not p.startswith("\b")]
-    return " ".join(p for p in plain if not p.startswith(("fairlead ", "\b")))
+    """The help's first paragraph; guides and ``--help`` have the rest."""
+    return " ".join((command.help or "").split("\n\n")[0].split())
 
 
 def _item(option: click.Option) -> str:

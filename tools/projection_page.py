@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from tools import published_scaling
-from tools.published_scaling import CASES, Assumed, Case, Fitted, Predicted
+from tools.published_scaling import CASES, Fitted, Predicted
 
 from fairlead.base.paths import atomic_write, checkout
 from fairlead.perf.projection.fabrics import NETWORKS, Known
@@ -22,7 +22,6 @@ def sections() -> dict[str, str]:
     """Markdown by the name of the section."""
     return {
         "fabrics": fabrics(),
-        "assumed": assumed(),
         "errors": errors(),
         "verdict": verdict(),
     }
@@ -59,45 +58,6 @@ def fabrics() -> str:
 def _known(value: Known | None, scale: float, unit: str) -> str:
     if value is None:
         return "unknown"
-    low, high = value.value / value.factor / scale, value.value * value.factor / scale
-    return f"{value.value / scale:.3g} ({low:.3g} to {high:.3g}) {unit}"
-
-
-def assumed() -> str:
-    """What every published case needs and its source does not say."""
-    rows: list[tuple[str, str, str]] = []
-    before: set[tuple[str, str, str]] = set()
-    for case in CASES:
-        rows.append(
-            (
-                f"**{case.what}**",
-                f"{case.efficiency:.0%}",
-                f"{case.source}; {case.parameters:,} parameters in float32",
-            )
-        )
-        assumptions = _assumptions(case)
-        rows += [row for row in assumptions if row not in before]  # else as in the case above
-        before = set(assumptions)
-    return _table(("case, and what was assumed", "value", "from, or why"), rows)
-
-
-def _assumptions(case: Case) -> list[tuple[str, str, str]]:
-    calls = "gradients over Horovod's buffer of 64 MB, rounded up" if case.overlaps else "one call"
-    return [
-        ("computing of a step", _range(case.compute_s, 1, "s"), case.compute_s.why),
-        ("bandwidth of a link", _range(case.bandwidth, 1e9, "GB/s"), case.bandwidth.why),
-        ("latency of a message", _range(case.latency_s, 1e-6, "us"), case.latency_s.why),
-        ("algorithm", case.algorithm.value, case.algorithm_why),
-        (
-            "gradients move while others are computed",
-            "yes" if case.overlaps else "no",
-            case.overlaps_why,
-        ),
-        ("allreduces of a step", str(case.calls), calls),
-    ]
-
-
-def _range(value: Assumed, scale: float, unit: str) -> str:
     low, high = value.value / value.factor / scale, value.value * value.factor / scale
     return f"{value.value / scale:.3g} ({low:.3g} to {high:.3g}) {unit}"
 

@@ -23,7 +23,7 @@ _INTRO = """\
 [Site profiles](../howto/site-profiles.md) explains them. *Known* counts values, inherited ones included: seen to work with real
 software · documented by the site or manufacturer · from users' scripts and issues · guessed. fairlead has run on none of these
 machines but `laptop`; what was read about them were stored copies, possibly older than the date of reading.
-`fairlead site show NAME --sources` names the source of each value.
+`fairlead site show NAME --sources` prints a profile's notes, values and their sources.
 """
 
 _KEYS_INTRO = """\
@@ -42,11 +42,6 @@ def page(sites: Mapping[str, Site]) -> str:
     for title, families in (("Sites", False), ("Families", True)):
         chosen = [site for _, site in sorted(sites.items()) if site.is_family is families]
         parts += [f"\n## {title}\n\n", *_table(chosen)]
-    parts.append("\n## What a person should know\n")
-    for _, site in sorted(sites.items(), key=lambda s: (s[1].is_family, s[0])):
-        own = site.notes[: len(site.notes) - len(_inherited(site, sites))]
-        if own:
-            parts += [f"\n### `{site.name}`\n\n", *(f"* {_escaped(note)}\n" for note in own)]
     return "".join(parts)
 
 
@@ -73,10 +68,6 @@ def _meaning(key: Mapping[str, Any]) -> str:
     allowed = key.get("enum") or key.get("items", {}).get("enum") or ()
     values = ", ".join(f"`{value}`" for value in allowed if value)
     return f"{_escaped(key['description'])}{f': {values}' if values else ''}"
-
-
-def _inherited(site: Site, sites: Mapping[str, Site]) -> tuple[str, ...]:
-    return sites[site.lineage[1]].notes if len(site.lineage) > 1 else ()
 
 
 def _table(sites: Iterable[Site]) -> Iterable[str]:

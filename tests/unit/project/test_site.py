@@ -58,11 +58,13 @@ def test_site_has_every_name_of_the_python_api(site: Path) -> None:
     assert ":func:`" not in text and ":class:`" not in text
 
 
-def test_c_page_lists_every_call_of_the_header() -> None:
+def test_site_shows_every_call_of_the_header(site: Path) -> None:
     declared = set(re.findall(r"\b(fairlead_comm_\w+)\(", HEADER.read_text()))
-    page = (ROOT / "docs/reference/c-api.md").read_text()
-    rows = "\n".join(re.findall(r"^\| (`fairlead_comm_[^|]*) \|", page, re.MULTILINE))
-    assert declared == set(re.findall(r"`(fairlead_comm_\w+)`", rows))
+    page = (site / "reference/c-api.html").read_text()
+    assert len(declared) > 20
+    assert declared <= set(re.findall(r"\b(fairlead_comm_\w+)", page))
+    named = (ROOT / "docs/reference/c-api.md").read_text()
+    assert set(re.findall(r"`(fairlead_comm_\w+)", named)) <= declared
 
 
 def test_site_shows_the_header_itself(site: Path) -> None:
