@@ -124,8 +124,8 @@ def _value(option: click.Option, context: click.Context) -> str:
     if option.is_flag:
         return ""
     if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
-        return " N"
-    return " " + option.make_metavar(context).replace("|", "/")
+        return " `N`"
+    return f" `{option.make_metavar(context)}`"
 
 
 def _default(option: click.Option) -> str:

@@ -8,12 +8,14 @@ from typing import Any
 from griffe import Docstring, Extension, Object
 
 _ROLE = re.compile(r":[a-z]+:`~?([^`]+)`")
+# Google's sections stand without blank lines between them in this code; griffe needs one.
+_SECTION = re.compile(r"(?<!\n)\n(?=(?:Returns|Raises|Attributes|Args|Yields):\n)")
 _LITERAL = re.compile(r"``([^`]+)``")
 
 
 def as_markdown(text: str) -> str:
-    """A docstring's reStructuredText spans as Markdown."""
-    return _LITERAL.sub(r"`\1`", _ROLE.sub(r"`\1`", text))
+    """A docstring's reStructuredText spans as Markdown, its sections apart."""
+    return _LITERAL.sub(r"`\1`", _ROLE.sub(r"`\1`", _SECTION.sub("\n\n", text)))
 
 
 class DocstringRoles(Extension):  # type: ignore[misc]

@@ -51,17 +51,15 @@ def test_search_works_without_a_server(site: Path) -> None:
 def test_site_has_every_name_of_the_python_api(site: Path) -> None:
     text = (site / "reference/python-api.html").read_text()
     ids = set(re.findall(r'id="([\w.]+)"', text))
-    assert {f"fairlead.comm.{name}" for name in comm.__all__ if name[0].islower()} - ids <= {
-        "fairlead.comm.span"
-    }
-    assert {f"fairlead.comm.core.{name}" for name in ("Comm", "Pending", "BufferMatch")} <= ids
+    assert {f"fairlead.comm.{name}" for name in comm.__all__} <= ids
+    assert {"fairlead.comm.Comm.team", "fairlead.prove.main"} <= ids
     assert ":func:`" not in text and ":class:`" not in text
 
 
 def test_site_shows_every_call_of_the_header(site: Path) -> None:
     declared = set(re.findall(r"\b(fairlead_comm_\w+)\(", HEADER.read_text()))
     page = (site / "reference/c-api.html").read_text()
-    assert len(declared) > 20
+    assert len(declared) >= 20
     assert declared <= set(re.findall(r"\b(fairlead_comm_\w+)", page))
     named = (ROOT / "docs/reference/c-api.md").read_text()
     assert set(re.findall(r"`(fairlead_comm_\w+)", named)) <= declared
