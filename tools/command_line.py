@@ -114,10 +114,15 @@ def _prose(command: click.Command) -> str:
 
 
 def _item(option: click.Option) -> str:
+    context = click.Context(main)
     names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
-    default = _default(option)
-    about = " ".join((option.help or "").split()).rstrip(".").replace("*", r"\*")
-    return f"- {names}{_value(option, click.Context(main))}: {about}{f' [default: {default}]' if default else ''}"
+    record = option.get_help_record(context)
+    assert record is not None
+    about, _, extra = record[1].partition("  [")
+    kept = [e for e in extra.rstrip("]").split("; ") if e.startswith(("default", "required"))]
+    about = " ".join(about.split()).rstrip(".").replace("*", r"\*")
+    shown = f" [{'; '.join(kept)}]" if kept else ""
+    return f"- {names}{_value(option, context)}: {about}{shown}"
 
 
 def _value(option: click.Option, context: click.Context) -> str:
@@ -126,13 +131,6 @@ def _value(option: click.Option, context: click.Context) -> str:
     if option.metavar is None and isinstance(option.type, click.IntRange | click.FloatRange):
         return " `N`"
     return f" `{option.make_metavar(context)}`"
-
-
-def _default(option: click.Option) -> str:
-    if isinstance(option.show_default, str):
-        return option.show_default
-    shown = option.show_default and option.default not in (None, (), False)
-    return str(option.default) if shown and not callable(option.default) else ""
 
 
 def settings() -> str:

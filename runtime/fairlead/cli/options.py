@@ -12,11 +12,14 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from fairlead.cli.lazy import LazyOption
+from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
+from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
 from fairlead.session.gradients import NAMES, asked_for
-from fairlead.session.session import Choices
-from fairlead.swap.plan import Bind, Request
+from fairlead.session.model import Choices
+from fairlead.swap.model import Bind, Request
 
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
@@ -115,14 +118,17 @@ _OPTIONS = (
     ),
     click.option(
         "--engine",
+        cls=LazyOption,
+        names=engine_kinds,
         metavar="KIND",
-        help="The container engine, e.g. podman.  [default: the site's first that is here]",
+        help="The container engine: {names}.  [default: the site's first that is here]",
     ),
     click.option(
         "--launcher",
+        cls=LazyOption,
+        names=launcher_kinds,
         metavar="KIND|PROGRAM",
-        help="What starts the ranks, by kind (mpiexec, srun, flux, pals, aprun, jsrun, ibrun) or path.  "
-        "[default: the site's]",
+        help="What starts the ranks, by kind ({names}) or path.  [default: the site's]",
     ),
     click.option(
         "--site",

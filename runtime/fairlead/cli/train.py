@@ -22,7 +22,8 @@ from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 EPILOG = """\b
 Examples:

@@ -29,7 +29,8 @@ from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.ml.models import registry
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 # A report is mostly far below 1 MB; what ranks write of their progress comes to it.
 _REPORT_BYTES = 2 << 20
@@ -284,12 +285,12 @@ def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
 
 def _doctor() -> list[Finding]:
     """What doctor finds to be mended."""
-    from fairlead.base.system import Machine
     from fairlead.doctor.fix import examine
-    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.registry import ordered
+    from fairlead.doctor.world import LocalWorld
 
     bad = (Severity.WARNING, Severity.ERROR)
-    return [d.finding for d in examine(Machine(), CHECKS) if d.finding.severity in bad]
+    return [d.finding for d in examine(LocalWorld(), ordered()) if d.finding.severity in bad]
 
 
 def _judged(

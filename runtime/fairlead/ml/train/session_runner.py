@@ -12,9 +12,10 @@ from fairlead.launch import launch as launching
 from fairlead.ml.train.host import WORKER
 from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.proof.verdict import Proof
+from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.recorder import Recorder
-from fairlead.session.session import Prepared, launch_proved
-from fairlead.swap.plan import Bind
+from fairlead.session.run import launch_proved
+from fairlead.swap.model import Bind
 
 _TAIL_BYTES = 8000
 
@@ -50,11 +51,12 @@ def runner(
             stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
             try:
-                done = launch_proved(
-                    prepared, command, ranks, told=proved, begins=seen.begun if seen else _nothing,
-                    limit_s=limit_s, binds=shared, env=seen.env if seen else None,
+                options = LaunchOptions(
+                    on_proof=proved, on_start=seen.begun if seen else _nothing,
+                    limit_s=limit_s, binds=shared, env=seen.env if seen else {},
                     stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
+                done = launch_proved(prepared, command, ranks, options)
             except FairleadError as exc:
                 found = [
                     replace(f, where=launching.on_host(f.where, hosts))

@@ -18,7 +18,7 @@ from fairlead.session.gradients import NAMES, CommFacts, asked_for, choose, fact
 from fairlead.site.layers import load
 from fairlead.site.model import Gpu, Gradients, Origin, Status
 from fairlead.site.resolved_paths import NOTHING, Here
-from fairlead.swap.plan import Request
+from fairlead.swap.model import Request
 
 MPI4PY = "/opt/python/lib/python3.11/site-packages/mpi4py/MPI.mpich.so"
 HOROVOD = "/opt/python/lib/python3.11/site-packages/horovod/tensorflow/mpi_lib.so"

@@ -1,23 +1,19 @@
-"""What a plan does where a plain swap would not come about: a host that needs a newer glibc than the
-image has, and programs that are tied to the image's own MPI.
+"""The distance between the C libraries of host and image: whether the host's libraries run on the image's.
 
-A pure part of the plan (``plan.py``). Each remedy was tried with real software (facts: glibc's
-ld.so(8), "--library-path"; Sarus' glibc hook, which acts on versions instead of needs).
+Decided by what the host's libraries need, not by versions of distributions. Sources: glibc's ld.so(8),
+"--library-path"; Sarus' glibc hook, which acts on versions instead.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
+from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 from fairlead.elf.reader import version_key
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import RUNTIME_PIECES, HostMpi, needs
-from fairlead.swap.layout import MOUNT
 
 GLIBC_FOLDER = "glibc"  # below the staged folder; never on a search path of the container
 
@@ -73,29 +69,3 @@ def choose_glibc(host: HostMpi, facts: ImageFacts, engine: Engine) -> Glibc:
 def host_glibc(host: HostMpi) -> str:
     """The version of the host's C library; empty when it was not found."""
     return next((e.offers.get("GLIBC", "") for e in host.glibc if e.soname == "libc.so.6"), "")
-
-
-def loader_words(glibc: Glibc, folders: Sequence[str], facts: ImageFacts) -> tuple[str, ...]:
-    """What stands before a command so that the host's loader starts it.
-
-    Args:
-        folders: of the host's MPI in the container, in order.
-    """
-    loader = next(e.soname for e in glibc.pieces if e.soname.startswith("ld-linux"))
-    own = str(PurePosixPath(facts.glibc_files["libc.so.6"]).parent)
-    path = ":".join([*folders, f"{MOUNT}/{GLIBC_FOLDER}", own])
-    start = (
-        'p=$(command -v -- "$0") || { echo "fairlead: $0: not found in the image" >&2; exit 127; }; '
-        'case $(head -c2 "$p") in "#!") echo "fairlead: $p is a script: start it by its interpreter, '
-        'which the loader of the host can start" >&2; exit 126;; esac; '
-        f'exec {MOUNT}/{GLIBC_FOLDER}/{loader} --library-path "{path}" --argv0 "$0" "$p" "$@"'
-    )
-    return ("/bin/sh", "-c", start)
-
-
-def tied_to(facts: ImageFacts, consumers: Sequence[Elf]) -> tuple[MpiLibrary, ...]:
-    """The image's MPIs that the search path cannot replace: by DT_RPATH, or in a Python prefix."""
-    asked = {folder for elf in consumers for folder in elf.rpath_folders}
-    return tuple(
-        m for m in facts.mpis if m.python_prefix or str(PurePosixPath(m.path).parent) in asked
-    )
