@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,11 +119,10 @@ def _item(option: click.Option) -> str:
     names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
     record = option.get_help_record(context)
     assert record is not None
-    about, _, extra = record[1].partition("  [")
-    kept = [e for e in extra.rstrip("]").split("; ") if e.startswith(("default", "required"))]
+    # Click's own ranges, alone or behind a default, say little more than the metavar.
+    about = re.sub(r"  \[(?!default|required)[^\]]*\]|; [^];]*x[<>=][^];]*(?=\])", "", record[1])
     about = " ".join(about.split()).rstrip(".").replace("*", r"\*")
-    shown = f" [{'; '.join(kept)}]" if kept else ""
-    return f"- {names}{_value(option, context)}: {about}{shown}"
+    return f"- {names}{_value(option, context)}: {about}"
 
 
 def _value(option: click.Option, context: click.Context) -> str:
