@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")"
 
 VENV=.venv
-EXTRAS=build,report,setup,data,ranks,dev
+EXTRAS=build,report,setup,data,ranks,docs,dev
 PACKAGES=runtime/fairlead/doctor/system_packages.txt
 TEST_PACKAGES=tests/system/system_packages.txt
 LOG=

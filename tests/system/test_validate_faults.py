@@ -1,6 +1,6 @@
 """Faults that are injected for real into a validation, by its command line: each is named rightly, and first, in the verdict.
 
-The table of docs/validation.md has a row for each; :mod:`tests.system.test_validate_nodes` has those of several nodes.
+The table of docs/howto/validation.md has a row for each; :mod:`tests.system.test_validate_nodes` has those of several nodes.
 """
 
 from __future__ import annotations

@@ -114,9 +114,11 @@ def read(
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
             return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
-        raise _refused(path, str(exc), "mend it; docs/projection.md has an example") from None
+        raise _refused(
+            path, str(exc), "mend it; docs/explanation/projection.md has an example"
+        ) from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
-    raise _refused(path, why, "docs/projection.md has an example")
+    raise _refused(path, why, "docs/explanation/projection.md has an example")
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -133,7 +135,11 @@ def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
         FairleadError: exit code 2; there are none, or one of them cannot be.
     """
     wrong = [
-        _refused(f"{path}, run {number}", mistake, "mend it; docs/projection.md has an example")
+        _refused(
+            f"{path}, run {number}",
+            mistake,
+            "mend it; docs/explanation/projection.md has an example",
+        )
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]
