@@ -279,12 +279,11 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
     stored = [
         cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)
     ]
-    for part in (job.loaded.sources, job.loaded.bundled):
+    own = sources.compiled_bundled(job.loaded, lock)
+    for part in (job.loaded.sources, own):
         stored += [cache.source(key) for key in sources.keys(job.loaded, lock, part)]
     used(tree, cache.tree_record(job.tree), *stored)
     record = read_record(cache, job.tree)
-    # Over an image of a registry nothing is built from source.
-    own = job.loaded.bundled if lock.base is None else ()
     built = all(cache.source(key).is_dir() for key in sources.keys(job.loaded, lock, own))
     if record is None or not built:
         absent = sum(package.size for package in missing(lock.packages, cache))
@@ -319,6 +318,7 @@ def _make(job: _Job, progress: Progress) -> ImageEntry:
             below=engine_tree.base_environment(job.loaded, lock, cache, progress),
         )
         members = payload.layer(job.loaded, description, job.wheel, bytecode, materials)
+        members += payload.core(job.loaded, lock, job.wheel)
         members += payload.of_sources(sources.build_sources(job.loaded, lock, own, cache, progress))
         squashfs = scratch / "image.squashfs"
         made = payload.overlay(tree, record, members, squashfs, lock, cache, progress, job.again)

@@ -136,7 +136,7 @@ def prepare(
     launcher = _launcher(choices, host, image, request, environ, there, site)
     cache = cache_dir(environ)
     preload = native.witness_path(cache)
-    able = there is not None or preload.is_file() or native.compiler(environ)
+    able = there is not None or native.witness_available(cache, environ)
     result = planning.plan(
         image.path, image.facts, host, launcher, site, engine, request, cache, notes,
         str(preload) if able else "", bool(find_patchelf()), seen,
@@ -392,9 +392,10 @@ def _collective_core(
         return {}
     try:
         core = native.core_path(cache)
-        if not core.is_file():
+        if not core.is_file() and not native.shipped(native.CORE):
             with (progress or Silent()).stage("collective core compiled"):
                 native.ensure_core(cache, environ)
+        native.ensure_core(cache, environ)
         try:
             os.link(core, folder / core.name)
         except OSError:  # no hard links here

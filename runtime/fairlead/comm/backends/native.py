@@ -109,8 +109,8 @@ class Layout:
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
     """Where the core is, or None and why there is none.
 
-    ``FAIRLEAD_COMM_LIBRARY`` names it; without that it is the image's own, or the one that this machine's
-    cache holds.
+    ``FAIRLEAD_COMM_LIBRARY`` names it; without that it is the image's own, that of this installation, or the one
+    that this machine's cache holds.
     """
     named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
     if named:
@@ -127,7 +127,7 @@ def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, s
     from fairlead.base.paths import cache_dir
 
     try:
-        path = native.core_path(cache_dir(environ))
+        path = native.shipped(native.CORE) or native.core_path(cache_dir(environ))
     except OSError as exc:
         return None, f"its source cannot be read: {exc}"
     if path.is_file():
