@@ -60,6 +60,7 @@ HEAVY = (
     "*pytest*",
     "mpi4py*",
     "kiwisolver*",
+    "ziglang*",
     "__pycache__",
 )
 

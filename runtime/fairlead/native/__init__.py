@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
@@ -174,7 +175,8 @@ def _copied(source: Path, made: Path, check: str) -> Path:
             code=ExitCode.LAUNCH_FAILED,
         ) from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
     return made
 
 
