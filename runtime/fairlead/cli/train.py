@@ -213,8 +213,8 @@ def train(
     from fairlead.ml.train.host import train as train_model
     from fairlead.ml.train.options import TrainOptions
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.report import require_tools, write_report
-    from fairlead.perf.report.compose import compose
+    from fairlead.perf.draw import require_tools, write_report
+    from fairlead.perf.draw.compose import compose
 
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
     ranks = shape.ranks

@@ -146,7 +146,7 @@ class Comm:
     For one thread at a time, like MPI itself on one communicator.
 
     Attributes:
-        rank, size, local_rank: see the functions of these names in :mod:`fairlead.comm`.
+        rank: as :func:`fairlead.comm.rank`; ``size`` and ``local_rank`` likewise.
         backend: library that moves the bytes, and its version, e.g. ``mpi4py 4.1.2``.
         forced: the backend that was requested by name; "" if it was chosen automatically.
     """

@@ -8,7 +8,7 @@
 
 Every rank computes the gradients of its own batch; :func:`DistributedOptimizer` applies their mean,
 so one step on N ranks is one step on a batch N times as large. :class:`Broadcast` gives all ranks
-rank 0's state, and proves once an epoch that they still hold the same bits. docs/training.md
+rank 0's state, and proves once an epoch that they still hold the same bits. docs/tutorials/training.md
 describes what is averaged when.
 
 All gradients of a step are averaged at once: in TensorFlow as :mod:`fairlead.comm.tensorflow` does, in

@@ -85,7 +85,8 @@ def aggregate(
             None on every rank. IndexedSlices, as of an embedding, are made dense.
         team: of :meth:`fairlead.comm.Comm.team`, for calls that run concurrently with other collectives.
         names: for errors: the variables that these are gradients of, or texts, one a tensor.
-        compression, any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
+        compression: as for :meth:`fairlead.comm.Comm.aggregate`.
+        any_values: as there.
     Returns:
         The same structure. On one rank: ``tensors``.
     Raises:
@@ -226,8 +227,11 @@ class Delayed:
     ):
         """
         Args:
-            schedule, momentum, tested: as for :class:`fairlead.comm.delayed.Delayed`.
-            team, names: as for :func:`aggregate`.
+            schedule: as for :class:`fairlead.comm.delayed.Delayed`, like ``momentum`` and ``tested``.
+            momentum: of the optimizer.
+            tested: as there.
+            team: as for :func:`aggregate`.
+            names: as for :func:`aggregate`.
         Raises:
             FairleadError: as there.
         """

@@ -12,7 +12,7 @@ DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.
 while the backward pass still runs.
 
 Tensors of the host go by :meth:`fairlead.comm.Comm.aggregate`, those on GPUs by NCCL
-(:mod:`fairlead.comm.frameworks.torch_nccl`). docs/training.md describes what is averaged when.
+(:mod:`fairlead.comm.frameworks.torch_nccl`). docs/tutorials/training.md describes what is averaged when.
 """
 
 from __future__ import annotations

@@ -191,10 +191,7 @@ def facts_of(
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = any(_SHOWS.match(word) for word in words)
-    try:
-        core = elsewhere or native.core_path(cache_dir(environ)).is_file()
-    except OSError:  # an installation without the core's source; a launch says so
-        core = False
+    core = elsewhere or native.core_available(cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,
@@ -210,7 +207,7 @@ def facts_of(
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),
-        no_core="" if core or native.cxx_compiler(environ) else "there is no C++ compiler here",
+        no_core="" if core else "there is no C++ compiler here",
     )
 
 

@@ -141,7 +141,7 @@ def _plan(machine: _Machine, situation: Situation) -> Plan:
     replaceable(image.path, image.facts, host, machine.engine, request, notes, node)
     cache = cache_dir(environ)
     witness = native.witness_path(cache)
-    can_witness = machine.capture is not None or witness.is_file() or native.compiler(environ)
+    can_witness = machine.capture is not None or native.witness_available(cache, environ)
     return plan(
         Inputs(
             image=image.path,

@@ -7,7 +7,7 @@ or, as the first lines of a script::
     from fairlead.comm import dropin
     dropin.install()
 
-Nothing is replaced unless one of the two is done. `docs/old-scripts.md` describes what each call does.
+Nothing is replaced unless one of the two is done. `docs/howto/old-scripts.md` describes what each call does.
 
 * :mod:`~fairlead.comm.dropin.cray` is ``ml_comm`` and ``dl_comm``; :mod:`~fairlead.comm.dropin.teams`
   holds its state, and :mod:`~fairlead.comm.dropin.session_hooks` the hooks of TF 1 sessions.
