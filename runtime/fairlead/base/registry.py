@@ -18,8 +18,6 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fairlead.base.errors import fail
 
-from fairlead.base.errors import fail
-
 T = TypeVar("T")
 
 
