@@ -64,21 +64,9 @@ class Registry(Generic[T]):
             return declaration
         for entry in self._entry_points():
             if entry.name == name:
-                return self._loaded(entry)
+                loaded: T = _load(entry, self.group)
+                return loaded
         raise KeyError(name)
-
-    def _loaded(self, entry: Any) -> T:
-        try:
-            declaration: T = entry.load()
-        except Exception as exc:  # somebody else's code
-            raise fail(
-                f"`{entry.name}` cannot be loaded",
-                where=f"{entry.dist.name if entry.dist else entry.value}, entry point {self.group}",
-                why=f"{type(exc).__name__}: {exc}",
-                remedy="update or uninstall that distribution",
-                check="entry-point",
-            ) from exc
-        return declaration
 
     def __contains__(self, name: str) -> bool:
         return name in self.bundled() or any(entry.name == name for entry in self._entry_points())
@@ -130,19 +118,9 @@ class NamedRegistry(Generic[N]):
                 if declaration.name == name:
                     return declaration
         for entry in _entry_points(self.group, tuple(sys.path)):
-            if entry.name != name:
-                continue
-            try:
-                loaded: N = entry.load()
-            except Exception as exc:
-                raise fail(
-                    f"the plugin `{name}` cannot be loaded",
-                    where=f"{entry.value}, entry point of {self.group}",
-                    why=f"{type(exc).__name__}: {exc}",
-                    remedy="fix or uninstall the package that brings it",
-                    check="plugin",
-                ) from exc
-            return loaded
+            if entry.name == name:
+                loaded: N = _load(entry, self.group)
+                return loaded
         return None
 
     def bundled(self) -> tuple[N, ...]:
@@ -183,3 +161,21 @@ def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
+
+
+def _load(entry: Any, group: str) -> Any:
+    """The declaration of an entry point.
+
+    Raises:
+        FairleadError: it cannot be loaded.
+    """
+    try:
+        return entry.load()
+    except Exception as exc:  # code of another distribution
+        raise fail(
+            f"`{entry.name}` cannot be loaded",
+            where=f"{entry.dist.name if entry.dist else entry.value}, entry point {group}",
+            why=f"{type(exc).__name__}: {exc}",
+            remedy="update or uninstall that distribution",
+            check="entry-point",
+        ) from exc
