@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from fairlead.base.errors import ExitCode
+from fairlead.cli.lazy import LazyOption
 from fairlead.cli.screen import (
     human_bytes,
     json_option,
@@ -25,22 +25,15 @@ if TYPE_CHECKING:
     from fairlead_build.check import CheckResult
 
 
-class _FormatOption(click.Option):
-    """``--format``; its values are looked up on demand, since that loads every format."""
+def _format_names() -> tuple[str, ...]:
+    from fairlead_build.formats.registry import FORMATS
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        from fairlead_build.formats.registry import names
+    return FORMATS.names()
 
-        self.help = f"Any of {', '.join(names())}. [default: {self.default}]"
-        record = super().get_help_record(ctx)
-        assert record is not None
-        return record
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from fairlead_build.formats.registry import names
-
-        before, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(before + comma + n) for n in names() if n.startswith(last)]
+def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in _format_names() if name.startswith(last)]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,9 +41,12 @@ class _FormatOption(click.Option):
 @click.option(
     "--format",
     "formats",
-    cls=_FormatOption,
+    cls=LazyOption,
+    names=_format_names,
     default="sif",
     metavar="F[,F]",
+    shell_complete=_complete_formats,
+    help="Any of {names}.  [default: sif]",
 )
 @click.option(
     "-o",
