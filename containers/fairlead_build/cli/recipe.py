@@ -21,6 +21,7 @@ from fairlead.cli.screen import (
 from fairlead_build.cli.importing import import_
 from fairlead_build.cli.render import render
 from fairlead_build.recipe import load as recipes
+from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
 from fairlead_build.tree.wheel import runtime_requirements
 
@@ -47,7 +48,7 @@ recipe.add_command(import_)
 @json_option
 def list_(as_json: bool) -> None:
     """The bundled recipes and their variants."""
-    loaded = [recipes.load_recipe(a) for name in recipes.names() for a in recipes.addresses(name)]
+    loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
     if as_json:
         rows = [
             {

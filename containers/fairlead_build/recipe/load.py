@@ -131,11 +131,6 @@ def shown_folder(folder: Path) -> str:
     return shlex.quote(text if "/" in text else f"./{text}")
 
 
-def names() -> list[str]:
-    """The bundled recipes."""
-    return bundled_names()
-
-
 def addresses(name: str) -> list[str]:
     """``name`` and its variants, as they are given on a command line."""
     document = read(find(name).folder / "recipe.toml", "fairlead recipe list")
@@ -161,7 +156,7 @@ def find(given: str | Path) -> Address:
         why = f"{folder} holds no recipe.toml" if _is_dir(folder) else "there is no such folder"
         remedy = "give the folder that holds recipe.toml, or a name of `fairlead recipe list`"
     else:
-        why, remedy = suggest(head, names()), "fairlead recipe list"
+        why, remedy = suggest(head, bundled_names()), "fairlead recipe list"
     raise fail(
         f"no recipe `{text}`",
         where=text,
