@@ -52,15 +52,15 @@ def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: st
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Also give the image this name, or put it there.",
+    help="Also copy the image to this file or into this folder.",
 )
 @click.option(
     "--archive",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Take files from there before any index. [default: $FAIRLEAD_ARCHIVE]",
+    help="Take files from this archive before any index. [default: $FAIRLEAD_ARCHIVE]",
 )
 @click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; make nothing.")
-@click.option("--check", is_flag=True, help="Build again, disturbed; exit 1 unless it is the same.")
+@click.option("--check", is_flag=True, help="Build again under other conditions; exit 1 if a bit differs.")
 @json_option
 def build(
     name: str,

@@ -47,7 +47,7 @@ recipe.add_command(import_)
 @recipe.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """The bundled recipes and their variants."""
+    """List the bundled recipes and their variants."""
     loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
     if as_json:
         rows = [
@@ -69,7 +69,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name", metavar="RECIPE")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """A recipe with its defaults filled in, and a summary of its lock.
+    """Show a recipe with its defaults filled in, and a summary of its lock.
 
     \b
     fairlead recipe show tensorflow
@@ -114,7 +114,7 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="RECIPE")
 @json_option
 def requirements(name: str, as_json: bool) -> None:
-    """The locked Python packages as pip reads them, with hashes: the same without a container.
+    """Print the locked Python packages as pip reads them, with hashes: the same without a container.
 
     What a native Python is made of, that `fairlead validate --native` compares an image with.
 
@@ -139,7 +139,7 @@ def requirements(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="RECIPE")
 @json_option
 def check(name: str, as_json: bool) -> None:
-    """Finds every mistake in a recipe, and whether its lock is up to date.
+    """Find every mistake in a recipe, and whether its lock is up to date.
 
     A sound recipe without a lock passes; it says why there may be none.
 
@@ -179,7 +179,7 @@ def check(name: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the recipe; write nothing.")
 @json_option
 def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
-    """Writes a small recipe that extends another, to start from.
+    """Write a small recipe that extends another, to start from.
 
     NAME is the folder to make; its last part is the recipe's name.
 
@@ -210,7 +210,7 @@ def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
 )
 @json_option
 def schema(output: Path | None, as_json: bool) -> None:
-    """The JSON Schema of recipe.toml, for an editor.
+    """Print the JSON Schema of recipe.toml, for an editor.
 
     A line `#:schema FILE` at the top of a recipe names it; then the editor completes keys.
 
@@ -235,7 +235,7 @@ def schema(output: Path | None, as_json: bool) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Also keep every file of the lock there; $FAIRLEAD_ARCHIVE is one to take files from.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be resolved; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be resolved; write nothing.")
 @click.option("--tools", is_flag=True, help="Take the tools that write images, and no package.")
 @json_option
 def lock_command(
@@ -246,7 +246,7 @@ def lock_command(
     tools: bool,
     as_json: bool,
 ) -> None:
-    """Resolves a recipe against today's indexes, and writes its lock.toml.
+    """Resolve a recipe against today's indexes, and write its lock.toml.
 
     With --tools, the recipe's packages stay as they are, and its lock takes the tools of this
     fairlead; without a RECIPE, fairlead's own lock of its tools is made anew.
