@@ -60,7 +60,9 @@ def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: st
     help="Take files from this archive before any index. [default: $FAIRLEAD_ARCHIVE]",
 )
 @click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; make nothing.")
-@click.option("--check", is_flag=True, help="Build again under other conditions; exit 1 if a bit differs.")
+@click.option(
+    "--check", is_flag=True, help="Build again under other conditions; exit 1 if a bit differs."
+)
 @json_option
 def build(
     name: str,

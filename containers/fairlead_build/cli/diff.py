@@ -20,7 +20,9 @@ _SHOWN = 20
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--files", is_flag=True, help=f"List every file that differs, not the first {_SHOWN}.")
+@click.option(
+    "--files", is_flag=True, help=f"List every file that differs, not the first {_SHOWN}."
+)
 @json_option
 def diff(a: str, b: str, files: bool, as_json: bool) -> int:
     """Compare two images: packages, MPI, environment, labels, files.

@@ -24,7 +24,9 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress
 @click.option(
     "--layers", is_flag=True, help="Build the SIF from the layers, even where the registry has one."
 )
-@click.option("--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be transferred; write nothing.")
 @json_option
 def pull(

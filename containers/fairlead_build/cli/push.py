@@ -14,7 +14,9 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress, 
 @click.argument("image")
 @click.argument("reference", metavar="REF")
 @click.option("--engine", is_flag=True, help="Load, tag and push with Docker or Podman.")
-@click.option("--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
 @json_option
 def push(

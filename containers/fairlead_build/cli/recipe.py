@@ -49,20 +49,22 @@ recipe.add_command(import_)
 def list_(as_json: bool) -> None:
     """List the bundled recipes and their variants."""
     loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
+    rows = [
+        {
+            "name": r.name,
+            "summary": r.recipe.recipe.summary,
+            "path": str(r.folder),
+            "accelerator": r.recipe.recipe.accelerator,
+            "locked": r.lock_path.is_file(),
+        }
+        for r in loaded
+    ]
     if as_json:
-        rows = [
-            {
-                "name": r.name,
-                "summary": r.recipe.recipe.summary,
-                "path": str(r.folder),
-                "accelerator": r.recipe.recipe.accelerator,
-                "locked": r.lock_path.is_file(),
-            }
-            for r in loaded
-        ]
         print_json("recipe-list", {"recipes": rows})
-        return
-    click.echo(table([(r.name, r.recipe.recipe.summary) for r in loaded], ("RECIPE", "SUMMARY")))
+    else:
+        click.echo(
+            table([(str(r["name"]), str(r["summary"])) for r in rows], ("RECIPE", "SUMMARY"))
+        )
 
 
 @recipe.command()
@@ -270,10 +272,8 @@ def lock_command(
         check_upgrade(loaded, upgrade)
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
         if as_json:
-            print_json(
-                "recipe-lock",
-                {"dry_run": True, "path": str(loaded.lock_path), "inputs": wanted.model_dump()},
-            )
+            path, inputs = str(loaded.lock_path), wanted.model_dump()
+            print_json("recipe-lock", {"dry_run": True, "path": path, "inputs": inputs})
         else:
             click.echo(f"would resolve, and write to {loaded.lock_path}:")
             click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
