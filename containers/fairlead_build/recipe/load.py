@@ -56,11 +56,11 @@ class RecipeSource:
     @property
     def digest(self) -> str:
         """sha256 of its table in the recipe, and of its files."""
-        told = {
+        content = {
             "source": self.source.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ class LoadedRecipe:
     @property
     def digest(self) -> str:
         """sha256 of the recipe's content, without comments and layout, and of its files."""
-        told = {
+        content = {
             "recipe": self.recipe.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
             "sources": [s.digest for s in (*self.sources, *self.bundled)],
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
