@@ -126,7 +126,7 @@ _PAGE = """\
 
 <!-- Made by `make catalogue` from the locks and from real builds; do not edit. -->
 
-[The catalogue](../catalogue.md) says which one is for whom. All are for amd64, and all images have
+[The catalogue](../howto/catalogue.md) says which one is for whom. All are for amd64, and all images have
 fairlead's own runtime. The download is what a first build fetches, compilers included; 1 MB is
 10^6 bytes.
 

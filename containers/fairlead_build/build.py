@@ -121,8 +121,8 @@ class _Job:
 
     @property
     def sources(self) -> tuple[RecipeSource, ...]:
-        """Fairlead's own sources, laid over the tree; over a registry's image none is built."""
-        return self.work.loaded.bundled if self.work.lock.base is None else ()
+        """Fairlead's own sources that are compiled, to be laid over the tree."""
+        return sources.compiled_bundled(self.work.loaded, self.work.lock)
 
 
 def build(
@@ -293,6 +293,7 @@ def _make(job: _Job) -> ImageEntry:
         below = engine_tree.base_environment(job.work)
         description = payload.describe(loaded, lock, facts, keys, sbom, below)
         members = payload.layer(loaded, description, job.wheel, bytecode, sbom)
+        members += payload.core(loaded, lock, job.wheel)
         members += payload.of_sources(sources.build_sources(job.work, job.sources))
         squashfs = scratch / "image.squashfs"
         overlaid = payload.overlay(tree, record, members, squashfs, job.work)
@@ -304,7 +305,7 @@ def _tree(job: _Job) -> TreeRecord:
     work, cache = job.work, job.cache
     loaded, lock = work.loaded, work.lock
     parts = [cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)]
-    for declared in (loaded.sources, loaded.bundled):
+    for declared in (loaded.sources, job.sources):
         parts += [cache.source(key) for key in sources.keys(loaded, lock, declared)]
     used(cache.tree(job.tree), cache.tree_record(job.tree), *parts)
     record = read_record(cache, job.tree)

@@ -61,6 +61,7 @@ HEAVY = (
     "*pytest*",
     "mpi4py*",
     "kiwisolver*",
+    "ziglang*",
     "__pycache__",
 )
 

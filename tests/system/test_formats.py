@@ -233,7 +233,14 @@ def test_sandbox_that_was_changed_is_not_replaced(built: BuildResult, folder: Pa
 
 def test_image_of_others_cannot_be_wrapped_again(tmp_path: Path) -> None:
     image = tmp_path / "other.sif"
-    write_sif(image, hosts.image_with_programs(), ("image.json", b"{}"), arch="amd64", epoch=0, squashfs_sha256="")
+    write_sif(
+        image,
+        hosts.image_with_programs(),
+        ("image.json", b"{}"),
+        arch="amd64",
+        epoch=0,
+        squashfs_sha256="",
+    )
     with pytest.raises(FairleadError, match=r"other\.sif cannot be wrapped in another format"):
         wrapping_of(image, "")
 

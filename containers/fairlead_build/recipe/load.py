@@ -26,6 +26,10 @@ from fairlead_build.recipe.checks import cross_mistakes
 from fairlead_build.recipe.inherit import Merged, bundled_names, merge, split_variant
 from fairlead_build.recipe.model import Recipe, Source
 
+# The folder of the core in an image, and the command of a recipe that asks for no more than that it is there.
+CORE_FOLDER = "/usr/local/lib/fairlead"
+INSTALL_CORE = f"sh compile.sh $DESTDIR{CORE_FOLDER}"
+
 
 @dataclass(frozen=True)
 class RecipeFile:
@@ -47,11 +51,13 @@ class RecipeSource:
 
     Attributes:
         tree: with ``path`` or ``bundled``, its files, named relative to it; a single file has its own name.
+        core_from_wheel: with ``bundled``: our wheel has the core, so only TensorFlow's operation is compiled.
     """
 
     source: Source
     patches: tuple[RecipeFile, ...] = ()
     tree: tuple[RecipeFile, ...] = ()
+    core_from_wheel: bool = False
 
     @property
     def digest(self) -> str:
@@ -212,7 +218,8 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
         for target, source in sorted(recipe.files.items())
         if (file := files.one(("files", target), target, source)) is not None
     )
-    every = [_source(files, number, source) for number, source in enumerate(recipe.source)]
+    shipped = recipe.python is not None  # an image without Python has no wheel of ours
+    every = [_source(files, n, source, shipped) for n, source in enumerate(recipe.source)]
     sources = tuple(s for s in every if s.source.bundled is None)
     own = tuple(s for s in every if s.source.bundled is not None)
     if files.wrong:
@@ -221,18 +228,22 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, sources, paths, own)
 
 
-def _source(files: _Files, number: int, source: Source) -> RecipeSource:
+def _source(files: _Files, number: int, source: Source, shipped: bool) -> RecipeSource:
     patches = [
         files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
     ]
     if source.bundled is not None:
-        return RecipeSource(source, (), tuple(_native()))
+        # Other commands than the usual one get all files, and compile them as they say.
+        usual = " ".join((source.run or "").split()) == INSTALL_CORE and not source.env
+        ours = shipped and usual
+        needed = tuple(f for f in _native() if not (ours and f.target.startswith("src/")))
+        return RecipeSource(source, (), needed, core_from_wheel=ours)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
     return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
 
 
 def _native() -> Iterator[RecipeFile]:
-    """The source of fairlead's collective core, and the script that compiles it."""
+    """The source of fairlead's collective core and of its operation for TensorFlow, and the script that compiles them."""
     folder = native.core_folder()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
         yield RecipeFile(str(path.relative_to(folder)), path, 0o644, sha256_of(path))

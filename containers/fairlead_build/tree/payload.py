@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from fairlead import __version__
+from fairlead import __version__, native
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.serde import to_json
 from fairlead.elf.facts import ImageFacts
@@ -28,7 +28,7 @@ from fairlead.image.frameworks import frameworks
 from fairlead.image.sbom import SPECIFICATION
 from fairlead.image.tree_digest import Entry, tree_sha256
 from fairlead_build.formats.wrapping import COMMAND, labels_of
-from fairlead_build.recipe.load import LoadedRecipe
+from fairlead_build.recipe.load import CORE_FOLDER, LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 from fairlead_build.recipe.model import Recipe
 from fairlead_build.squashfs.overlay import NotLaid, lay
@@ -244,6 +244,16 @@ def layer(
         )
         members.append(Member(f"{python.prefix}/bin/fairlead".lstrip("/"), script.encode(), 0o755))
     return members
+
+
+def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> list[Member]:
+    """The collective core where programs look for it, as our wheel has it for the image's processor."""
+    if wheel is None or lock.base or not any(s.core_from_wheel for s in loaded.bundled):
+        return []
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[lock.architecture]
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        body = archive.read(f"fairlead/native/lib/{machine}/{native.CORE}")
+    return [Member(f"{CORE_FOLDER}/{native.CORE}".lstrip("/"), body, 0o755)]
 
 
 def of_sources(built: Iterable[Built]) -> list[Member]:

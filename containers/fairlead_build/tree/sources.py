@@ -63,7 +63,7 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
     """A key for each source, in their order: a later one may use an earlier one's result.
 
     Args:
-        wanted: ``loaded.sources``, or ``loaded.bundled``.
+        wanted: ``loaded.sources``, or what :func:`compiled_bundled` gives.
     """
     if not wanted:
         return []
@@ -86,12 +86,25 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
     return keys_so_far
 
 
+def compiled_bundled(loaded: LoadedRecipe, lock: Lock) -> tuple[RecipeSource, ...]:
+    """Those of fairlead's own sources that have to be compiled in a tree of their own.
+
+    Our wheel has the core, so that is the operation for TensorFlow, which needs the headers of the very
+    TensorFlow, and what a recipe compiles by commands of its own. Over an image of a registry nothing is compiled.
+    """
+    if lock.base is not None:
+        return ()
+    return tuple(s for s in loaded.bundled if _has_tensorflow(lock) or not s.core_from_wheel)
+
+
+def _has_tensorflow(lock: Lock) -> bool:
+    return "tensorflow" in frameworks({w.name: w.version for w in lock.wheel})
+
+
 def _wheels(lock: Lock, wanted: Sequence[RecipeSource]) -> tuple[Wheel, ...]:
     """The wheels that are there while ``wanted`` are built: fairlead's own need none but TensorFlow."""
     ours = all(source.source.bundled is not None for source in wanted)
-    if ours and "tensorflow" not in frameworks({w.name: w.version for w in lock.wheel}):
-        return ()
-    return lock.wheel
+    return () if ours and not _has_tensorflow(lock) else lock.wheel
 
 
 def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:

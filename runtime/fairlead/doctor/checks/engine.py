@@ -28,7 +28,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 f"{kind} is here and cannot run a command in an image",
                 where=ran.argv[0],
                 why=ran.said or f"it ended with code {ran.returncode}",
-                remedy="docs/engines.md says what it needs; nothing else uses it",
+                remedy="docs/reference/engines.md says what it needs; nothing else uses it",
                 severity=Severity.INFO,
             )
 

@@ -23,7 +23,14 @@ def make(folder: Path, body: bytes = BODY, name: str = "tiny.sif") -> Path:
     squashfs = folder / "root.squashfs"
     squashfs.write_bytes(body)
     target = folder / name
-    write_sif(target, squashfs, ("image.json", DOCUMENT), arch="amd64", epoch=EPOCH, squashfs_sha256="ab" * 32)
+    write_sif(
+        target,
+        squashfs,
+        ("image.json", DOCUMENT),
+        arch="amd64",
+        epoch=EPOCH,
+        squashfs_sha256="ab" * 32,
+    )
     return target
 
 
