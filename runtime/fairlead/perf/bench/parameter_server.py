@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fairlead.perf.bench import nets
+from fairlead.perf.bench.nets import MOMENTUM, RATE, Training
 from fairlead.perf.bench.placement import free_port
-from fairlead.perf.bench.training import MOMENTUM, RATE, Training
 
 _POLL_S = 0.05
 

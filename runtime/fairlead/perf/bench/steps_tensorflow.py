@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from fairlead.perf.bench import nets
+from fairlead.perf.bench.nets import MOMENTUM, RATE, Training
 from fairlead.perf.bench.nets_tensorflow import Ops, initial, loss_of
-from fairlead.perf.bench.training import MOMENTUM, RATE, Training
 
 
 def use_threads(count: int) -> None:

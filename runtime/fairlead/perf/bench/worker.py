@@ -30,8 +30,8 @@ from fairlead.base.serde import to_json
 from fairlead.ml.train.events import EventLog
 from fairlead.perf.bench import nets
 from fairlead.perf.bench import placement as cluster
+from fairlead.perf.bench.nets import MOMENTUM, Training
 from fairlead.perf.bench.results import Block, Launch, WorkerConfig
-from fairlead.perf.bench.training import MOMENTUM, Training
 from fairlead.perf.measure.program import read_settings, write_document
 from fairlead.perf.measure.rank_control import RankControl, kernel_id
 

@@ -73,11 +73,6 @@ def worst(verdicts: Sequence[Verdict]) -> State:
     return next((s for s in order if s in states), State.UNKNOWN)
 
 
-def below_reference(validation: Validation) -> bool:
-    """Whether it ends with exit code 125: a line is slow or wrong."""
-    return worst(validation.verdicts) in (State.WRONG, State.SLOW)
-
-
 def _one(
     m: Measurement,
     twins: Mapping[Measurement, Measurement],

@@ -20,7 +20,7 @@ about processors, which needs no search.
    slow quarters are followed: 2 (ceil(log2 n) - 1) rounds for one culprit, at most k times that for k. Two more
    rounds confirm. Where step 1 has met all pairs (n up to 4) its slow pairs are taken as they are.
 
-So one culprit takes at most 4 ceil(log2 n) + 5 rounds, and k < D take (2 + 2k) ceil(log2 n) + 5 (``most_rounds``). D
+So one culprit takes at most 4 ceil(log2 n) + 5 rounds, and k < D take (2 + 2k) ceil(log2 n) + 5. D
 slow pairs of one node are, to this search and in effect, a slow link of that node. With two nodes there is one link
 and nothing to hold it against. If all links are slow alike, none stands out: hold the sweeps against a reference.
 
@@ -94,13 +94,6 @@ def halvings(nodes: int) -> int:
 def meetings(nodes: int) -> int:
     """D, the partners that each node meets in the first step, at least."""
     return min(nodes - 1, max(3, halvings(nodes)))
-
-
-def most_rounds(nodes: int, culprits: int = 1) -> int:
-    """What a search takes at most, with fewer than D culprits and noise below the threshold."""
-    levels = halvings(nodes)
-    first = meetings(nodes) + nodes % 2
-    return first + _CONFIRM + levels + 2 * culprits * max(0, levels - 1) + _CONFIRM * culprits
 
 
 def pairings(nodes: int, rounds: int) -> list[list[Pair]]:

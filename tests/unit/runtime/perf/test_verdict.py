@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from tests.support.validated import BOUNDS, demo, kept
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.perf.judge import diagnosis
 from fairlead.perf.judge.bounds import Limit, limit, of_site
 from fairlead.perf.judge.references import Kept
-from fairlead.perf.judge.verdict import below_reference, efficiency, headline, judge, worst
+from fairlead.perf.judge.verdict import efficiency, exit_code, headline, judge, worst
 from fairlead.perf.records.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
 from fairlead.perf.records.validation import (
     Basis,
@@ -325,12 +325,12 @@ def test_demo_bad_node_is_named_with_and_without_references() -> None:
     for references in (kept(), None):
         found = demo(references=references)
         slow = [v for v in found.verdicts if v.state is State.SLOW]
-        assert len(slow) == 2 and below_reference(found)
+        assert len(slow) == 2 and exit_code(found) is ExitCode.BELOW_REFERENCE
         assert all("node nid001006 is 1.5 × as slow" in v.because for v in slow)
         said = "Node nid001006 is 1.5 × as slow as its like: 2 of 77 lines are slow, the worst 1."
         assert headline(found).startswith(said)
     well = demo(bad_node=None, references=kept())
-    assert worst(well.verdicts) is State.NORMAL and not below_reference(well)
+    assert worst(well.verdicts) is State.NORMAL and exit_code(well) is ExitCode.DONE
     assert headline(well) == "As fast as it should be: 77 of 77 lines are normal."
     assert efficiency(well, Way.NATIVE)["resnet50", 64] == pytest.approx(0.88, abs=0.03)
 
