@@ -92,7 +92,7 @@ def find(name: str) -> Peer:
     if re.fullmatch(r"ps-[1-9]\d{0,3}", name):
         return _server(int(name[3:]))
     raise fail(
-        f"there is no peer `{name}`",
+        f"unknown peer `{name}`",
         where="--peers",
         why=f"{suggest(name, NAMES)} Also ps-N, with N servers.",
         remedy="fairlead bench peers --peers fairlead,horovod,ps-2",

@@ -107,7 +107,7 @@ def judged(peer: Peer, found: Found) -> tuple[Outcome, str, str]:
 def wrong(launch: Launch) -> str:
     """What is not as it has to be; empty: nothing."""
     if not launch.alike:
-        return "ranks hold other weights at the end"
+        return "ranks hold different weights at the end"
     if launch.updates != launch.expected_updates:
         return f"the servers made {launch.updates} updates of {launch.expected_updates}"
     if launch.error is None or launch.apart is None:
@@ -116,5 +116,5 @@ def wrong(launch: Launch) -> str:
     if not launch.error <= WITHIN:
         return f"the first step's means are off by {launch.error:.1%} of their largest element"
     if not launch.apart >= _APART:
-        return "all ranks had the same gradients, so that nothing shows whether they were added up"
+        return "all ranks had the same gradients, so a missing sum would not show"
     return ""

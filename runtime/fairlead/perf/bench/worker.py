@@ -63,7 +63,7 @@ class Watch:
             "error",
             what=f"`{self._name}` did not end within {self._seconds:g} s",
             where=f"{os.uname().nodename}, {self.doing}",
-            why=where or "nobody knows in which line",
+            why=where or "unknown line",
             remedy="give it longer with --limit; `ranks.log` in the output folder has what the ranks printed",
             check="bench-limit",
         )
@@ -143,7 +143,7 @@ class Servers:
         line = process.stdout.readline().strip()
         if not line:
             raise RuntimeError(
-                f"parameter server {number} ended with {process.wait()}; its words are above"
+                f"parameter server {number} ended with {process.wait()}; its output is above"
             )
         return line
 

@@ -36,7 +36,7 @@ class Limit:
 def limit(m: Measurement, bounds: Bounds) -> Limit | str:
     """The bound of one measurement, or why there is none."""
     if m.what is What.CHECKPOINT:
-        return _of(bounds.disk) or "how fast the storage is, is not known"
+        return _of(bounds.disk) or "the speed of the storage is not known"
     if m.what not in REACH:
         return f"no bound is known for {_NAMES.get(m.what, m.what.value)}"
     size = m.bytes or 0
@@ -56,7 +56,7 @@ def _of(bound: Bound | None) -> Limit | None:
 
 def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
     if bounds.memory is None:
-        return "how fast a node's memory is, is not known"
+        return "the bandwidth of a node's memory is not known"
     if size < _BEYOND_CACHES:
         return "so few bytes stay in the caches of the node, for which no bound is known"
     moved = {
@@ -69,7 +69,7 @@ def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
 
 def _between_nodes(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
     if bounds.link is None:
-        return "how fast the nodes' links are, is not known"
+        return "the bandwidth of the nodes' links is not known"
     sent = {
         What.PINGPONG: 1.0,
         What.ALLREDUCE: 2 * (m.nodes - 1) / m.nodes,

@@ -128,7 +128,7 @@ def _untestable(old: Measurement, new: Measurement) -> str:
         return "answers were wrong: how fast they came says nothing"
     fewest = min(len(old.samples), len(new.samples))
     if fewest < stats.FEWEST:
-        return f"{fewest} repeats on one side, and {stats.FEWEST} is the least that says anything"
+        return f"{fewest} repeats on one side; at least {stats.FEWEST} are needed"
     return ""
 
 

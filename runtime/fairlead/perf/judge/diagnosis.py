@@ -17,7 +17,7 @@ from fairlead.perf.records.validation import Measurement, Way, What
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
 _MESSAGES_BOUND = 0.25
-UNEXPLAINED = "nothing that was looked at explains it"
+UNEXPLAINED = "no known cause explains it"
 _SLOWER, _BELOW = 1.1, 0.9  # of its like: times that arithmetic takes, and the clock
 _COPIED = 8192  # bytes, from which the way through the kernel or shared memory decides
 
@@ -117,7 +117,7 @@ def crowded(m: Measurement, evidence: Evidence) -> Reason | None:
     cores = f"{evidence.cores} core{'s' if evidence.cores > 1 else ''}"
     shared = f"share {cores}" if evidence.cores else "share fewer cores"
     return Reason(
-        f"{a_node} ranks of a node {shared}: whoever waits for a message keeps another from computing",
+        f"{a_node} ranks of a node {shared}: a rank that waits for a message keeps another from computing",
         "at most as many ranks a node as it has cores: --ranks-per-node",
     )
 

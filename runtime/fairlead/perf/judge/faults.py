@@ -72,7 +72,7 @@ def native_mpi(mpis: Mapping[str, str]) -> Iterator[Finding]:
             "the native ranks ran another MPI than those in the container",
             where=f"native: {native}",
             why=f"in the container ran {inside}, as planned; what differs between the two is not the container's",
-            remedy="look what that Python loads: MPI4PY_LIBMPI, LD_PRELOAD, a wrapper around it",
+            remedy="check what that Python loads: MPI4PY_LIBMPI, LD_PRELOAD, a wrapper around it",
             check="validate-mpi",
         )
 

@@ -90,16 +90,12 @@ def _one(
         said += f"; {mistaken.text}" if mistaken else ""
         return Verdict(m.key, State.WRONG, None, None, said, remedy)
     if not all(0 < value < math.inf for value in m.samples):
-        return _unknown(
-            m, None, "a repeat took no time at all, or for ever: the clock is at fault", ""
-        )
+        return _unknown(m, None, "a repeat took no time, or forever: the clock is at fault", "")
     if not m.samples and (why := evidence.failed.get(m.key)):
         return _unknown(m, None, f"it could not be measured: {faults.words(why)}", why.remedy)
     if len(m.samples) < stats.FEWEST:
         had = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
-        return _unknown(
-            m, None, f"{had}, and {stats.FEWEST} is the least that says anything", _AGAIN
-        )
+        return _unknown(m, None, f"{had}; at least {stats.FEWEST} are needed", _AGAIN)
     seen = stats.summarize(m.samples)
     # An engine takes its time to start whatever the machine: that is no slowness.
     alike = m.way is Way.CONTAINER and m.what is not What.START
@@ -144,7 +140,7 @@ def _by_reference(m: Measurement, references: Mapping[str, Kept]) -> Expected | 
 
 def _by_bound(m: Measurement, base: Measurement | None, known: Bounds) -> Expected | str:
     if m.crowded:
-        return "ranks that share cores are held against no bound"
+        return "ranks that share cores are compared with no bound"
     if base:
         return _scaled(m, base)
     found = bounds.limit(m, known)
@@ -203,10 +199,10 @@ def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence)
     # A training may well gain from the caches of more cores.
     physical = expected.basis is Basis.BOUND and m.what is not What.TRAIN
     if physical and _beyond(seen.median, expected, time):
-        why = f"faster than what should be possible ({expected.source}): that number is not this machine's"
-        return _unknown(m, expected, why, "mend the profile: fairlead site check")
+        why = f"faster than what should be possible ({expected.source}): that number does not belong to this machine"
+        return _unknown(m, expected, why, "fix the profile: fairlead site check")
     if slow and expected.basis is Basis.BOUND and times < _ROUGH:
-        why = f"{times:.2f} × slower than {expected.source}: too near for so rough a measure"
+        why = f"{times:.2f} × slower than {expected.source}: too close for so rough a bound"
         return _unknown(m, expected, why, _save(m))
     if slow:
         reason = diagnosis.reason(m, evidence)
@@ -289,10 +285,10 @@ def _of_lines(validation: Validation) -> str:
         return f"{_named(found)}, though no line is slow."
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
-        told = f"; of {rest} nothing can be told" if rest else ""
+        told = f"; {rest} cannot be judged" if rest else ""
         verb = "is" if count[state] == 1 else "are"
         return f"As fast as it should be: {count[state]} {of} {verb} normal{told}."
-    return "Nothing can be told yet: there is nothing to hold these measurements against."
+    return "No verdict yet: there is nothing to compare these measurements with."
 
 
 def _named(culprit: Culprit) -> str:

@@ -69,7 +69,7 @@ def find_compute(every: Sequence[KernelTimes], threshold: float = THRESHOLD) -> 
     median samples. That is right as long as no more than half of the ranks are slow.
     """
     if len(every) < 2:
-        return Outcome(Answer.UNKNOWN, (), "there is one rank: nothing to hold it against", 1)
+        return Outcome(Answer.UNKNOWN, (), "there is one rank: nothing to compare it with", 1)
     usual = {
         kernel: median_low(median(s.wall_s for s in rank.samples[kernel]) for rank in every)
         for kernel in every[0].samples

@@ -48,13 +48,15 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
         told = json.loads(done.stdout)
     except subprocess.CalledProcessError as exc:
         said = exc.stderr.strip().rpartition("\n")[2]
-        raise _unfit(python, f"exit code {exc.returncode}: {said or 'it said nothing'}") from None
+        raise _unfit(
+            python, f"exit code {exc.returncode}: {said or 'it printed nothing'}"
+        ) from None
     except subprocess.TimeoutExpired:
         raise _unfit(python, "it did not start within a minute") from None
     except OSError as exc:
         raise _unfit(python, exc.strerror or str(exc)) from None
     except ValueError:
-        raise _unfit(python, "it does not answer as Python does") from None
+        raise _unfit(python, "its output is not that of a Python") from None
     lacking = [name for name in ("numpy", "mpi4py") if name not in told["modules"]]
     if lacking:
         install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
@@ -64,7 +66,7 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
 
 def _unfit(python: Path, why: str, remedy: str = "name a Python of this machine") -> FairleadError:
     return fail(
-        "this Python cannot run the native part",
+        "this Python cannot run the native measurements",
         where=f"--native {python}",
         why=why,
         remedy=f"{remedy}; or leave --native out",

@@ -22,7 +22,7 @@ about processors, which needs no search.
 
 So one culprit takes at most 4 ceil(log2 n) + 5 rounds, and k < D take (2 + 2k) ceil(log2 n) + 5. D
 slow pairs of one node are, to this search and in effect, a slow link of that node. With two nodes there is one link
-and nothing to hold it against. If all links are slow alike, none stands out: hold the sweeps against a reference.
+and nothing to compare it with. If all links are slow alike, none stands out: hold the sweeps against a reference.
 
 **Noise** only adds time. *Slow* needs more than a slow median: the quickest repeat, too, has to be slow, in every
 confirming round. A median that is slow beside a quick repeat is unsteady, and said to be; a slowness that goes away in a
@@ -76,7 +76,7 @@ def find_links(names: Sequence[str], measure: Measure, threshold: float = THRESH
     """
     if len(names) < 3:
         why = "there is one node" if len(names) < 2 else "two nodes have one link between them"
-        return Outcome(Answer.UNKNOWN, (), f"{why}: nothing to hold it against", 0)
+        return Outcome(Answer.UNKNOWN, (), f"{why}: nothing to compare it with", 0)
     search = _Search(names, measure, threshold)
     try:
         search.run()
@@ -282,7 +282,7 @@ class _Search:
             f" {_s(self.usual)} is usual"
         )
         remedy = (
-            f"leave {name} out of the job, and have its cable, port and link rate looked at:"
+            f"leave {name} out of the job, and have its cable, port and link rate checked:"
             f" `ethtool` or `ibstatus` on {name}"
         )
         return Straggler(Kind.LINK, (name,), times, evidence, remedy, (node,))
@@ -294,7 +294,7 @@ class _Search:
             for node in pair
         ]
         evidence = f"{a} with {b} {_range(found)}; {', '.join(quick)}; {_s(self.usual)} is usual"
-        remedy = f"have the path between {a} and {b} looked at (routes, switch ports); until then, not both in a job"
+        remedy = f"have the path between {a} and {b} checked (routes, switch ports); until then, do not use both in a job"
         return Straggler(Kind.PAIR, (a, b), times, evidence, remedy, pair)
 
 

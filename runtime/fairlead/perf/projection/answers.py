@@ -113,7 +113,7 @@ def sentences(found: Answers) -> list[str]:
         )
     if found.batch is None or found.delayed_batch is None:
         said.append(
-            "what local batch would keep it cannot be told: all runs have the same; add runs at another"
+            "which local batch would keep it is unknown: all runs have the same; add runs with another"
         )
     else:
         said.append(

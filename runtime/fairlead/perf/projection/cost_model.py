@@ -81,7 +81,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.ranks, self.cores) < 1 or not self.link > 0:
-            raise ValueError(f"{self} is no machine: counts start at 1, a link's rate above 0")
+            raise ValueError(f"invalid layout {self}: counts start at 1, a link's rate is above 0")
 
     @property
     def crowd(self) -> float:

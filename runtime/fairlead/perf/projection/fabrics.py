@@ -162,7 +162,7 @@ def given(bandwidth: float | None, latency_s: float | None, found: Network | Non
         raise fail(
             "no fabric is named",
             where="the command line",
-            why="what is between the nodes decides what a gradient costs, and a file of small runs does not tell it",
+            why="the network between the nodes decides what a gradient costs, and a file of small runs does not name it",
             remedy="add --fabric NAME, --site NAME, or --bandwidth GB/S and --latency US",
             check="project-fabric",
             code=ExitCode.USAGE,
@@ -191,9 +191,9 @@ def _unknown(network: Network, absent: list[str]) -> FairleadError:
     pingpong = "a pingpong between two nodes, as `osu_bw` and `osu_latency` of the site's MPI, measures them"
     other = "" if network.name in NETWORKS else ", or --fabric NAME instead of --site"
     return fail(
-        f"{' and '.join(word.split()[0][2:] for word in absent)} of `{network.name}` cannot be told",
+        f"unknown {' and '.join(word.split()[0][2:] for word in absent)} of `{network.name}`",
         where="the table of fabrics, and the site profiles",
-        why=f"no source gives a number, and none is guessed; {pingpong}",
+        why=f"no source gives a number, and fairlead does not guess; {pingpong}",
         remedy=f"add {' '.join(absent)}{other}",
         check="project-fabric",
         code=ExitCode.USAGE,

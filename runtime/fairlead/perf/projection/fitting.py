@@ -361,7 +361,7 @@ def _mean(values: Sequence[float] | Floats, random: Random) -> float:
 
 def _absent(why: str, remedy: str) -> Exception:
     return fail(
-        "the small runs do not tell enough",
+        "the small runs are not sufficient",
         where="the runs at the local batch that most of them have",
         why=why,
         remedy=remedy,

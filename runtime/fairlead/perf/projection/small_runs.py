@@ -105,7 +105,7 @@ def read(
     except OSError as exc:
         raise _refused(path, exc.strerror or str(exc), "give the file of small runs") from None
     except (ValueError, RecursionError) as exc:
-        raise _refused(path, f"no JSON: {exc}", "give the file of small runs") from None
+        raise _refused(path, f"it is not JSON: {exc}", "give the file of small runs") from None
     schema = data.get("schema") if isinstance(data, Mapping) else None
     try:
         if schema == VALIDATION:
@@ -114,14 +114,14 @@ def read(
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
             return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
-        raise _refused(path, str(exc), "mend it; docs/projection.md has an example") from None
+        raise _refused(path, str(exc), "fix it; docs/projection.md has an example") from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
     raise _refused(path, why, "docs/projection.md has an example")
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(data.get(key), list):
-        raise ValueError(f"`{key}` is no list")
+        raise ValueError(f"`{key}` is not a list")
     found: list[Any] = data[key]
     return found
 
@@ -133,7 +133,7 @@ def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
         FairleadError: exit code 2; there are none, or one of them cannot be.
     """
     wrong = [
-        _refused(f"{path}, run {number}", mistake, "mend it; docs/projection.md has an example")
+        _refused(f"{path}, run {number}", mistake, "fix it; docs/projection.md has an example")
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]
@@ -227,7 +227,7 @@ def _allreduce(
 
 def _refused(where: object, why: str, remedy: str) -> FairleadError:
     return fail(
-        "small runs from which nothing can be projected",
+        "these small runs cannot be projected",
         where=str(where),
         why=why,
         remedy=remedy,

@@ -160,23 +160,23 @@ def _of_class(cls: type, data: Any, at: str) -> Iterator[str]:
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in data.keys() - fields.keys():
-        yield f"{_where(f'{at}.{name}')}: there is no such key. {suggest(name, fields)}"
+        yield f"{_where(f'{at}.{name}')}: unknown key. {suggest(name, fields)}"
     for name, f in fields.items():
         if name in data:
             yield from _mistakes(hints[name], data[name], f"{at}.{name}")
         elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            yield f"{_where(f'{at}.{name}')}: it is missing"
+            yield f"{_where(f'{at}.{name}')}: missing"
 
 
 def _where(at: str) -> str:
     return at.lstrip(".") or "the file"
 
 
-_WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number", bool: "true or false"}  # fmt: skip
+_WORDS = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "true or false"}  # fmt: skip
 
 
 def _wanted(kind: str, data: Any, at: str) -> str:
     words = "null" if data is None else str(data)
     if isinstance(data, dict | list | str | bool):
         words = _WORDS[type(data)]
-    return f"{_where(at)}: {kind} is wanted, not {words}"
+    return f"{_where(at)}: expected {kind}, not {words}"

@@ -38,17 +38,17 @@ def keep(validation: Validation, environ: Mapping[str, str] = os.environ) -> Pat
     """Keeps it under its id; nothing is written over.
 
     Raises:
-        FairleadError: exit code 1; its id is no name for a file, is taken by another, or the folder cannot be
+        FairleadError: exit code 1; its id is not a valid file name, is taken by another, or the folder cannot be
             written.
     """
     place = folder(environ)
     path = place / f"{validation.id}.json"
     try:
         if not _ID.fullmatch(validation.id):
-            raise FileExistsError(0, "its id is no name for a file")
+            raise FileExistsError(0, "its id is not a valid file name")
         with locked(place / ".lock"):
             if path.exists():
-                raise FileExistsError(0, "there is one of this id already")
+                raise FileExistsError(0, "a validation with this id exists already")
             documents.write(path, validation, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
         raise fail(

@@ -99,7 +99,7 @@ def test_interval_needs_five_rounds() -> None:
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"alike": False}, "other weights"),
+        ({"alike": False}, "different weights"),
         ({"error": 0.3}, "off by 30.0%"),
         ({"error": float("nan")}, "off by"),
         ({"apart": 1e-6}, "the same gradients"),
@@ -298,7 +298,7 @@ def test_peers_chosen_bring_what_they_are_compared_with() -> None:
     ("words", "said"),
     [
         (["peers", "hepcn"], "hepcnn"),
-        (["peers", "--peers", "ps-0"], "there is no peer `ps-0`"),
+        (["peers", "--peers", "ps-0"], "unknown peer `ps-0`"),
         (["peers", "--image", "tensorflo=x"], "RECIPE=IMAGE"),
         (["peers", "-n", "1"], "x>=2"),
         (["collectives", "--sizes", "4,2"], "no list of sizes"),

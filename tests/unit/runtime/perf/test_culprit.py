@@ -169,7 +169,7 @@ def test_heavy_noise_may_hide_but_names_no_one(nodes: int, seed: int, noise: flo
 def test_too_few_nodes_cannot_tell(nodes: int) -> None:
     network = Network(nodes, 0)
     outcome = find_links(network.names, network.measure)
-    assert outcome.answer is Answer.UNKNOWN and "nothing to hold it against" in outcome.reason
+    assert outcome.answer is Answer.UNKNOWN and "nothing to compare it with" in outcome.reason
     assert network.rounds == 0
 
 

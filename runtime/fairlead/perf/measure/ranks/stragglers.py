@@ -309,7 +309,7 @@ def two_ways(
     """
     there, back = (Seconds(min(each), median(each)) for each in taken)
     slow, quick, (a, b) = (back, there, (1, 0)) if back.typical > there.typical else (there, back, (0, 1))  # fmt: skip
-    why = "two nodes have one link between them: nothing to hold it against"
+    why = "two nodes have one link between them: nothing to compare it with"
     if min(slow.typical, slow.best) < threshold * quick.typical:
         return Outcome(Answer.UNKNOWN, (), f"{why} but one way beside the other, and they are alike", 2)  # fmt: skip
     path = f"from {names[a]} to {names[b]}"
