@@ -77,7 +77,7 @@ class Benchmark:
 
     Attributes:
         order: benchmarks run in ascending order.
-        table: of the kept JSON, the Markdown for docs/measured.md; None if it has no section there.
+        table: of the kept JSON, the Markdown for docs/reference/measured.md; None if it has no section there.
         picture: of the kept JSON, an SVG file next to it; None for none.
     """
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.tables``: writes the kept results' figures into docs/measured.md, between its marks."""
+"""``python -m benchmarks.tables``: writes the kept results' figures into docs/reference/measured.md, between its marks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.result import RESULTS, kept
 
-DOC = Path(__file__).parents[1] / "docs" / "measured.md"
+DOC = Path(__file__).parents[1] / "docs" / "reference" / "measured.md"
 _MARKED = re.compile(r"(<!-- figures ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = Mapping[str, Any]
 
@@ -26,7 +26,7 @@ def render(text: str) -> str:
         assert table is not None, name
         if not (RESULTS / f"{name}.json").is_file():
             return f"{match[1]}Nothing is kept yet: `python -m benchmarks {name}` measures it.\n{match[3]}"
-        shown = f"![{name}](../benchmarks/results/{name}.svg)\n\n"
+        shown = f"![{name}](../../benchmarks/results/{name}.svg)\n\n"
         return match[1] + shown + table(kept(name)) + match[3]
 
     return _MARKED.sub(fill, text)

@@ -11,9 +11,10 @@ from benchmarks.result import Benchmark, Result, absolute, alternate, compare, s
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.launch.launch import command_line
-from fairlead.session.session import Choices, prepare
+from fairlead.session.model import Choices
+from fairlead.session.prepare import prepare
 from fairlead.swap import staging
-from fairlead.swap.plan import Request
+from fairlead.swap.model import Request
 
 _FAIRLEAD = str(Path(sys.executable).with_name("fairlead"))
 

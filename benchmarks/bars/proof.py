@@ -12,9 +12,10 @@ from benchmarks.result import Benchmark, Result, absolute, alternate, compare
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
-from fairlead.session.session import Choices, prepare
+from fairlead.session.model import Choices
+from fairlead.session.prepare import prepare
 from fairlead.swap import staging
-from fairlead.swap.plan import Request
+from fairlead.swap.model import Request
 
 ROUNDS, BAR_S, STAGING_BAR_S = 15, 0.02, 5.0
 _PROGRAM = """

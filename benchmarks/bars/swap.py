@@ -22,10 +22,11 @@ from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines.model import Engine
 from fairlead.launch.launch import CommandLine, command_line
-from fairlead.session.session import Choices, prepare
-from fairlead.swap import plan as planning
+from fairlead.session.model import Choices
+from fairlead.session.prepare import prepare
 from fairlead.swap import staging
-from fairlead.swap.plan import Bind, Plan, Request
+from fairlead.swap.model import Bind, Inputs, Plan, Request
+from fairlead.swap.plan import plan as make_plan
 from fairlead_build.build import build
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -207,9 +208,11 @@ def _pinned(pair: Pair, line: CommandLine) -> CommandLine:
 def _with_namespaces(plan: Plan) -> Plan:
     """The plan of an ordinary user: a user namespace for each rank."""
     engine = Engine("apptainer", plan.engine.path, True, ("--userns",), ())
-    return planning.plan(
-        plan.image, plan.facts, plan.host, plan.launcher, plan.site, engine, plan.request,
-        cache_dir(), (), plan.witness,
+    return make_plan(
+        Inputs(
+            plan.image, plan.facts, plan.host, plan.launcher, plan.site, engine, plan.request,
+            cache_dir(), witness=plan.witness,
+        )
     )  # fmt: skip
 
 

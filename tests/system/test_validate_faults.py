@@ -1,6 +1,6 @@
 """Faults that are injected for real into a validation, by its command line: each is named rightly, and first, in the verdict.
 
-The table of docs/validation.md has a row for each; :mod:`tests.system.test_validate_nodes` has those of several nodes.
+The table of docs/howto/validation.md has a row for each; :mod:`tests.system.test_validate_nodes` has those of several nodes.
 """
 
 from __future__ import annotations
@@ -360,7 +360,7 @@ def test_nan_in_a_file_is_named_with_rank_tensor_step_and_file(data: Path, tmp_p
     assert found["code"] == 1
     told = fault(found, "loss-not-finite")
     step = int(told["where"].rpartition("step ")[2])
-    assert f"on rank 1 is no finite number in step {step}" in told["what"]
+    assert f"on rank 1 is not finite in step {step}" in told["what"]
     assert f"rank 1 on {os.uname().nodename}" in told["where"]
     assert str(path) in told["why"] and "gradient is that of" in told["why"]
     assert verdict_of(found, "input container")["state"] != "cannot tell" or found["measurements"]

@@ -32,7 +32,7 @@ from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
-from fairlead.session.session import prepare, refuse
+from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
     from fairlead.perf.bench.results import CollectivesBench

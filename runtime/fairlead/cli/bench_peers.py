@@ -36,7 +36,8 @@ from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
 from fairlead.perf.bench import peers as catalogue
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner

@@ -12,7 +12,7 @@ from fairlead.base.errors import ExitCode
 from fairlead.cli import show
 from fairlead.cli.screen import print_json
 from fairlead.perf.bench.results import Machine
-from fairlead.session.session import Prepared
+from fairlead.session.model import Prepared
 
 output_option = click.option(
     "-o",

@@ -45,7 +45,7 @@ ALGORITHMS = ("halving", "ring", "doubling", "tree")
 @click.option(
     "--fabric",
     metavar="NAME",
-    help="The network between the nodes, as docs/projection.md lists them.",
+    help="The network between the nodes, as docs/explanation/projection.md lists them.",
 )
 @click.option(
     "--site", metavar="NAME", help="Its numbers as this site's profile has measured them."
@@ -169,7 +169,7 @@ def project(
     _paragraph(
         "",
         (
-            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/projection.md "
+            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/explanation/projection.md "
             "for how far off it was on published curves",
         ),
     )

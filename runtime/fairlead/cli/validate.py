@@ -25,9 +25,10 @@ from fairlead.cli.screen import json_option, print_findings, print_json, progres
 from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
-from fairlead.ml.models import registry
+from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 # A report is mostly far below 1 MB; what ranks write of their progress comes to it.
 _REPORT_BYTES = 2 << 20
@@ -70,8 +71,8 @@ def _models(
         return None if value is None else ()
     words = tuple(dict.fromkeys(word.strip() for word in value.split(",")))
     for word in words:
-        if word not in registry.NAMES:
-            raise click.BadParameter(f"no model `{word}`. {suggest(word, registry.NAMES)}")
+        if registry.REGISTRY.find(word) is None:
+            raise click.BadParameter(f"no model `{word}`. {suggest(word, registry.names())}")
     return words
 
 
@@ -89,7 +90,7 @@ def _models(
     "--models",
     callback=_models,
     metavar="NAME,…",
-    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.SMALL)}]",
+    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
 )
 @click.option(
     "--weak/--strong",
@@ -168,7 +169,8 @@ def validate(
     from fairlead.perf.records.validation import Way
 
     output = output.absolute()
-    wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
+    usual = registry.validated()
+    wanted = models if models is not None else (usual[:1] if quick else usual)
     data = _data(folders, wanted)
     shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=dry_run)
     recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
@@ -239,7 +241,7 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in folders:
         model, equals, name = text.partition("=")
-        if not equals or model not in registry.NAMES:
+        if not equals or registry.REGISTRY.find(model) is None:
             if len(models) != 1:
                 which = f"--data {models[0]}={text}" if models else "leave it out"
                 raise click.UsageError(
@@ -286,12 +288,12 @@ def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
 
 def _doctor() -> list[Finding]:
     """What doctor finds to be mended."""
-    from fairlead.base.system import Machine
     from fairlead.doctor.fix import examine
-    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.registry import ordered
+    from fairlead.doctor.world import LocalWorld
 
     bad = (Severity.WARNING, Severity.ERROR)
-    return [d.finding for d in examine(Machine(), CHECKS) if d.finding.severity in bad]
+    return [d.finding for d in examine(LocalWorld(), ordered()) if d.finding.severity in bad]
 
 
 def _told(

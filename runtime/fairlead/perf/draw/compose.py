@@ -12,8 +12,8 @@ from fairlead.ml.train.result import TrainResult
 from fairlead.perf.draw.run_report import Fact, PlanRow, ProofRow, Report
 from fairlead.perf.measure.environment import machine_facts
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared
-from fairlead.swap.plan import Plan
+from fairlead.session.model import Prepared
+from fairlead.swap.model import Plan
 
 _KINDS = {"replace": "library", "alias": "alias", "bind": "bind", "env": "variable"}
 

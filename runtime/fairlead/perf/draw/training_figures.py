@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from fairlead.ml.models.task import Gate
+from fairlead.ml.task import Gate
 from fairlead.ml.train.model import LossPoint
 from fairlead.ml.train.result import TrainResult, score_name
 from fairlead.perf.draw.charts import BarRow, Figure, Series, bars, chart, linear

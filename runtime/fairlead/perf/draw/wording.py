@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fairlead.ml.models import registry
+from fairlead.ml import registry
 from fairlead.perf.records.validation import Measurement, Way, What
 
 # How fairlead.perf.measure.ranks.messages names what carried a message: backend, then the MPI below it.
@@ -65,7 +65,8 @@ def subject(m: Measurement) -> str:
 
 def model_title(name: str) -> str:
     """``HEP-CNN`` for ``hepcnn``; what is not a bundled model keeps its name."""
-    return registry.find(name).title if name in registry.NAMES else name
+    task = registry.REGISTRY.find(name)
+    return task.title if task else name
 
 
 def where(m: Measurement) -> str:

@@ -26,7 +26,7 @@ from fairlead.perf.records.validation import (
     What,
 )
 from fairlead.proof.verdict import Proof
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan
 
 # Bytes, from which a link's bandwidth decides, and not its latency or another process's turn.
 _LARGE = 1 << 20

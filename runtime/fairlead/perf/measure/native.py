@@ -21,8 +21,8 @@ from fairlead.launch.launch import CommandLine
 from fairlead.launchers import registry
 from fairlead.ml.train.host import WORKER, Runner, RunOutcome
 from fairlead.mpi.host import HostMpi
+from fairlead.session.model import Prepared
 from fairlead.session.recorder import Recorder
-from fairlead.session.session import Prepared
 
 _TAIL_BYTES = 8000
 _ASK = """

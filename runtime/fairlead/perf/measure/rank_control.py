@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.comm.backend import connect
+from fairlead.comm.mpi import connect
 
 _COMMAND, _ANSWER = 1, 2
 _SLEEP_S = 0.0005

@@ -27,7 +27,7 @@ class Options:
     Attributes:
         out: folder for what the ranks write.
         ranks: counts of ranks, each once, ascending.
-        models: names of :mod:`fairlead.ml.models.registry`.
+        models: names of :mod:`fairlead.ml.registry`.
         quick: fewer sizes, steps and repeats.
         repeats: launches of a start.
         cores: of a node, that ranks may use.

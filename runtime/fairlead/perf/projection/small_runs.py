@@ -20,6 +20,7 @@ from fairlead.perf.records.validation import Measurement, What
 
 SCHEMA, SCHEMA_VERSION = "fairlead/small-runs", 1
 VALIDATION = "fairlead/validation"
+_EXAMPLE = "fix it; docs/explanation/projection.md has an example"
 GRADIENT = 4  # bytes of a float32
 # Trainable parameters of bundled networks whose name says all; of others, as of reduced ones, --bytes is asked for.
 PARAMETERS = {
@@ -114,9 +115,9 @@ def read(
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
             return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
-        raise _refused(path, str(exc), "fix it; docs/projection.md has an example") from None
+        raise _refused(path, str(exc), _EXAMPLE) from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
-    raise _refused(path, why, "docs/projection.md has an example")
+    raise _refused(path, why, _EXAMPLE.removeprefix("fix it; "))
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -133,7 +134,7 @@ def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
         FairleadError: exit code 2; there are none, or one of them cannot be.
     """
     wrong = [
-        _refused(f"{path}, run {number}", mistake, "fix it; docs/projection.md has an example")
+        _refused(f"{path}, run {number}", mistake, _EXAMPLE)
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]

@@ -39,7 +39,7 @@ from fairlead.perf.records.validation import Machine, Measurement, State, Valida
 KILLED = error("rank 1 failed first: killed by SIGKILL", where="a training: rank 1 on n0, in step 3", check="rank-failed")  # fmt: skip
 OTHER_MPI = error("rank 0 runs on another MPI than planned: X", where="n0: /x", check="planned-file")  # fmt: skip
 WRONG = error("3 answers were wrong", where="messages", check="validate-wrong")
-NAN = error("the loss on rank 1 is no finite number in step 3", where="rank 1", check="loss-not-finite")  # fmt: skip
+NAN = error("the loss on rank 1 is not finite in step 3", where="rank 1", check="loss-not-finite")  # fmt: skip
 DATA = error("a.h5 is not a whole file", where="input: /d/a.h5", check="data-damaged")
 FULL = error("a checkpoint cannot be written", where="/o", check="validate-checkpoint")
 ODD = error("something else", where="here", check="unheard-of")

@@ -273,9 +273,9 @@ def test_rule_doctor_needs_a_finding_that_touches_it() -> None:
 
 
 def test_rules_checks_are_doctors() -> None:
-    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.registry import ordered
 
-    assert set(diagnosis._CHECKS) <= {check.name for check in CHECKS}
+    assert set(diagnosis._CHECKS) <= {check.name for check in ordered()}
 
 
 def test_rules_of_a_step_need_large_shares_and_the_larger_speaks() -> None:

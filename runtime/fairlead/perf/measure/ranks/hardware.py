@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.comm.backend import connect
+from fairlead.comm.mpi import connect
 from fairlead.ml.train import checkpoint
 from fairlead.perf.measure.program import read_settings, write_document
 

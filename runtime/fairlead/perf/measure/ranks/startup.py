@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> None:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         importlib.import_module(settings.framework)
         marks[f"import {settings.framework}"] = time.monotonic() - begun
-    from fairlead.comm.backend import connect  # imports NumPy, which belongs to no phase
+    from fairlead.comm.mpi import connect  # imports NumPy, which belongs to no phase
 
     connect()  # an exception of one rank ends all
     world = MPI.COMM_WORLD

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fairlead.base.errors import Finding, Severity
 from fairlead.base.progress import Silent
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Task
+from fairlead.ml import registry
+from fairlead.ml.task import Task
 from fairlead.ml.train import host as training
 from fairlead.ml.train.model import StepTimes, WorkerResult
 from fairlead.ml.train.options import TrainOptions
