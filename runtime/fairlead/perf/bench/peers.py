@@ -101,7 +101,7 @@ def find(name: str) -> Peer:
     )
 
 
-def chosen(names: Sequence[str] | None) -> tuple[Peer, ...]:
+def select(names: Sequence[str] | None) -> tuple[Peer, ...]:
     """The peers of these names, each once, and what each is compared with; None for all.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from fairlead.perf import stats
-from fairlead.perf.bench.launches import Found, PeersWish
+from fairlead.perf.bench.launches import PeerRuns, PeersOptions
 from fairlead.perf.bench.peers import Peer
 from fairlead.perf.bench.results import Estimate, Launch, Outcome, PeerResult
 
@@ -17,26 +17,28 @@ _APART = 10 * WITHIN
 _BASES = {"tensorflow": "alone", "torch": "alone-torch"}
 
 
-def results(wish: PeersWish, found: Mapping[str, Found]) -> tuple[PeerResult, ...]:
+def results(options: PeersOptions, found: Mapping[str, PeerRuns]) -> tuple[PeerResult, ...]:
     """A result a peer, the fastest first; those without a speed last."""
-    rates = {peer.name: _rates(wish, peer, found[peer.name].launches) for peer in wish.peers}
-    rows = [_result(wish, peer, found[peer.name], rates) for peer in wish.peers]
+    rates = {peer.name: _rates(options, peer, found[peer.name].launches) for peer in options.peers}
+    rows = [_result(options, peer, found[peer.name], rates) for peer in options.peers]
     return tuple(
         sorted(rows, key=lambda r: -r.samples_per_s.value if r.samples_per_s else math.inf)
     )
 
 
-def _rates(wish: PeersWish, peer: Peer, launches: Sequence[Launch | None]) -> list[float | None]:
+def _rates(
+    options: PeersOptions, peer: Peer, launches: Sequence[Launch | None]
+) -> list[float | None]:
     """Samples/s of all ranks together, by round."""
-    ranks = 1 if peer.alone else wish.ranks
+    ranks = 1 if peer.alone else options.ranks
     return [
-        None if one is None else ranks * wish.task.batch / median(max(b.own) for b in one.blocks)
+        None if one is None else ranks * options.task.batch / median(max(b.own) for b in one.blocks)
         for one in launches
     ]
 
 
 def _result(
-    wish: PeersWish, peer: Peer, found: Found, rates: Mapping[str, Sequence[float | None]]
+    options: PeersOptions, peer: Peer, found: PeerRuns, rates: Mapping[str, Sequence[float | None]]
 ) -> PeerResult:
     outcome, why, following = judged(peer, found)
     own = rates[peer.name]
@@ -52,7 +54,7 @@ def _result(
     base = _BASES[peer.framework]
     of_alone = None
     if not peer.alone and base in rates:
-        of_alone = estimate(_over(own, rates[base], 1 / wish.ranks))
+        of_alone = estimate(_over(own, rates[base], 1 / options.ranks))
     times = None
     if not peer.alone and peer.ours in rates and peer.name != peer.ours:
         times = estimate(_over(rates[peer.ours], own))
@@ -90,7 +92,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(seen.median, seen.low, seen.high, seen.confidence, seen.n)
 
 
-def judged(peer: Peer, found: Found) -> tuple[Outcome, str, str]:
+def judged(peer: Peer, found: PeerRuns) -> tuple[Outcome, str, str]:
     """How a peer did, why, and the next command where it is not well."""
     if found.refused is not None:
         return Outcome.NOT_RUN, found.refused.what, found.refused.remedy
