@@ -77,11 +77,11 @@ def rotation(peers: Sequence[Peer], rounds: int) -> list[list[Peer]]:
     [['fairlead', 'horovod', 'alone'], ['horovod', 'fairlead', 'alone']]
     """
     many, single = ([p for p in peers if p.alone is alone] for alone in (False, True))
-    found = []
+    rounds_of_peers = []
     for number in range(rounds):
         at = number % len(many) if many else 0
-        found.append([*many[at:], *many[:at], *single])
-    return found
+        rounds_of_peers.append([*many[at:], *many[:at], *single])
+    return rounds_of_peers
 
 
 def measure(
@@ -97,12 +97,12 @@ def measure(
         FairleadError: it was interrupted.
     """
     options.out.mkdir(parents=True, exist_ok=True)
-    found = {peer.name: PeerRuns() for peer in options.peers}
+    runs = {peer.name: PeerRuns() for peer in options.peers}
     ready = []
     for peer in options.peers:
         runner = runners[peer.recipe]
         if isinstance(runner, Finding):
-            found[peer.name].refused = runner
+            runs[peer.name].refused = runner
         else:
             ready.append((peer, runner))
     by_name = {peer.name: runner for peer, runner in ready}
@@ -112,7 +112,7 @@ def measure(
     ) as s:
         for number, order in enumerate(rotation([peer for peer, _ in ready], options.rounds)):
             for peer in order:
-                own = found[peer.name]
+                own = runs[peer.name]
                 own.launches.append(None)
                 if len(own.failures) < _MOST_FAILURES:
                     s.note(f"round {number + 1}, {peer.title}")
@@ -120,22 +120,22 @@ def measure(
                     if one is not None and not peer.alone:
                         cores = min(one.cores)
                 s.advance(1)
-        bad = [peer.title for peer, _ in ready if found[peer.name].failures]
+        bad = [peer.title for peer, _ in ready if runs[peer.name].failures]
         s.result(f"failed: {', '.join(bad)}" if bad else "")
-    return found
+    return runs
 
 
 def _tried(
-    options: PeersOptions, peer: Peer, runner: Runner, cores: int, found: PeerRuns, stage: Stage
+    options: PeersOptions, peer: Peer, runner: Runner, cores: int, runs: PeerRuns, stage: Stage
 ) -> Launch | None:
     try:
-        found.launches[-1] = _launched(options, peer, runner, cores, len(found.launches), stage)
+        runs.launches[-1] = _launched(options, peer, runner, cores, len(runs.launches), stage)
     except FairleadError as exc:
         if exc.code == ExitCode.INTERRUPTED:
             raise
-        number = len(found.launches)
-        found.failures[number - 1] = _reported_by_rank(options, peer, number) or exc.findings[0]
-    return found.launches[-1]
+        number = len(runs.launches)
+        runs.failures[number - 1] = _reported_by_rank(options, peer, number) or exc.findings[0]
+    return runs.launches[-1]
 
 
 def _reported_by_rank(options: PeersOptions, peer: Peer, number: int) -> Finding | None:

@@ -35,12 +35,12 @@ def least_loaded(sizes: Sequence[int], servers: int) -> list[int]:
     >>> least_loaded([100, 1, 100, 1, 50], 2)
     [0, 1, 1, 0, 0]
     """
-    load, found = [0] * servers, []
+    load, places = [0] * servers, []
     for size in sizes:
         at = load.index(min(load))
         load[at] += size
-        found.append(at)
-    return found
+        places.append(at)
+    return places
 
 
 def server(cluster: Mapping[str, Sequence[str]], job: str, index: int, threads: int) -> Any:

@@ -79,8 +79,12 @@ class Network:
         def arrays(tensors: Sequence[Any]) -> list[Any]:
             return [t.numpy() for t in tensors]
 
-        found = Training(step, lambda: arrays(self.variables), lambda: arrays(self.momenta))
-        return found if settle is None else Training(step, found.weights, found.momenta, settle)
+        training = Training(step, lambda: arrays(self.variables), lambda: arrays(self.momenta))
+        return (
+            training
+            if settle is None
+            else Training(step, training.weights, training.momenta, settle)
+        )
 
 
 def _one_function(net: Network, means: Callable[[list[Any]], list[Any]]) -> Training:

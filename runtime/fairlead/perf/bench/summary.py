@@ -17,10 +17,10 @@ _APART = 10 * WITHIN
 _BASES = {"tensorflow": "alone", "torch": "alone-torch"}
 
 
-def results(options: PeersOptions, found: Mapping[str, PeerRuns]) -> tuple[PeerResult, ...]:
+def results(options: PeersOptions, runs: Mapping[str, PeerRuns]) -> tuple[PeerResult, ...]:
     """A result a peer, the fastest first; those without a speed last."""
-    rates = {peer.name: _rates(options, peer, found[peer.name].launches) for peer in options.peers}
-    rows = [_result(options, peer, found[peer.name], rates) for peer in options.peers]
+    rates = {peer.name: _rates(options, peer, runs[peer.name].launches) for peer in options.peers}
+    rows = [_result(options, peer, runs[peer.name], rates) for peer in options.peers]
     return tuple(
         sorted(rows, key=lambda r: -r.samples_per_s.value if r.samples_per_s else math.inf)
     )
@@ -38,16 +38,16 @@ def _rates(
 
 
 def _result(
-    options: PeersOptions, peer: Peer, found: PeerRuns, rates: Mapping[str, Sequence[float | None]]
+    options: PeersOptions, peer: Peer, runs: PeerRuns, rates: Mapping[str, Sequence[float | None]]
 ) -> PeerResult:
-    outcome, why, following = judged(peer, found)
+    outcome, why, following = judged(peer, runs)
     own = rates[peer.name]
     efficiency = None
     if not peer.alone:
         efficiency = estimate(
             [
                 median(max(b.base) / max(b.own) for b in one.blocks)
-                for one in found.launches
+                for one in runs.launches
                 if one is not None
             ]
         )
@@ -71,7 +71,7 @@ def _result(
         efficiency=efficiency,
         of_alone=of_alone,
         fairlead_times=times,
-        launches=tuple(found.launches),
+        launches=tuple(runs.launches),
     )
 
 
@@ -92,15 +92,15 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(seen.median, seen.low, seen.high, seen.confidence, seen.n)
 
 
-def judged(peer: Peer, found: PeerRuns) -> tuple[Outcome, str, str]:
+def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
     """How a peer did, why, and the next command where it is not well."""
-    if found.refused is not None:
-        return Outcome.NOT_RUN, found.refused.what, found.refused.remedy
-    if found.failures:
-        number, one = min(found.failures.items())
+    if runs.refused is not None:
+        return Outcome.NOT_RUN, runs.refused.what, runs.refused.remedy
+    if runs.failures:
+        number, one = min(runs.failures.items())
         why = "; ".join(filter(None, [f"round {number + 1}: {one.what}", one.where, one.why]))
         return Outcome.FAILED, why, one.remedy
-    for launch in filter(None, found.launches):
+    for launch in filter(None, runs.launches):
         if why := wrong(launch):
             return Outcome.WRONG, why, f"fairlead bench peers --peers {peer.name}; fairlead doctor"
     return Outcome.RIGHT, "", ""

@@ -57,8 +57,8 @@ Rule = Callable[[Measurement, Evidence], Reason | None]
 def reason(m: Measurement, evidence: Evidence) -> Reason:
     """The likeliest reason why ``m`` is slow; where nothing speaks for any, that."""
     for rule in RULES:
-        if found := rule(m, evidence):
-            return found
+        if reason_found := rule(m, evidence):
+            return reason_found
     return Reason(UNEXPLAINED, "fairlead doctor; then the same command again")
 
 
@@ -174,22 +174,22 @@ def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
     """
     if m.what is What.CHECKPOINT:  # the storage's
         return None
-    found = [c for c in evidence.clocks if m.nodes >= c.from_nodes and held_back(c)]
-    if not found:
+    slowed = [c for c in evidence.clocks if m.nodes >= c.from_nodes and held_back(c)]
+    if not slowed:
         return None
-    worst = max(found, key=lambda c: (c.times or 1.0, c.throttled or 0))
-    said = []
+    worst = max(slowed, key=lambda c: (c.times or 1.0, c.throttled or 0))
+    words = []
     if worst.throttled:
-        said.append(
+        words.append(
             f"it was slowed down for heat {worst.throttled} time{'s' * (worst.throttled > 1)}"
         )
     if worst.seen_mhz and worst.usual_mhz and worst.seen_mhz <= _BELOW * worst.usual_mhz:
         sold = f" ({worst.nominal_mhz:.0f} nominal)" if worst.nominal_mhz else ""
-        said.append(f"it ran at {worst.seen_mhz:.0f}{sold} MHz, {worst.usual_mhz:.0f} is usual")
+        words.append(f"it ran at {worst.seen_mhz:.0f}{sold} MHz, {worst.usual_mhz:.0f} is usual")
     if worst.times and worst.times >= _SLOWER:
-        said.append(f"its arithmetic took {worst.times:.2f} times as long as that of its like")
+        words.append(f"its arithmetic took {worst.times:.2f} times as long as that of its like")
     return Reason(
-        f"the processor of {worst.host} is held back: {', and '.join(said)}",
+        f"the processor of {worst.host} is held back: {', and '.join(words)}",
         "look at its temperature, power limit and governor: cpupower frequency-info",
     )
 

@@ -74,8 +74,8 @@ class References:
 
 def files(site: str, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where references of ``site`` are, those that come first last."""
-    found = (folder / f"{site}{SUFFIX}" for folder in places.folders(environ))
-    return tuple(path for path in found if path.is_file())
+    paths = (folder / f"{site}{SUFFIX}" for folder in places.folders(environ))
+    return tuple(path for path in paths if path.is_file())
 
 
 def load(site: str, environ: Mapping[str, str] = os.environ) -> References:
@@ -99,13 +99,17 @@ def read(path: Path, site: str | None = None) -> References:
     Raises:
         FairleadError: exit code 2; it is none, or another site's.
     """
-    found = documents.read(path, References, SCHEMA, SCHEMA_VERSION, "references", _REMEDY)
-    double = sorted({k.key for k in found.values if sum(o.key == k.key for o in found.values) > 1})
+    references = documents.read(path, References, SCHEMA, SCHEMA_VERSION, "references", _REMEDY)
+    double = sorted(
+        {k.key for k in references.values if sum(o.key == k.key for o in references.values) > 1}
+    )
     if double:
         raise _refused(path, f"these lines are in it twice: {', '.join(double)}", _REMEDY)
-    if site is not None and found.site != site:
-        raise _refused(path, f"it is of `{found.site}`, not of `{site}`", "rename or remove it")
-    return found
+    if site is not None and references.site != site:
+        raise _refused(
+            path, f"it is of `{references.site}`, not of `{site}`", "rename or remove it"
+        )
+    return references
 
 
 _REMEDY = "fix the file, or remove it and save references again: fairlead validate --save-reference"

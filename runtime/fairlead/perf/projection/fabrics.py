@@ -152,13 +152,13 @@ def _middle(numbers: Sequence[tuple[float, str]]) -> Known | None:
     return Known(math.sqrt(low * high), max(1.2, math.sqrt(high / low)), source)
 
 
-def given(bandwidth: float | None, latency_s: float | None, found: Network | None) -> Network:
+def given(bandwidth: float | None, latency_s: float | None, known: Network | None) -> Network:
     """What the command line says comes before what is known of the fabric.
 
     Raises:
         FairleadError: exit code 2; a number is neither given nor known.
     """
-    if found is None and None in (bandwidth, latency_s):
+    if known is None and None in (bandwidth, latency_s):
         raise fail(
             "no fabric is named",
             where="the command line",
@@ -167,12 +167,12 @@ def given(bandwidth: float | None, latency_s: float | None, found: Network | Non
             check="project-fabric",
             code=ExitCode.USAGE,
         )
-    base = found or Network("as given", None, None)
-    told = "as given on the command line"
+    base = known or Network("as given", None, None)
+    source = "as given on the command line"
     network = Network(
         base.name,
-        Known(bandwidth, 1.0, told) if bandwidth else base.bandwidth,
-        Known(latency_s, 1.0, told) if latency_s is not None else base.latency_s,
+        Known(bandwidth, 1.0, source) if bandwidth else base.bandwidth,
+        Known(latency_s, 1.0, source) if latency_s is not None else base.latency_s,
     )
     absent = [
         f"{option} {unit}"

@@ -58,20 +58,20 @@ class SmallRun:
     @property
     def mistakes(self) -> list[str]:
         """What cannot be."""
-        found = []
+        mistakes = []
         if self.nodes < 1 or self.ranks < self.nodes:
-            found.append(f"{self.ranks} ranks on {self.nodes} nodes")
+            mistakes.append(f"{self.ranks} ranks on {self.nodes} nodes")
         if self.bytes < 1 or self.local_batch < 1:
-            found.append(
+            mistakes.append(
                 f"{self.bytes} bytes, a local batch of {self.local_batch}: both start at 1"
             )
         steps = {len(rank) for rank in self.compute_s}
         if len(steps) > 1 or (not max(steps, default=0) and not self.step_s):
-            found.append("`compute_s` has not as many steps of each rank, or none")
+            mistakes.append("`compute_s` has not as many steps of each rank, or none")
         if len(self.compute_s) not in (0, 1, self.ranks):
-            found.append(f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}")
+            mistakes.append(f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}")
         if self.ranks > 1 and not self.communicate_s:
-            found.append("`communicate_s` is empty, of several ranks")
+            mistakes.append("`communicate_s` is empty, of several ranks")
         lists = {
             "compute_s": [t for rank in self.compute_s for t in rank],
             "communicate_s": self.communicate_s,
@@ -82,8 +82,8 @@ class SmallRun:
         for name, values in lists.items():
             zero = name not in ("compute_s", "step_s")
             if not all(math.isfinite(t) and (t > 0 or (zero and t == 0)) for t in values):
-                found.append(f"`{name}` has a time that is none")
-        return found
+                mistakes.append(f"`{name}` has a time that is none")
+        return mistakes
 
 
 def small_runs_json(runs: Sequence[SmallRun]) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def read(
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(data.get(key), list):
         raise ValueError(f"`{key}` is not a list")
-    found: list[Any] = data[key]
-    return found
+    items: list[Any] = data[key]
+    return items
 
 
 def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:

@@ -193,5 +193,5 @@ def _heavier(around: Floats) -> Floats:
         - logs
         - math.log(sigma * math.sqrt(2 * math.pi))
     )
-    found: Floats = gumbel - normal
-    return found
+    difference: Floats = gumbel - normal
+    return difference
