@@ -36,8 +36,8 @@ def runtime_requirements() -> tuple[str, ...]:
     if root is not None:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
         return tuple(project["dependencies"])
-    found = importlib.metadata.requires("fairlead") or []
-    return tuple(re.sub(r"\s+", "", text) for text in found if "extra ==" not in text)
+    declared = importlib.metadata.requires("fairlead") or []
+    return tuple(re.sub(r"\s+", "", text) for text in declared if "extra ==" not in text)
 
 
 def own_wheel(cache: Cache) -> bytes:
@@ -108,23 +108,23 @@ def _by_installer(name: str) -> bool:
 
 
 def _checkout_files(root: Path) -> dict[str, Path]:
-    found = {name: root / name for name in _FILES}
+    files = {name: root / name for name in _FILES}
     for folder in _SOURCES:
         for path in (root / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
-                found[str(path.relative_to(root))] = path
-    return found
+                files[str(path.relative_to(root))] = path
+    return files
 
 
 def _installed_files() -> dict[str, Path]:
     distribution = importlib.metadata.distribution("fairlead")
-    found = {}
+    files = {}
     for entry in distribution.files or ():
         name = str(entry)
         if name.startswith("..") or name.endswith(".pyc") or _by_installer(name):
             continue  # the console script and what the installer made
-        found[name] = Path(str(distribution.locate_file(entry)))
-    return found
+        files[name] = Path(str(distribution.locate_file(entry)))
+    return files
 
 
 def _digest(files: dict[str, Path]) -> str:

@@ -8,11 +8,16 @@ extends; what comes of that is a :class:`fairlead.site.model.Site`.
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic_core import PydanticKnownError
 
+from fairlead.base import comm_backend
 from fairlead.base.toml import Strict
+from fairlead.engines import registry as engines
+from fairlead.launchers.registry import kinds_of_profiles
+from fairlead.schedulers.registry import with_scripts
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -22,11 +27,30 @@ Variables = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9
 Glob = Annotated[str, StringConstraints(pattern=r"^(/|\$[A-Z_]+/)")]
 Globs = tuple[Glob, ...]
 
-SchedulerKind = Literal["slurm", "pbs", "lsf", "flux", "cobalt", "none"]
-LauncherKind = Literal["mpiexec", "srun", "pals", "aprun", "jsrun", "flux", "ibrun"]
+if TYPE_CHECKING:
+    SchedulerKind = str
+    LauncherKind = str
+    EngineKind = str
+else:
+    SchedulerKind = Literal[(*with_scripts(), "none")]
+    LauncherKind = Literal[kinds_of_profiles()]
+    EngineKind = Literal[engines.kinds()]
 Pmi = Literal["cray", "pmi2", "pmix", "pmi1", "hydra"]
-EngineKind = Literal[
-    "apptainer", "podman", "charliecloud", "shifter", "podman-hpc", "sarus", "ce", "enroot"
+
+
+def _comm_backend(name: str) -> str:
+    if name and comm_backend.REGISTRY.find(name) is None:
+        names = ("", *comm_backend.REGISTRY.names())
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
+    return name
+
+
+def _comm_backend_schema(schema: dict[str, Any]) -> None:
+    schema["enum"] = ["", *comm_backend.REGISTRY.names()]
+
+
+CommBackendName = Annotated[
+    str, AfterValidator(_comm_backend), Field(json_schema_extra=_comm_backend_schema)
 ]
 FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "ethernet", "none"]
 
@@ -168,7 +192,7 @@ class GpuSection(Section):
 
 
 class CommSection(Section):
-    backend: Literal["", "native", "mpi4py", "horovod", "dl_comm", "nccl"] = Field(
+    backend: CommBackendName = Field(
         "", description="what carries gradients here by preference; empty to leave it to fairlead"
     )
     plugin: Globs = Field((), description="folders of the site's own module dl_comm; patterns")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.base.system import World
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
+from fairlead.doctor.world import World
 
 NAME = "clocks"
 SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
@@ -85,3 +85,6 @@ def _source(world: World) -> Iterator[Diagnosis]:
             "command line, or a newer firmware",
             severity=Severity.WARNING,
         )
+
+
+CHECK = Check(NAME, "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90)
