@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 import pytest
 from tools import command_line
 
+from fairlead import __version__
 from fairlead.base.errors import ExitCode
 from fairlead.base.toml import Strict
 from fairlead.cli.main import main
@@ -336,6 +336,5 @@ def test_examples_are_short_and_say_how_they_are_run() -> None:
 
 
 def test_version_is_the_same_everywhere() -> None:
-    project = tomllib.loads(_text("pyproject.toml"))["project"]
     newest = re.search(r"^## (\d+\.\d+\.\d+)", _text("CHANGELOG.md"), re.MULTILINE)
-    assert newest and newest[1] == project["version"]
+    assert newest and newest[1] == __version__
