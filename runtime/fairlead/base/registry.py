@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from fairlead.base.errors import fail
+
 T = TypeVar("T")
 
 
@@ -53,6 +55,7 @@ class Registry(Generic[T]):
 
         Raises:
             KeyError: there is none.
+            FairleadError: another distribution's cannot be loaded.
         """
         if name in self.bundled():
             module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
@@ -60,9 +63,21 @@ class Registry(Generic[T]):
             return declaration
         for entry in self._entry_points():
             if entry.name == name:
-                loaded: T = entry.load()
-                return loaded
+                return self._loaded(entry)
         raise KeyError(name)
+
+    def _loaded(self, entry: Any) -> T:
+        try:
+            declaration: T = entry.load()
+        except Exception as exc:  # somebody else's code
+            raise fail(
+                f"`{entry.name}` cannot be loaded",
+                where=f"{entry.dist.name if entry.dist else entry.value}, entry point {self.group}",
+                why=f"{type(exc).__name__}: {exc}",
+                remedy="update or uninstall that distribution",
+                check="entry-point",
+            ) from exc
+        return declaration
 
     def __contains__(self, name: str) -> bool:
         return name in self.bundled() or any(entry.name == name for entry in self._entry_points())

@@ -12,12 +12,13 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from fairlead.base.comm_backend import REGISTRY
 from fairlead.cli.lazy import LazyOption
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
 from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
-from fairlead.session.gradients import NAMES, asked_for
+from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
 
@@ -83,12 +84,19 @@ class Planning:
         )
 
 
+class _CommOption(click.Option):
+    """``--comm``, whose help names all installed backends, which only help has to look for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names = ", ".join(REGISTRY.names())
+        self.help = (
+            f"What carries gradients: {names}, or auto.  [default: the site's, or what is best]"
+        )
+        return super().get_help_record(ctx)
+
+
 _OPTIONS = (
-    click.option(
-        "--comm",
-        metavar="BACKEND",
-        help=f"What carries gradients: {', '.join(NAMES)}, or auto.  [default: the site's, or what is best]",
-    ),
+    click.option("--comm", metavar="BACKEND", cls=_CommOption),
     click.option(
         "--require-signature",
         is_flag=True,

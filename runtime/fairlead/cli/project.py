@@ -26,7 +26,7 @@ Examples:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ABOVE_0 = click.FloatRange(0, min_open=True)
 _COUNT = click.IntRange(1)
-# As fairlead.perf.cost_model.Algorithm; `--help` must not load NumPy.
+# As fairlead.perf.projection.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
 
 
@@ -118,7 +118,7 @@ def project(
     """  # fmt: skip
     _need_numpy()
     from fairlead.perf import projection as model_of
-    from fairlead.perf.cost_model import Algorithm
+    from fairlead.perf.projection.cost_model import Algorithm
 
     if fabric and site:
         raise click.UsageError("--fabric and --site both name the network")

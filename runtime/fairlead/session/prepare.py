@@ -126,7 +126,7 @@ def _with_gradients(
         elsewhere=machine.capture is not None, unseen=machine.by_profile,
     )  # fmt: skip
     comm = gradients.choose(facts)
-    shows_gpus = request.gpu or comm.backend == "nccl"
+    shows_gpus = request.gpu or comm.on_gpus
     engine = with_options(machine.engine, site, gpu=shows_gpus, own=request.engine_args)
     set_by_shell = {*site.environment.set, *site.gpu.set}.intersection(environ)
     request = replace(_with_images_own(request, image), shell=tuple(sorted(set_by_shell)))
@@ -141,7 +141,7 @@ def _plan(machine: _Machine, situation: Situation) -> Plan:
     replaceable(image.path, image.facts, host, machine.engine, request, notes, node)
     cache = cache_dir(environ)
     witness = native.witness_path(cache)
-    can_witness = machine.capture is not None or witness.is_file() or native.compiler(environ)
+    can_witness = machine.capture is not None or native.witness_available(cache, environ)
     return plan(
         Inputs(
             image=image.path,

@@ -200,9 +200,10 @@ def _collective_core(
         return {}
     try:
         core = native.core_path(cache)
-        if not core.is_file():
+        if not core.is_file() and not native.shipped(native.CORE):
             with (progress or Silent()).stage("collective core compiled"):
                 native.ensure_core(cache, environ)
+        native.ensure_core(cache, environ)
         try:
             os.link(core, folder / core.name)
         except OSError:  # no hard links here

@@ -8,10 +8,12 @@ import pytest
 from tests.support.validated import BOUNDS, demo, kept
 
 from fairlead.base.errors import Finding, Severity
-from fairlead.perf.validate import diagnosis
-from fairlead.perf.validate.bounds import Limit, limit, of_site
-from fairlead.perf.validate.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
-from fairlead.perf.validate.model import (
+from fairlead.perf.judge import diagnosis
+from fairlead.perf.judge.bounds import Limit, limit, of_site
+from fairlead.perf.judge.references import Kept
+from fairlead.perf.judge.verdict import below_reference, efficiency, headline, judge, worst
+from fairlead.perf.records.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
+from fairlead.perf.records.validation import (
     Basis,
     Machine,
     Measurement,
@@ -20,8 +22,6 @@ from fairlead.perf.validate.model import (
     Way,
     What,
 )
-from fairlead.perf.validate.reference import Kept
-from fairlead.perf.validate.verdict import below_reference, efficiency, headline, judge, worst
 from fairlead.site import load_site
 
 EXACT = (0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01)
