@@ -13,7 +13,7 @@ import click
 
 from fairlead.base.paths import atomic_write, checkout
 from fairlead.cli.main import main
-from fairlead.comm.settings import SETTINGS
+from fairlead.comm import settings as comm_settings
 
 PAGE = Path("docs/reference/command-line.md")
 END = "<!-- end -->"
@@ -136,7 +136,8 @@ def _value(option: click.Option, context: click.Context) -> str:
 def settings() -> str:
     """The variables of ``fairlead.comm``."""
     return "".join(
-        f"- `{s.name}`{f' [{s.default}]' if s.default else ''}: {s.meaning}\n" for s in SETTINGS
+        f"- `{s.name}`{f' [{s.default}]' if s.default else ''}: {s.meaning}\n"
+        for s in comm_settings.settings()
     )
 
 

@@ -286,10 +286,8 @@ def test_every_check_has_a_section_in_why_it_stopped() -> None:
     assert {cause[-1] for cause in probe_job._CAUSES} <= headings
 
 
-def test_doctor_guide_lists_every_check_in_order_with_a_section() -> None:
+def test_doctor_page_has_a_section_for_every_check_in_order() -> None:
     text = _text("docs/reference/doctor.md")
-    rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (.+) \|$", text, re.MULTILINE)
-    assert rows == [(check.name, check.name, check.about) for check in ordered()]
     sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
     expected: list[tuple[str, str]] = []
     for check in ordered():
