@@ -13,6 +13,7 @@ import click
 import pytest
 from tools import command_line
 
+import fairlead
 from fairlead.base.errors import ExitCode
 from fairlead.base.toml import Strict
 from fairlead.cli.main import main
@@ -334,6 +335,8 @@ def test_examples_are_short_and_say_how_they_are_run() -> None:
 
 
 def test_version_is_the_same_everywhere() -> None:
-    project = tomllib.loads(_text("pyproject.toml"))["project"]
+    project = tomllib.loads(_text("pyproject.toml"))
+    assert project["tool"]["hatch"]["version"]["path"] == "runtime/fairlead/__init__.py"
+    assert "version" in project["project"]["dynamic"]
     newest = re.search(r"^## (\d+\.\d+\.\d+)", _text("CHANGELOG.md"), re.MULTILINE)
-    assert newest and newest[1] == project["version"]
+    assert newest and newest[1] == fairlead.__version__
