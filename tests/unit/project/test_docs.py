@@ -12,7 +12,7 @@ import click
 import pytest
 from tools import command_line
 
-from fairlead import __version__
+import fairlead
 from fairlead.base.errors import ExitCode
 from fairlead.base.toml import Strict
 from fairlead.cli.main import main
@@ -286,10 +286,8 @@ def test_every_check_has_a_section_in_why_it_stopped() -> None:
     assert {cause[-1] for cause in probe_job._CAUSES} <= headings
 
 
-def test_doctor_guide_lists_every_check_in_order_with_a_section() -> None:
+def test_doctor_page_has_a_section_for_every_check_in_order() -> None:
     text = _text("docs/reference/doctor.md")
-    rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (.+) \|$", text, re.MULTILINE)
-    assert rows == [(check.name, check.name, check.about) for check in ordered()]
     sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
     expected: list[tuple[str, str]] = []
     for check in ordered():
@@ -336,5 +334,8 @@ def test_examples_are_short_and_say_how_they_are_run() -> None:
 
 
 def test_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads(_text("pyproject.toml"))
+    assert project["tool"]["hatch"]["version"]["path"] == "runtime/fairlead/__init__.py"
+    assert "version" in project["project"]["dynamic"]
     newest = re.search(r"^## (\d+\.\d+\.\d+)", _text("CHANGELOG.md"), re.MULTILINE)
-    assert newest and newest[1] == __version__
+    assert newest and newest[1] == fairlead.__version__
