@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fairlead import native
 from fairlead.base.comm_backend import REGISTRY, Availability, CommBackend, CommFacts, unknown
@@ -176,22 +177,20 @@ def facts_of(
     engine: Engine,
     request: Request,
     environ: Mapping[str, str] = os.environ,
-    *,
-    elsewhere: bool = False,
-    unseen: bool = False,
+    machine: Literal["this", "captured", "unseen"] = "this",
 ) -> CommFacts:
     """The facts for a request on this machine.
 
     Args:
         engine: with the site's options.
-        elsewhere: the launch is for another machine, of which the compilers here say nothing.
-        unseen: that machine was never inspected; only its profile is known.
+        machine: the one of the launch: this one, whose compilers count; a captured one; or one of which only the
+            profile is known.
     """
     known = image.packages.get("wheel") or {}
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = any(_SHOWS.match(word) for word in words)
-    core = elsewhere or native.core_available(cache_dir(environ), environ)
+    core = machine != "this" or native.core_available(cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,
@@ -203,7 +202,7 @@ def facts_of(
         wish_by=known_by(site, "comm.backend"),
         plugin=plugin,
         plugin_named=bool(site.comm.plugin or plugin),
-        unseen=unseen,
+        unseen=machine == "unseen",
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),

@@ -123,7 +123,7 @@ def _with_gradients(
     site = machine.site
     facts = gradients.facts_of(
         image, site, machine.paths, machine.engine, request, environ,
-        elsewhere=machine.capture is not None, unseen=machine.by_profile,
+        "unseen" if machine.by_profile else "this" if machine.capture is None else "captured",
     )  # fmt: skip
     comm = gradients.choose(facts)
     shows_gpus = request.gpu or comm.on_gpus
