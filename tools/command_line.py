@@ -81,7 +81,12 @@ def groups() -> dict[str, dict[str, click.Option]]:
 def section() -> str:
     """Every verb, and before them what they share."""
     shared = groups()
-    lines = ["### Shared options", "", "Every verb takes `--json`.", ""]
+    lines = [
+        "### Shared options",
+        "",
+        "Every verb takes `--json`. `--dry-run` says what a verb would do, and does nothing.",
+        "",
+    ]
     for name, members in shared.items():
         lines += [f"Options of {name}:", "", *map(_item, members.values()), ""]
     for name, command in verbs().items():
@@ -117,6 +122,8 @@ def _prose(command: click.Command) -> str:
 def _item(option: click.Option) -> str:
     context = click.Context(main)
     names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
+    if "--dry-run" in option.opts:
+        return f"- {names}"
     record = option.get_help_record(context)
     assert record is not None
     # Click's own ranges, alone or behind a default, say little more than the metavar.
