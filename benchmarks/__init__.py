@@ -15,8 +15,8 @@ from benchmarks.result import Benchmark
 def discover() -> dict[str, Benchmark]:
     """All benchmarks by name, in the order in which they run."""
     modules = [
-        importlib.import_module(f"{bars.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(bars.__path__)
+        importlib.import_module(f"{bars.__name__}.{module.name}")
+        for module in pkgutil.iter_modules(bars.__path__)
     ]
     every = sorted((one for m in modules for one in m.BENCHMARKS), key=lambda one: one.order)
     return {one.name: one for one in every}

@@ -132,12 +132,12 @@ def seconds_of(argv: Sequence[Any], environ: Mapping[str, str] | None = None) ->
 
 def alternate(rounds: int, sides: Mapping[str, Callable[[], Any]]) -> dict[str, list[Any]]:
     """Calls every side once a round, in an order that turns, and collects what they return."""
-    found: dict[str, list[Any]] = {name: [] for name in sides}
+    results: dict[str, list[Any]] = {name: [] for name in sides}
     names = list(sides)
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
-            found[name].append(sides[name]())
-    return found
+            results[name].append(sides[name]())
+    return results
 
 
 def machine() -> dict[str, Any]:

@@ -19,7 +19,8 @@ from fairlead.image.frameworks import frameworks
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
-from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe, names
+from fairlead_build.recipe.inherit import bundled_names
+from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock, why_unlocked
 from fairlead_build.squashfs.tree_stream import tree_digest
 from fairlead_build.tree.wheel import runtime_requirements
@@ -47,7 +48,7 @@ class Figures:
 
 def every() -> list[str]:
     """Each bundled recipe and variant."""
-    return [address for name in names() for address in addresses(name)]
+    return [address for name in bundled_names() for address in addresses(name)]
 
 
 def measure(recipe: str, cache: Cache, progress: Progress) -> Figures:

@@ -88,110 +88,78 @@ _ROCE = Assumed(3.125e9, 1.1, "25 Gbit/s of a server; each server has one such l
 _ROCE_US = Assumed(5e-6, 2.0, "no source; RoCE of that time, with NCCL's own hand-over")
 _FUSED = "Horovod starts an allreduce while gradients are still computed"
 
+
+def _horovod(
+    figure: str,
+    network: str,
+    efficiency: float,
+    parameters: int,
+    images_s: float,
+    why: str,
+    calls: int,
+) -> Case:
+    """One of the figures on 512 Pascal GPUs; ``images_s`` of one GPU with a batch of 64."""
+    return Case(
+        figure, f"{network}, 512 Pascal GPUs, Horovod", efficiency, _HOROVOD, 512, 512, parameters,
+        Assumed(64 / images_s, 1.25, why), _ROCE, _ROCE_US, Algorithm.RING, _RING, True, _FUSED, calls,
+    )  # fmt: skip
+
+
 CASES = (
     Case(
-        "CosmoFlow",
-        "CosmoFlow, 8,192 Cori KNL nodes, Cray PE ML Plugin, synchronous",
-        0.77,
-        "arXiv:1808.04728, abstract",
-        8192,
-        8192,
-        7_041_443,
-        Assumed(
+        figure="CosmoFlow",
+        what="CosmoFlow, 8,192 Cori KNL nodes, Cray PE ML Plugin, synchronous",
+        efficiency=0.77,
+        source="arXiv:1808.04728, abstract",
+        ranks=8192,
+        nodes=8192,
+        parameters=7_041_443,
+        compute_s=Assumed(
             0.13,
             1.25,
             "the layers make 62 Gflop a sample, forward and backward (counted); the abstract's 3.5 Pflop/s on 8,192 nodes is "
             "then 0.146 s for a whole step at local batch 1; computing alone is somewhat less",
         ),
-        Assumed(8e9, 1.2, "sitecfg/cori.toml: about 8 GB/s"),
-        Assumed(2.2e-6, 1.8, "sitecfg/cori.toml and sitecfg/piz-daint.toml: 1.3 to 3.7 us"),
-        Algorithm.HALVING,
-        "the plugin's algorithm is not public; this one moves the fewest bytes with few messages",
-        False,
-        "one call takes all gradients of a step, and it was run synchronous",
-        1,
+        bandwidth=Assumed(8e9, 1.2, "sitecfg/cori.toml: about 8 GB/s"),
+        latency_s=Assumed(2.2e-6, 1.8, "sitecfg/cori.toml and sitecfg/piz-daint.toml: 1.3 to 3.7 us"),
+        algorithm=Algorithm.HALVING,
+        algorithm_why="the plugin's algorithm is not public; this one moves the fewest bytes with few messages",
+        overlaps=False,
+        overlaps_why="one call takes all gradients of a step, and it was run synchronous",
+        calls=1,
     ),
-    Case(
-        "Horovod 90 %",
-        "Inception V3, 512 Pascal GPUs, Horovod",
-        0.90,
-        _HOROVOD,
-        512,
-        512,
-        23_851_784,
-        Assumed(64 / 142, 1.25, f"{_TF}: 142 images/s; the Pascal GPUs are not named"),
-        _ROCE,
-        _ROCE_US,
-        Algorithm.RING,
-        _RING,
-        True,
-        _FUSED,
-        2,
+    _horovod("Horovod 90 %", "Inception V3", 0.90, 23_851_784, 142, f"{_TF}: 142 images/s; the Pascal GPUs are not named", 2),
+    _horovod(
+        "Horovod 90 %", "ResNet-101", 0.90, 44_707_176, 129,
+        f"{_TF}: ResNet-50 219, ResNet-152 91.8 images/s; half way in time. Horovod's own example has 104 a GPU on 16", 3,
     ),
+    _horovod("Horovod 68 %", "VGG-16", 0.68, 138_357_544, 154, f"{_TF}: 154 images/s; the Pascal GPUs are not named", 9),
     Case(
-        "Horovod 90 %",
-        "ResNet-101, 512 Pascal GPUs, Horovod",
-        0.90,
-        _HOROVOD,
-        512,
-        512,
-        44_707_176,
-        Assumed(
-            64 / 129,
-            1.25,
-            f"{_TF}: ResNet-50 219, ResNet-152 91.8 images/s; half way in time. Horovod's own example has 104 a GPU on 16",
-        ),
-        _ROCE,
-        _ROCE_US,
-        Algorithm.RING,
-        _RING,
-        True,
-        _FUSED,
-        3,
-    ),
-    Case(
-        "Horovod 68 %",
-        "VGG-16, 512 Pascal GPUs, Horovod",
-        0.68,
-        _HOROVOD,
-        512,
-        512,
-        138_357_544,
-        Assumed(64 / 154, 1.25, f"{_TF}: 154 images/s; the Pascal GPUs are not named"),
-        _ROCE,
-        _ROCE_US,
-        Algorithm.RING,
-        _RING,
-        True,
-        _FUSED,
-        9,
-    ),
-    Case(
-        "ResNet-50 on Summit",
-        "ResNet-50, 1,024 Summit nodes, 6,144 V100 GPUs",
-        0.87,
-        "J. Yin et al., Strategies to Deploy and Scale Deep Learning on the Summit Supercomputer, 2019, abstract",
-        6144,
-        1024,
-        25_557_032,
-        Assumed(
+        figure="ResNet-50 on Summit",
+        what="ResNet-50, 1,024 Summit nodes, 6,144 V100 GPUs",
+        efficiency=0.87,
+        source="J. Yin et al., Strategies to Deploy and Scale Deep Learning on the Summit Supercomputer, 2019, abstract",
+        ranks=6144,
+        nodes=1024,
+        parameters=25_557_032,
+        compute_s=Assumed(
             0.18,
             2.0,
             "the abstract gives neither batch nor precision: 64 to 256 images at 350 to 1,000 a second are 0.1 to 0.4 s",
         ),
-        Assumed(
+        bandwidth=Assumed(
             25e9,
             1.2,
             "two lines of InfiniBand EDR a node; what goes on within a node is taken to cost nothing",
         ),
-        Assumed(2e-6, 2.0, "no source; InfiniBand EDR"),
-        Algorithm.TREE,
-        "the abstract names none; a ring through 6,144 GPUs would be latency alone",
-        True,
-        "no source in the abstract; Horovod was the usual way there",
-        2,
+        latency_s=Assumed(2e-6, 2.0, "no source; InfiniBand EDR"),
+        algorithm=Algorithm.TREE,
+        algorithm_why="the abstract names none; a ring through 6,144 GPUs would be latency alone",
+        overlaps=True,
+        overlaps_why="no source in the abstract; Horovod was the usual way there",
+        calls=2,
     ),
-)
+)  # fmt: skip
 FIGURES = tuple(dict.fromkeys(case.figure for case in CASES))
 
 # What a published whole percentage of single runs may be off, standard deviation.

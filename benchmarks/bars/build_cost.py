@@ -103,11 +103,11 @@ def _memory(pid: int) -> int:
 
 
 def _family(pid: int) -> list[int]:
-    found = [pid]
+    pids = [pid]
     with suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            found += _family(int(child))
-    return found
+            pids += _family(int(child))
+    return pids
 
 
 BENCHMARKS = (Benchmark("build-cost", 160, measure),)

@@ -45,11 +45,11 @@ def measure() -> Result:
             "zstd": lambda: _theirs(here, folder, squash),
         }
         _warm(here)
-        found = alternate(ROUNDS, sides)
-    ours_s = found["ours"]
+        seconds = alternate(ROUNDS, sides)
+    ours_s = seconds["ours"]
     rows = (
-        compare(f"fairlead build {RECIPE}", ours_s, found["theirs"], BAR),
-        compare(f"… against `{squash}`", ours_s, found["zstd"], None),
+        compare(f"fairlead build {RECIPE}", ours_s, seconds["theirs"], BAR),
+        compare(f"… against `{squash}`", ours_s, seconds["zstd"], None),
     )
     against = "apptainer build --fakeroot of the rendered Singularity.def"
     what = f"fairlead build {RECIPE}, downloads cached, nothing else"

@@ -42,9 +42,9 @@ def measure() -> Result:
         program = _compile(Path(folder), core)
         for (name, version), pin, variables in MPIS:
             prefix = install_wheel_mpi(name, version)
-            found = _run(prefix, pin, variables, program)
-            for size in sorted({size for _, size in found}):
-                ours, mpi, bound = (found[side, size] for side in ("ours", "mpi", "bound"))
+            seconds = _run(prefix, pin, variables, program)
+            for size in sorted({size for _, size in seconds}):
+                ours, mpi, bound = (seconds[side, size] for side in ("ours", "mpi", "bound"))
                 label = f"{name} {version}: {size} B"
                 rows.append(compare(label, ours, mpi, BARS.get(size, _BAR)))
                 if size >= 1 << 20 and name == "mpich":
@@ -84,11 +84,11 @@ def _run(
         check=True,
         timeout=1200,
     )
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    seconds_by_side: dict[tuple[str, int], list[float]] = defaultdict(list)
     for line in done.stdout.splitlines():
         side, size, seconds = line.split()
-        found[side, int(size)].append(float(seconds))
-    return found
+        seconds_by_side[side, int(size)].append(float(seconds))
+    return seconds_by_side
 
 
 def _by_size(result: Mapping[str, Any]) -> dict[int, dict[str, Mapping[str, Any]]]:

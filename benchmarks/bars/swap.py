@@ -125,18 +125,18 @@ def _measure(pair: Pair, *, apart: bool) -> tuple[list[Compared], Engine]:
             sides["namespaces"] = lambda: _run(_pinned(pair, _swapped(parted, bind)))
         for side in sides.values():
             side()  # warm
-        found = alternate(ROUNDS, sides)
+        sweeps = alternate(ROUNDS, sides)
     # The bar holds where ranks share a user namespace or have none; an ordinary user's do not.
     shared = not plain.engine.userns_per_rank
     apart_label = ", a namespace a rank"
     rows = []
-    for operation, size in found["native"][0]:
+    for operation, size in sweeps["native"][0]:
         for side, label, bar in (
             ("swapped", "", BAR) if shared else ("swapped", apart_label, None),
             ("namespaces", apart_label, None),
         ):
-            if side in found:
-                ours, base = _alike(found[side], found["native"], (operation, size))
+            if side in sweeps:
+                ours, base = _alike(sweeps[side], sweeps["native"], (operation, size))
                 name = f"{pair.image} on {' '.join(pair.wheel)}: {operation} {size} B{label}"
                 rows.append(compare(name, ours, base, bar))
     return rows, plain.engine

@@ -122,9 +122,9 @@ def main(path):
     comm.finalize()
 
 
-def _skill(truth, found):
+def _skill(truth, predicted):
     """Of the first two parameters: one less the error over that of always saying the mean."""
-    error = np.abs(found - truth).mean(axis=0) / np.abs(truth - truth.mean(axis=0)).mean(axis=0)
+    error = np.abs(predicted - truth).mean(axis=0) / np.abs(truth - truth.mean(axis=0)).mean(axis=0)
     return 1 - error[:2].mean()
 
 

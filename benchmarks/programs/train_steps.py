@@ -24,7 +24,6 @@ import hashlib
 import numpy as np
 
 from fairlead.perf.bench import nets
-from fairlead.perf.bench.training import Training
 
 
 def only(net):
@@ -68,7 +67,7 @@ def tensorflow_side(tasks, side):
         cluster = {"worker": at[:2], "ps": at[2:]}
         if RANK == 2:
             server = parameter_server.server(cluster, "ps", 0, 1)
-            return lambda model, mode: Training(lambda: 0.0 * bool(server), list, list)
+            return lambda model, mode: nets.Training(lambda: 0.0 * bool(server), list, list)
         worker = parameter_server.Worker(cluster, RANK, 1)
 
     def served(model, mode):

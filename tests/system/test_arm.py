@@ -1,4 +1,4 @@
-"""The compiled parts on 64-bit ARM: made by Debian's cross compiler, run by QEMU over the MPICH that PyPI has for it.
+"""The compiled parts on 64-bit ARM, by Debian's cross compiler and by the wheel's, run by QEMU over PyPI's MPICH for it.
 
 QEMU keeps the memory order of this machine's processor, which is stricter than ARM's: what only a weaker order shows
 is looked for by the thread sanitizer (``test_comm_core.py``), not here.
@@ -6,6 +6,7 @@ is looked for by the thread sanitizer (``test_comm_core.py``), not here.
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import subprocess
@@ -22,6 +23,8 @@ from tests.system import hosts
 from fairlead import native
 from fairlead.base.paths import atomic_folder, cache_dir, locked
 from fairlead.doctor.install.host_mpi import known_wheels
+from fairlead_build.cache.store import Cache
+from fairlead_build.tree.wheel import own_wheel
 
 pytestmark = [
     pytest.mark.full,  # the compiler and QEMU are 110 MB
@@ -84,13 +87,24 @@ def crossed(compiler: str, made: Path, *words: str | Path) -> Path:
     return made
 
 
-@pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["gcc", "wheel"])
+def core(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """The collective core by Debian's cross compiler, and as our wheel ships it."""
+    if request.param == "wheel":
+        return shipped(tmp_path_factory.mktemp("shipped"))
     folder = native.core_folder()
     sources = sorted((folder / "src").glob("*.cpp"))
     made = tmp_path_factory.mktemp("arm") / "libfairlead_comm.so"
     flags = (folder / "flags").read_text().split()
     return crossed("g++", made, *flags, "-I", folder / "include", *sources, "-lgcc")
+
+
+def shipped(folder: Path) -> Path:
+    cache, made = Cache(folder / "cache"), folder / native.CORE
+    cache.make()
+    with zipfile.ZipFile(io.BytesIO(own_wheel(cache))) as wheel:
+        made.write_bytes(wheel.read(f"fairlead/native/lib/aarch64/{native.CORE}"))
+    return made
 
 
 def program(name: str, core: Path) -> Path:

@@ -81,12 +81,9 @@ def child(
     """
     # The kernel sends the signal when this process dies, so a `kill -9` leaves nothing running.
     command = [
-        tool("setpriv"),
-        "--pdeathsig",
-        parting,
-        tool(os.fspath(argv[0])),
+        tool("setpriv"), "--pdeathsig", parting, tool(os.fspath(argv[0])),
         *(os.fspath(part) for part in argv[1:]),
-    ]
+    ]  # fmt: skip
     # A group of its own: mmdebstrap sends SIGHUP to its whole group when something goes wrong.
     process = subprocess.Popen(
         command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022, process_group=0

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from fairlead.base.errors import ExitCode
+from fairlead.cli.lazy import LazyOption
 from fairlead.cli.screen import (
     human_bytes,
     json_option,
@@ -25,22 +25,15 @@ if TYPE_CHECKING:
     from fairlead_build.check import CheckResult
 
 
-class _FormatOption(click.Option):
-    """``--format``; its values are looked up on demand, since that loads every format."""
+def _format_names() -> tuple[str, ...]:
+    from fairlead_build.formats.registry import FORMATS
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        from fairlead_build.formats.registry import names
+    return FORMATS.names()
 
-        self.help = f"Any of {', '.join(names())}. [default: {self.default}]"
-        record = super().get_help_record(ctx)
-        assert record is not None
-        return record
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        from fairlead_build.formats.registry import names
-
-        before, comma, last = incomplete.rpartition(",")
-        return [CompletionItem(before + comma + n) for n in names() if n.startswith(last)]
+def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in _format_names() if name.startswith(last)]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,23 +41,28 @@ class _FormatOption(click.Option):
 @click.option(
     "--format",
     "formats",
-    cls=_FormatOption,
+    cls=LazyOption,
+    names=_format_names,
     default="sif",
     metavar="F[,F]",
+    shell_complete=_complete_formats,
+    help="Any of {names}.  [default: sif]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Also give the image this name, or put it there.",
+    help="Also copy the image to this file or into this folder.",
 )
 @click.option(
     "--archive",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Take files from there before any index. [default: $FAIRLEAD_ARCHIVE]",
+    help="Take files from this archive before any index. [default: $FAIRLEAD_ARCHIVE]",
 )
 @click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; make nothing.")
-@click.option("--check", is_flag=True, help="Build again, disturbed; exit 1 unless it is the same.")
+@click.option(
+    "--check", is_flag=True, help="Build again under other conditions; exit 1 if a bit differs."
+)
 @json_option
 def build(
     name: str,

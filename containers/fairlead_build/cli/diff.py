@@ -20,10 +20,12 @@ _SHOWN = 20
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--files", is_flag=True, help=f"Every file that differs, not the first {_SHOWN}.")
+@click.option(
+    "--files", is_flag=True, help=f"List every file that differs, not the first {_SHOWN}."
+)
 @json_option
 def diff(a: str, b: str, files: bool, as_json: bool) -> int:
-    """What two images differ in: packages, MPI, environment, labels, files.
+    """Compare two images: packages, MPI, environment, labels, files.
 
     A and B are images of any format. `same bits`: the files are equal. `same tree`: they hold the
     same tree in another wrapping. As with diff(1), the exit code is 0 when they are the same, 1 when

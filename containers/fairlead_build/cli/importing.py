@@ -18,9 +18,9 @@ from fairlead.cli.screen import json_option, print_findings, print_json
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The recipe's folder, which must be new; otherwise one of the file's name, here.",
+    help="The recipe's folder, which must be new. [default: the file's name]",
 )
-@click.option("--allow-loss", is_flag=True, help="Write also when parts of it are lost.")
+@click.option("--allow-loss", is_flag=True, help="Write even when parts of it are lost.")
 @click.option("--dry-run", is_flag=True, help="Show the recipe and what is lost; write nothing.")
 @json_option
 def import_(

@@ -16,16 +16,18 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Also give the image this name, or put it there.",
+    help="Also copy the image to this file or into this folder.",
 )
 @click.option(
-    "--arch", metavar="ARCH", help="Of several variants this one. [default: this machine's]"
+    "--arch", metavar="ARCH", help="The variant for this architecture. [default: this machine's]"
 )
 @click.option(
     "--layers", is_flag=True, help="Build the SIF from the layers, even where the registry has one."
 )
-@click.option("--insecure", is_flag=True, help="Speak plain HTTP where the host speaks no HTTPS.")
-@click.option("--dry-run", is_flag=True, help="Say what would be transferred; write nothing.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be transferred; write nothing.")
 @json_option
 def pull(
     reference: str,
@@ -36,7 +38,7 @@ def pull(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Bring an image from a registry.
+    """Pull an image from a registry.
 
     The image goes to the cache; REF is then its name, for `fairlead run REF` and all others. What
     fairlead pushed comes as the SIF that was built, with the same bits; any other image is made into

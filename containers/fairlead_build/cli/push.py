@@ -13,14 +13,16 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress, 
 @click.command(short_help="An image to a registry, as layers and as its SIF.")
 @click.argument("image")
 @click.argument("reference", metavar="REF")
-@click.option("--engine", is_flag=True, help="Load, tag and push by Docker or Podman.")
-@click.option("--insecure", is_flag=True, help="Speak plain HTTP where the host speaks no HTTPS.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
+@click.option("--engine", is_flag=True, help="Load, tag and push with Docker or Podman.")
+@click.option(
+    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
 @json_option
 def push(
     image: str, reference: str, engine: bool, insecure: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Give an image to a registry, or to Docker's or Podman's own store.
+    """Push an image to a registry, or load it into Docker's or Podman's own store.
 
     `docker://` references get the image as OCI layers, for Podman, Docker and Apptainer, and its SIF
     next to them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references

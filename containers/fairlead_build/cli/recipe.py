@@ -21,6 +21,7 @@ from fairlead.cli.screen import (
 from fairlead_build.cli.importing import import_
 from fairlead_build.cli.render import render
 from fairlead_build.recipe import load as recipes
+from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
 from fairlead_build.tree.wheel import runtime_requirements
 
@@ -46,29 +47,31 @@ recipe.add_command(import_)
 @recipe.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """The bundled recipes and their variants."""
-    loaded = [recipes.load_recipe(a) for name in recipes.names() for a in recipes.addresses(name)]
+    """List the bundled recipes and their variants."""
+    loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
+    rows = [
+        {
+            "name": r.name,
+            "summary": r.recipe.recipe.summary,
+            "path": str(r.folder),
+            "accelerator": r.recipe.recipe.accelerator,
+            "locked": r.lock_path.is_file(),
+        }
+        for r in loaded
+    ]
     if as_json:
-        rows = [
-            {
-                "name": r.name,
-                "summary": r.recipe.recipe.summary,
-                "path": str(r.folder),
-                "accelerator": r.recipe.recipe.accelerator,
-                "locked": r.lock_path.is_file(),
-            }
-            for r in loaded
-        ]
         print_json("recipe-list", {"recipes": rows})
-        return
-    click.echo(table([(r.name, r.recipe.recipe.summary) for r in loaded], ("RECIPE", "SUMMARY")))
+    else:
+        click.echo(
+            table([(str(r["name"]), str(r["summary"])) for r in rows], ("RECIPE", "SUMMARY"))
+        )
 
 
 @recipe.command()
 @click.argument("name", metavar="RECIPE")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """A recipe with its defaults filled in, and a summary of its lock.
+    """Show a recipe with its defaults filled in, and a summary of its lock.
 
     \b
     fairlead recipe show tensorflow
@@ -113,7 +116,7 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="RECIPE")
 @json_option
 def requirements(name: str, as_json: bool) -> None:
-    """The locked Python packages as pip reads them, with hashes: the same without a container.
+    """Print the locked Python packages as pip reads them, with hashes: the same without a container.
 
     What a native Python is made of, that `fairlead validate --native` compares an image with.
 
@@ -138,7 +141,7 @@ def requirements(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="RECIPE")
 @json_option
 def check(name: str, as_json: bool) -> None:
-    """Finds every mistake in a recipe, and whether its lock is up to date.
+    """Find every mistake in a recipe, and whether its lock is up to date.
 
     A sound recipe without a lock passes; it says why there may be none.
 
@@ -178,7 +181,7 @@ def check(name: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Print the recipe; write nothing.")
 @json_option
 def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
-    """Writes a small recipe that extends another, to start from.
+    """Write a small recipe that extends another, to start from.
 
     NAME is the folder to make; its last part is the recipe's name.
 
@@ -209,7 +212,7 @@ def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
 )
 @json_option
 def schema(output: Path | None, as_json: bool) -> None:
-    """The JSON Schema of recipe.toml, for an editor.
+    """Print the JSON Schema of recipe.toml, for an editor.
 
     A line `#:schema FILE` at the top of a recipe names it; then the editor completes keys.
 
@@ -234,7 +237,7 @@ def schema(output: Path | None, as_json: bool) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Also keep every file of the lock there; $FAIRLEAD_ARCHIVE is one to take files from.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be resolved; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be resolved; write nothing.")
 @click.option("--tools", is_flag=True, help="Take the tools that write images, and no package.")
 @json_option
 def lock_command(
@@ -245,7 +248,7 @@ def lock_command(
     tools: bool,
     as_json: bool,
 ) -> None:
-    """Resolves a recipe against today's indexes, and writes its lock.toml.
+    """Resolve a recipe against today's indexes, and write its lock.toml.
 
     With --tools, the recipe's packages stay as they are, and its lock takes the tools of this
     fairlead; without a RECIPE, fairlead's own lock of its tools is made anew.
@@ -269,10 +272,8 @@ def lock_command(
         check_upgrade(loaded, upgrade)
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
         if as_json:
-            print_json(
-                "recipe-lock",
-                {"dry_run": True, "path": str(loaded.lock_path), "inputs": wanted.model_dump()},
-            )
+            path, inputs = str(loaded.lock_path), wanted.model_dump()
+            print_json("recipe-lock", {"dry_run": True, "path": path, "inputs": inputs})
         else:
             click.echo(f"would resolve, and write to {loaded.lock_path}:")
             click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))

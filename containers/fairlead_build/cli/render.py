@@ -18,10 +18,10 @@ from fairlead.cli.screen import json_option, print_json
     metavar="DIR",
     help="The folder to write; containers/rendered/NAME of a checkout, or rendered/NAME, otherwise.",
 )
-@click.option("--dry-run", is_flag=True, help="Say which files would change; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show which files would change; write nothing.")
 @json_option
 def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Writes a recipe as a Containerfile and a Singularity.def, for people without fairlead.
+    """Write a recipe as a Containerfile and a Singularity.def, for people without fairlead.
 
     Both install exactly the packages of the lock. Base image, mirror and Python index are arguments
     of the build; what else they need is in the same folder.

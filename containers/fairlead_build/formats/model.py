@@ -17,8 +17,7 @@ def _never(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> b
 
 @dataclass(frozen=True)
 class Format:
-    """One format. Modules of this package declare theirs as ``FORMAT``, others register one under
-    the entry point group ``fairlead.formats``; ``registry.py`` finds them all.
+    """One format: the ``FORMAT`` of a module of this package, or an entry point of another one.
 
     Attributes:
         name: its name on the command line.
@@ -32,7 +31,6 @@ class Format:
             longer; otherwise it is written anew, and the cache keeps none.
         holds: whether an existing folder (target, kept, entry, progress) already is this image.
         digest: what ``build --check`` compares; None when there is no such digest.
-        rank: its place in lists; formats of others come last.
     """
 
     name: str
@@ -44,4 +42,3 @@ class Format:
     copied: bool = False
     holds: Callable[[Path, Path, ImageEntry, Progress], bool] = _never
     digest: Callable[[Path], str] | None = sha256_of
-    rank: int = 100

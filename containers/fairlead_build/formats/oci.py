@@ -317,5 +317,5 @@ def _digest(layout: Path) -> str:
 
 FORMAT = Format(
     "oci", ".oci", "an OCI image layout, for Podman, Docker and registries", _write,
-    folder=True, copied=True, holds=_holds, digest=_digest, rank=2,
+    folder=True, copied=True, holds=_holds, digest=_digest,
 )  # fmt: skip

@@ -44,5 +44,5 @@ def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> b
 
 FORMAT = Format(
     "sandbox", ".sandbox", "the tree as a folder", _write,
-    folder=True, holds=_holds, digest=None, rank=4,
+    folder=True, holds=_holds, digest=None,
 )  # fmt: skip

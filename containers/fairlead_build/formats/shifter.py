@@ -73,5 +73,5 @@ def _meta_of(entry: ImageEntry) -> str:
 
 FORMAT = Format(
     "shifter", ".squashfs", "the squashfs and `.meta`, for Shifter's imagePath", squashfs.write,
-    sidecars={".meta": _meta_of}, rank=1,
+    sidecars={".meta": _meta_of},
 )  # fmt: skip

@@ -134,4 +134,4 @@ def _copy_image(entry: ImageEntry, target: Path, progress: Progress) -> None:
 
 
 # The build itself writes it; all other formats are made from it.
-FORMAT = Format("sif", ".sif", "the squashfs and its record in one file", _copy_image, rank=0)
+FORMAT = Format("sif", ".sif", "the squashfs and its record in one file", _copy_image)

@@ -25,4 +25,4 @@ def write(entry: ImageEntry, target: Path, progress: Progress) -> None:
         stage.result(f"{partition.size / 1e6:.0f} MB")
 
 
-FORMAT = Format("squashfs", ".squashfs", "the bare squashfs", write, rank=3)
+FORMAT = Format("squashfs", ".squashfs", "the bare squashfs", write)

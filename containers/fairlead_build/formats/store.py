@@ -10,12 +10,11 @@ from pathlib import Path
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
-from fairlead.image.signature import carry, signature_file
+from fairlead.image.signature import carry
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import Cache, publish, remove_tree, workspace
 from fairlead_build.formats.images import ImageEntry, file_in, unwritable
 from fairlead_build.formats.model import Format
-from fairlead_build.formats.registry import formats
 
 
 def kept(form: Format, cache: Cache, key: str) -> tuple[Path, ...]:
@@ -30,14 +29,12 @@ def is_kept(form: Format, cache: Cache, key: str) -> bool:
 
 
 def forget(cache: Cache, key: str) -> None:
-    """Removes every format of the image ``key``."""
-    for form in formats().values():
-        for path in kept(form, cache, key):
-            if form.folder:
-                remove_tree(path)
-            else:
-                path.unlink(missing_ok=True)
-            signature_file(path).unlink(missing_ok=True)
+    """Removes every format of the image ``key``, their sidecars and signatures."""
+    for path in cache.image(key).parent.glob(f"{key}.*"):
+        if path.is_dir():
+            remove_tree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def make(form: Format, entry: ImageEntry, cache: Cache, progress: Progress) -> Path:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.items import Array
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.paths import atomic_folder
@@ -232,40 +234,31 @@ def _losses_text(file: str, losses: tuple[Loss, ...]) -> str:
 
 def recipe_text(ledger: Ledger, name: str, source: str, losses: int) -> str:
     """The text of recipe.toml."""
-    return "\n".join(_lines(ledger, name, source, losses)) + "\n"
-
-
-def _lines(ledger: Ledger, name: str, source: str, losses: int) -> Iterator[str]:
-    yield f"# Made from {' '.join(source.split())} by `fairlead recipe import`."
+    document = tomlkit.document()
+    document.add(
+        tomlkit.comment(f"Made from {' '.join(source.split())} by `fairlead recipe import`.")
+    )
     if losses:
-        yield f"# {losses} part{'s' if losses > 1 else ''} of it could not be carried: {LOSSES}"
-    tables = {
+        parts = f"{losses} part{'s' if losses > 1 else ''}"
+        document.add(tomlkit.comment(f"{parts} of it could not be carried: {LOSSES}"))
+    tables: dict[str, dict[str, Any]] = {
         "recipe": {"name": name},
         "base": ledger.base,
         "mpi": ledger.mpi,
         "python": {"version": ledger.python_version} if ledger.python_version else {},
-        "packages": {k: v for k, v in (("apt", ledger.apt), ("pip", ledger.pip)) if v},
+        "packages": {k: _array(v) for k, v in (("apt", ledger.apt), ("pip", ledger.pip)) if v},
         "files": {target: f"files{target}" for target in sorted(ledger.files)},
         "env": ledger.env,
         "labels": ledger.labels,
     }
     for title, table in tables.items():
         if table:
-            yield ""
-            yield f"[{title}]"
-            for key, value in table.items():
-                yield f"{_key(key)} = {_value(value)}"
+            document.add(tomlkit.nl())
+            document.add(title, tomlkit.item(table))
+    return tomlkit.dumps(document)
 
 
-def _key(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z0-9_-]+", text) else _value(text)
-
-
-def _value(value: str | list[str]) -> str:
-    if isinstance(value, list):
-        inline = ", ".join(map(_value, value))
-        if len(inline) <= 80:
-            return f"[{inline}]"
-        return "[\n" + "".join(f"  {_value(item)},\n" for item in value) + "]"
-    # JSON's strings are TOML's, but for characters beyond the first 65,536, which it would split.
-    return json.dumps(value, ensure_ascii=False)
+def _array(values: list[str]) -> Array:
+    array = tomlkit.array()
+    array.extend(values)
+    return array.multiline(len(array.as_string()) > 80)

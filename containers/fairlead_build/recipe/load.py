@@ -62,11 +62,11 @@ class RecipeSource:
     @property
     def digest(self) -> str:
         """sha256 of its table in the recipe, and of its files."""
-        told = {
+        content = {
             "source": self.source.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class LoadedRecipe:
     @property
     def digest(self) -> str:
         """sha256 of the recipe's content, without comments and layout, and of its files."""
-        told = {
+        content = {
             "recipe": self.recipe.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
             "sources": [s.digest for s in (*self.sources, *self.bundled)],
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,6 @@ def shown_folder(folder: Path) -> str:
     """A folder as a recipe on a command line: quoted, and never taken for a bundled name."""
     text = str(folder)
     return shlex.quote(text if "/" in text else f"./{text}")
-
-
-def names() -> list[str]:
-    """The bundled recipes."""
-    return bundled_names()
 
 
 def addresses(name: str) -> list[str]:
@@ -167,7 +162,7 @@ def find(given: str | Path) -> Address:
         why = f"{folder} holds no recipe.toml" if _is_dir(folder) else "there is no such folder"
         remedy = "give the folder that holds recipe.toml, or a name of `fairlead recipe list`"
     else:
-        why, remedy = suggest(head, names()), "fairlead recipe list"
+        why, remedy = suggest(head, bundled_names()), "fairlead recipe list"
     raise fail(
         f"no recipe `{text}`",
         where=text,

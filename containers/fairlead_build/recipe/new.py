@@ -11,8 +11,8 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead_build.recipe import schema
-from fairlead_build.recipe.inherit import split_variant
-from fairlead_build.recipe.load import find, load_recipe, names
+from fairlead_build.recipe.inherit import bundled_names, split_variant
+from fairlead_build.recipe.load import find, load_recipe
 
 _TEXT = """\
 #:schema recipe.schema.json
@@ -62,7 +62,7 @@ def plan(given: str, parent: str) -> NewRecipe:
             "a name has small letters, digits and `-`",
             f"fairlead recipe new {near or 'my-image'}",
         )
-    if name in names():
+    if name in bundled_names():
         raise _refused(
             f"a bundled recipe is called `{name}`",
             given,
@@ -89,7 +89,7 @@ def plan(given: str, parent: str) -> NewRecipe:
 
 def _extends(parent: str, folder: Path) -> str:
     head, variant = split_variant(parent)
-    if "/" not in head and head in names():
+    if "/" not in head and head in bundled_names():
         return parent
     at = find(parent)
     relative = os.path.relpath(at.folder, folder.resolve())

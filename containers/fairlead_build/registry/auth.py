@@ -2,7 +2,8 @@
 ``apptainer registry login`` write, and from the helpers that these files name.
 
 A password is held in memory only. It is never an argument of a command, never in a URL that is
-shown, and never in an error.
+shown, and never in an error. The docker SDK runs the helpers; of the files it knows Docker's only,
+and no keys narrower than a host.
 
 Source: containers-auth.json(5); docs.docker.com/reference/cli/docker/login, "Credential stores".
 """

@@ -1,5 +1,6 @@
 """The ``WWW-Authenticate`` header of a 401: what a registry wants to see.
 
+Neither requests nor the standard library reads several challenges in one header.
 Source: RFC 9110, section 11.6.1; docs/spec/auth/token.md of github.com/distribution/distribution.
 """
 

@@ -108,15 +108,10 @@ def _definition(loaded: LoadedRecipe, lock: Lock | None) -> str:
     first = lock is not None
     lines = [
         *_head(loaded, lock, f"apptainer build --fakeroot {name}.sif Singularity.def"),
-        "Bootstrap: docker",
-        "From: {{ BASE }}",
-        f"Stage: {'files' if first else 'root'}",
-        "",
-        "%arguments",
-        f"    BASE={_base(loaded, lock)}",
-        *(f"    {name}=" for name in _ARGUMENTS if lock is not None or name != "MIRROR"),
-        "",
-    ]
+        "Bootstrap: docker", "From: {{ BASE }}", f"Stage: {'files' if first else 'root'}", "",
+        "%arguments", f"    BASE={_base(loaded, lock)}",
+        *(f"    {name}=" for name in _ARGUMENTS if lock is not None or name != "MIRROR"), "",
+    ]  # fmt: skip
     arguments = [
         *(['MIRROR="{{ MIRROR }}"'] if lock is not None else []),
         'export PIP_INDEX_URL="{{ PIP_INDEX_URL }}" PIP_EXTRA_INDEX_URL="{{ PIP_EXTRA_INDEX_URL }}"',

@@ -1,7 +1,7 @@
 """Where this machine gets .debs from: its own apt configuration, in both of apt's formats.
 
 A lock says ``Debian bookworm main``; this module says at which URL, with which keyring. Nothing
-here contacts a host.
+here contacts a host. python-apt is not on PyPI, and python-debian is under the GPL.
 """
 
 from __future__ import annotations

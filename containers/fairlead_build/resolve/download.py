@@ -1,7 +1,7 @@
 """Downloads by address, for what neither apt nor pip downloads: pages of an index, source archives.
 
 An interrupted download goes on where it stopped, also in another process: what is there already is
-kept under the hash that it is to have.
+kept under the hash that it is to have; requests and pip resume nothing across processes.
 """
 
 from __future__ import annotations

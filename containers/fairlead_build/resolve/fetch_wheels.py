@@ -110,19 +110,9 @@ def _download_wheels(
             lost = match[1]
 
     argv = [
-        *pip(),
-        "download",
-        "--no-deps",
-        "--require-hashes",
-        "--progress-bar",
-        "raw",
-        *further_places(w.index for w in wheels),
-        *target,
-        "--dest",
-        folder,
-        "-r",
-        pins,
-    ]
+        *pip(), "download", "--no-deps", "--require-hashes", "--progress-bar", "raw",
+        *further_places(w.index for w in wheels), *target, "--dest", folder, "-r", pins,
+    ]  # fmt: skip
     try:
         run(
             argv,

@@ -31,13 +31,9 @@ def pip() -> list[str | Path]:
 def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """This machine's environment and pip configuration, without what would change the result."""
     left_out = (
-        "PIP_TARGET",
-        "PIP_PREFIX",
-        "PIP_USER",
-        "PIP_REQUIREMENT",
-        "PIP_CONSTRAINT",
+        "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT", "PIP_CONSTRAINT",
         "PIP_NO_BINARY",
-    )
+    )  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
 

@@ -159,19 +159,10 @@ class PipSolver:
             report, pins = folder / "report.json", folder / "constraints.txt"
             pins.write_text("".join(f"{name}=={v}\n" for name, v in sorted(constraints.items())))
             argv: list[str | Path] = [
-                *pip(),
-                "install",
-                "--dry-run",
-                "--ignore-installed",
-                "--progress-bar=off",
-                "--report",
-                report,
-                "--constraint",
-                pins,
-                *self.target,
-                *([] if changes else further_places(self.indexes.values())),
-                *requirements,
-            ]
+                *pip(), "install", "--dry-run", "--ignore-installed", "--progress-bar=off",
+                "--report", report, "--constraint", pins, *self.target,
+                *([] if changes else further_places(self.indexes.values())), *requirements,
+            ]  # fmt: skip
             lines: list[str] = output if output is not None else []
             run(
                 argv,

@@ -1,5 +1,6 @@
 """Source archives of a Python index, by name and version: pip itself would run their code to list
-them. Speaks the simple API, HTML or JSON (PEP 503, 691), over http(s) or from a folder.
+them. Speaks the simple API, HTML or JSON (PEP 503, 691), over http(s) or from a folder, which
+pypi-simple does not read.
 """
 
 from __future__ import annotations

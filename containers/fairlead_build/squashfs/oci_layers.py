@@ -1,7 +1,8 @@
 """The layers of an OCI image as one tar stream, without unpacking anything to disk.
 
 Two passes: the first reads every header and applies it to a :class:`MergedTree`, the second copies
-the content of those members that are left. Memory holds the names, never the content.
+the content of those members that are left. Memory holds the names, never the content. umoci and skopeo unpack to disk, and need ids to
+change owners.
 """
 
 from __future__ import annotations

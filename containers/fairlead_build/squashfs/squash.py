@@ -59,21 +59,11 @@ def squashing(
     """
     level = min(how.level, 9) if how.compressor == "gzip" else how.level
     argv: list[str | Path] = [
-        *tool_tree.command("tar2sqfs", cache),
-        "--quiet",
-        "--force",
-        "--no-xattr",
-        "--no-skip",
-        "--compressor",
-        how.compressor,
-        "--comp-extra",
-        f"level={level}",
-        "--num-jobs",
-        str(os.cpu_count() or 1),
-        "--defaults",
-        f"uid=0,gid=0,mode=0755,mtime={how.epoch}",
+        *tool_tree.command("tar2sqfs", cache), "--quiet", "--force", "--no-xattr", "--no-skip",
+        "--compressor", how.compressor, "--comp-extra", f"level={level}", "--num-jobs",
+        str(os.cpu_count() or 1), "--defaults", f"uid=0,gid=0,mode=0755,mtime={how.epoch}",
         target,
-    ]
+    ]  # fmt: skip
     env = clean_environment({"SOURCE_DATE_EPOCH": str(how.epoch)})
     with child(
         argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

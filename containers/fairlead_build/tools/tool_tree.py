@@ -42,16 +42,9 @@ RELOCK = "fairlead recipe lock --tools"
 # Raised when something below changes what the programs write.
 _LAYOUT = 1
 _PROGRAMS = (
-    "apt-cache",
-    "apt-config",
-    "apt-get",
-    "mmdebstrap",
-    "pigz",
-    "rdsquashfs",
-    "sqfs2tar",
-    "tar2sqfs",
-    "zstd",
-)
+    "apt-cache", "apt-config", "apt-get", "mmdebstrap", "pigz", "rdsquashfs", "sqfs2tar",
+    "tar2sqfs", "zstd",
+)  # fmt: skip
 # What apt needs to read a folder of packages. Anything that downloads asks this machine's own apt.
 _METHODS = ("copy", "file", "store")
 _TRIPLET: dict[Architecture, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}

@@ -38,6 +38,14 @@ LAY = ("tar", "-x", "-p", "--no-same-owner", "--keep-directory-symlink", "-C", "
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
+def in_namespaces(module: str, *options: str) -> tuple[list[str | Path], dict[str, str]]:
+    """Command and environment of ``python -m module`` as root of its own user and mount namespace."""
+    # -P: modules come from where this process has them, never from the current folder.
+    python = [sys.executable, "-P", "-m", module]
+    argv: list[str | Path] = ["unshare", "--user", "--map-root-user", "--mount", *options, *python]
+    return argv, clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+
+
 @contextmanager
 def sandbox(
     module: str, request: Mapping[str, Any], scratch: Path
@@ -49,14 +57,10 @@ def sandbox(
     """
     asked = scratch / "request.json"
     asked.write_text(json.dumps({**request, "root": str(scratch / "root")}), "utf-8")
-    # -P: modules come from where this process has them, never from the folder it stands in.
-    argv: list[str | Path] = [
-        "unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--uts", "--ipc",
-        "--fork", "--kill-child=KILL", sys.executable, "-P", "-m", module, asked,
-    ]  # fmt: skip
-    env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    options = ("--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child=KILL")
+    argv, env = in_namespaces(module, *options)
     # unshare waits for its child and hears nothing but KILL.
-    with child(argv, env=env, stderr=subprocess.PIPE, parting="KILL") as process:
+    with child([*argv, asked], env=env, stderr=subprocess.PIPE, parting="KILL") as process:
         yield process
 
 

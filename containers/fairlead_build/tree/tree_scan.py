@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed, installed
 from fairlead.image.scan import scan_tree
 from fairlead_build.base.proc import child, clean_environment, run
+from fairlead_build.tree.sandbox import in_namespaces
 
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
@@ -67,10 +67,7 @@ def scan_squashfs(
         "wheel": base64.b64encode(_with_comment(wheel, site)).decode() if wheel else "",
         "python": python,
     }
-    # -P: modules come from where this process has them, never from the folder it stands in.
-    python_argv = [sys.executable, "-P", "-m", __name__]
-    argv = ["unshare", "--user", "--map-root-user", "--mount", *python_argv]
-    env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    argv, env = in_namespaces(__name__)
     answer = run(
         argv,
         env=env,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.plugins import Registry
+from fairlead.base.registry import NamedRegistry
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class CommBackend:
     position: int = 1000
 
 
-REGISTRY: Registry[CommBackend] = Registry(
+REGISTRY: NamedRegistry[CommBackend] = NamedRegistry(
     "fairlead.comm.backends",
     "BACKENDS",
     "fairlead.comm_backends",

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from fairlead.base.errors import fail
 
@@ -63,21 +64,9 @@ class Registry(Generic[T]):
             return declaration
         for entry in self._entry_points():
             if entry.name == name:
-                return self._loaded(entry)
+                loaded: T = _load(entry, self.group)
+                return loaded
         raise KeyError(name)
-
-    def _loaded(self, entry: Any) -> T:
-        try:
-            declaration: T = entry.load()
-        except Exception as exc:  # somebody else's code
-            raise fail(
-                f"`{entry.name}` cannot be loaded",
-                where=f"{entry.dist.name if entry.dist else entry.value}, entry point {self.group}",
-                why=f"{type(exc).__name__}: {exc}",
-                remedy="update or uninstall that distribution",
-                check="entry-point",
-            ) from exc
-        return declaration
 
     def __contains__(self, name: str) -> bool:
         return name in self.bundled() or any(entry.name == name for entry in self._entry_points())
@@ -87,6 +76,77 @@ class Registry(Generic[T]):
 
     def _entry_points(self) -> tuple[Any, ...]:
         return _entry_points(self.group, tuple(sys.path))
+
+
+class Named(Protocol):
+    """A declaration that carries its name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+@dataclass(frozen=True)
+class NamedRegistry(Generic[N]):
+    """Declarations that carry their names, of which a module may hold several.
+
+    Attributes:
+        package: its modules hold the bundled declarations.
+        attribute: the sequence of declarations in each module.
+        group: entry-point group of other distributions; each entry point loads one declaration, under its name.
+        module_of: the module in which a bundled name is declared.
+        order: sort key of the bundled ones.
+    """
+
+    package: str
+    attribute: str
+    group: str
+    module_of: Callable[[str], str] = str
+    order: Callable[[N], Any] = lambda declaration: declaration.name
+
+    def find(self, name: str) -> N | None:
+        """The declaration of that name, or None. Loads no other bundled module.
+
+        Raises:
+            FairleadError: another distribution declares it, and cannot be loaded.
+        """
+        module = self.module_of(name)
+        if module in _modules(self.package) - {"__init__"}:
+            for declaration in self._of(module):
+                if declaration.name == name:
+                    return declaration
+        for entry in _entry_points(self.group, tuple(sys.path)):
+            if entry.name == name:
+                loaded: N = _load(entry, self.group)
+                return loaded
+        return None
+
+    def bundled(self) -> tuple[N, ...]:
+        """The declarations of this distribution, in order."""
+        modules = sorted(_modules(self.package) - {"__init__"})
+        return tuple(sorted((d for m in modules for d in self._of(m)), key=self.order))
+
+    def every(self) -> tuple[N, ...]:
+        """Bundled declarations, then those of other distributions. One that cannot be loaded is left out: a broken
+        plugin must not break a list; :meth:`find` reports it."""
+        bundled = self.bundled()
+        names = {declaration.name for declaration in bundled}
+        others = [d for d in self._others() if d.name not in names]
+        return (*bundled, *sorted(others, key=lambda declaration: declaration.name))
+
+    def names(self) -> tuple[str, ...]:
+        """The names of :meth:`every`."""
+        return tuple(declaration.name for declaration in self.every())
+
+    def _of(self, module: str) -> tuple[N, ...]:
+        return tuple(getattr(importlib.import_module(f"{self.package}.{module}"), self.attribute))
+
+    def _others(self) -> Iterator[N]:
+        for entry in _entry_points(self.group, tuple(sys.path)):
+            with suppress(Exception):  # see `every`
+                yield entry.load()
 
 
 @functools.cache
@@ -101,3 +161,21 @@ def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
+
+
+def _load(entry: Any, group: str) -> Any:
+    """The declaration of an entry point.
+
+    Raises:
+        FairleadError: it cannot be loaded.
+    """
+    try:
+        return entry.load()
+    except Exception as exc:  # code of another distribution
+        raise fail(
+            f"`{entry.name}` cannot be loaded",
+            where=f"{entry.dist.name if entry.dist else entry.value}, entry point {group}",
+            why=f"{type(exc).__name__}: {exc}",
+            remedy="update or uninstall that distribution",
+            check="entry-point",
+        ) from exc

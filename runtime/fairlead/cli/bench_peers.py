@@ -41,7 +41,7 @@ from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner
-    from fairlead.perf.bench.launches import PeersWish
+    from fairlead.perf.bench.launches import PeersOptions
     from fairlead.perf.bench.results import Estimate, PeersBench
 
 PEERS_EPILOG = """\b
@@ -67,7 +67,7 @@ def _peers(
     context: click.Context, param: click.Parameter, value: str | None
 ) -> tuple[catalogue.Peer, ...]:
     names = None if value is None else [word.strip() for word in value.split(",")]
-    return catalogue.chosen(names)
+    return catalogue.select(names)
 
 
 def _images(
@@ -164,7 +164,7 @@ def peers(
 
     output, bars = output.absolute(), progress(as_json)
     require_tools("numpy")
-    wish = host.PeersWish(
+    scope = host.PeersOptions(
         out=output / "run",
         model=model,
         peers=peers,
@@ -176,14 +176,14 @@ def peers(
         limit_s=limit,
     )
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
-    ready, refused = _prepared(wish, images, planning, shape, bars)
+    ready, refused = _prepared(scope, images, planning, shape, bars)
     if dry_run:
         listed = [
             f"{p.title}: "
             + (f"not run, {refused[p.recipe].remedy}" if p.recipe in refused else p.recipe)
             for p in peers
         ]
-        plan = f"{wish.rounds} rounds of {wish.blocks} x {wish.steps} steps on {ranks} ranks"
+        plan = f"{scope.rounds} rounds of {scope.blocks} x {scope.steps} steps on {ranks} ranks"
         return told_plan(
             "bench-peers", list(ready.values()), [plan, *listed, f"result in {output}"], as_json
         )
@@ -194,8 +194,8 @@ def peers(
     for recipe, prepared in ready.items():
         unpack.ensure(prepared.plan, cache_dir(), bars)
         runners[recipe] = runner(prepared, log, lambda proof: None, watchdog)
-    found = host.measure(wish, runners, bars)
-    rows = summary.results(wish, found)
+    found = host.measure(scope, runners, bars)
+    rows = summary.results(scope, found)
     hosts = dict.fromkeys(h for row in rows for one in row.launches if one for h in one.hosts)
     first = next(iter(ready.values()))
     result = PeersBench(
@@ -204,15 +204,15 @@ def peers(
         command=shlex.join(["fairlead", *sys.argv[1:]]),
         machine=machine(first, tuple(hosts), busy),
         model=model,
-        title=wish.task.name,
-        image=wish.task.image,
-        weights=wish.task.weights,
-        batch=wish.task.batch,
-        size=wish.size,
+        title=scope.task.name,
+        image=scope.task.image,
+        weights=scope.task.weights,
+        batch=scope.task.batch,
+        size=scope.size,
         ranks=ranks,
-        rounds=wish.rounds,
-        blocks=wish.blocks,
-        steps=wish.steps,
+        rounds=scope.rounds,
+        blocks=scope.blocks,
+        steps=scope.steps,
         peers=rows,
     )
     kept, drawn = output / "bench-peers.json", output / "bench-peers.svg"
@@ -229,7 +229,7 @@ def peers(
 
 
 def _prepared(
-    wish: PeersWish,
+    scope: PeersOptions,
     images: Mapping[str, str],
     planning: options.Planning,
     shape: Shape,
@@ -243,9 +243,9 @@ def _prepared(
     ready: dict[str, Prepared] = {}
     refused: dict[str, Finding] = {}
     errors = []
-    for recipe in dict.fromkeys(peer.recipe for peer in wish.peers):
+    for recipe in dict.fromkeys(peer.recipe for peer in scope.peers):
         try:
-            request = planning.request(wish.ranks, shape=shape)
+            request = planning.request(scope.ranks, shape=shape)
             one = prepare(images.get(recipe, recipe), planning.choices, request, progress=bars)
             if one.refused:
                 raise refuse(one)

@@ -84,19 +84,14 @@ class Planning:
         )
 
 
-class _CommOption(click.Option):
-    """``--comm``, whose help names all installed backends, which only help has to look for."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        names = ", ".join(REGISTRY.names())
-        self.help = (
-            f"What carries gradients: {names}, or auto.  [default: the site's, or what is best]"
-        )
-        return super().get_help_record(ctx)
-
-
 _OPTIONS = (
-    click.option("--comm", metavar="BACKEND", cls=_CommOption),
+    click.option(
+        "--comm",
+        cls=LazyOption,
+        names=REGISTRY.names,
+        metavar="BACKEND",
+        help="What carries gradients: {names}, or auto.  [default: the site's, or what is best]",
+    ),
     click.option(
         "--require-signature",
         is_flag=True,

@@ -7,12 +7,12 @@ Another package adds a model by an entry point of the group ``fairlead.models``,
 from __future__ import annotations
 
 from fairlead.base.errors import ExitCode, fail
-from fairlead.base.plugins import Registry
+from fairlead.base.registry import NamedRegistry
 from fairlead.ml.data.kind import DataKind
 from fairlead.ml.task import Task
 
 # A bundled model's name begins with that of its module: `hepcnn-224` is one of hepcnn.
-REGISTRY: Registry[Task] = Registry(
+REGISTRY: NamedRegistry[Task] = NamedRegistry(
     "fairlead.ml.models",
     "TASKS",
     "fairlead.models",

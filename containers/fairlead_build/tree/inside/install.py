@@ -58,7 +58,7 @@ def install(python: Path, folder: Path, what: list[str]) -> None:
         "--disable-pip-version-check", *what,
     ]  # fmt: skip
     process = subprocess.Popen(argv, env={**os.environ, "HOME": "/nonexistent"})
-    seen = 0
+    reported = 0
     while True:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(0.3)
@@ -67,10 +67,10 @@ def install(python: Path, folder: Path, what: list[str]) -> None:
             return
         # What pip has written so far: it says nothing of its own while it unpacks a large wheel.
         with suppress(OSError, ValueError, IndexError):
-            told = Path("/proc", str(process.pid), "io").read_text().split("wchar:")[1]
-            written = int(told.split()[0])
-            say("advance", written - seen)
-            seen = written
+            counters = Path("/proc", str(process.pid), "io").read_text().split("wchar:")[1]
+            written = int(counters.split()[0])
+            say("advance", written - reported)
+            reported = written
 
 
 def use_mpi(prefix: Path) -> None:

@@ -38,11 +38,11 @@ def measure(
 def rows(document: Mapping[str, Any]) -> tuple[CollectiveRow, ...]:
     """Each point with its statistics; ``fairlead.comm``'s beside plain MPI's."""
     order = {name: at for at, name in enumerate(sweeps.OPERATIONS)}
-    found = sorted(
+    ordered = sorted(
         document["rows"], key=lambda r: (order[r["operation"]], r["ranks"], r["bytes"], r["through"] != "mpi")
     )  # fmt: skip
-    plain = {_point(row): row["seconds"] for row in found if row["through"] == "mpi"}
-    return tuple(_row(row, plain.get(_point(row))) for row in found)
+    plain = {_point(row): row["seconds"] for row in ordered if row["through"] == "mpi"}
+    return tuple(_row(row, plain.get(_point(row))) for row in ordered)
 
 
 def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -51,14 +51,14 @@ def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _row(row: Mapping[str, Any], plain: Sequence[float] | None) -> CollectiveRow:
     seen = stats.summarize(row["seconds"])
-    found = CollectiveRow(
+    result = CollectiveRow(
         row["operation"], row["through"], row["bytes"], tuple(row["ranks"]), tuple(row["seconds"]),
         seen.median, seen.low, seen.high, row["wrong"],
     )  # fmt: skip
     if plain is None or row["through"] == "mpi":
-        return found
+        return result
     ratio = stats.ratio_of_medians(row["seconds"], plain)
-    return replace(found, times=ratio.value, times_low=ratio.low, times_high=ratio.high)
+    return replace(result, times=ratio.value, times_low=ratio.low, times_high=ratio.high)
 
 
 def skipped(document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""Measures the peers from outside: a launch for each peer and round, in an order that goes round.
+"""Launches the peers: one launch for each peer and round, in a rotating order.
 
 How a command is launched in an image is the caller's, as for :mod:`fairlead.ml.train.host`. What the ranks do is
-:mod:`fairlead.perf.bench.worker`; what comes of it :mod:`fairlead.perf.bench.summary`.
+:mod:`fairlead.perf.bench.worker`; their results :mod:`fairlead.perf.bench.summary`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,9 @@ from fairlead.perf.measure.program import run_program
 _MOST_FAILURES = 2
 _WORKER = "fairlead.perf.bench.worker"
 
-# A peer's image cannot be launched: why, and what to do.
-Refused = Finding
-
 
 @dataclass(frozen=True)
-class PeersWish:
+class PeersOptions:
     """What is to be measured.
 
     Attributes:
@@ -57,8 +54,8 @@ class PeersWish:
 
 
 @dataclass
-class Found:
-    """What there is of one peer.
+class PeerRuns:
+    """The launches of one peer.
 
     Attributes:
         refused: why it was not run at all.
@@ -70,26 +67,26 @@ class Found:
     failures: dict[int, Finding] = field(default_factory=dict)
 
 
-def orders(peers: Sequence[Peer], rounds: int) -> list[list[Peer]]:
-    """Who is measured when: each round begins with another peer; those alone come last, since they are given the
+def rotation(peers: Sequence[Peer], rounds: int) -> list[list[Peer]]:
+    """The peers in order, by round: each round begins with another one; single processes come last, since they get the
     cores that a rank of the others had.
 
     >>> from fairlead.perf.bench.peers import find
     >>> some = [find(n) for n in ("alone", "fairlead", "horovod")]
-    >>> [[p.name for p in one] for one in orders(some, 2)]
+    >>> [[p.name for p in one] for one in rotation(some, 2)]
     [['fairlead', 'horovod', 'alone'], ['horovod', 'fairlead', 'alone']]
     """
     many, single = ([p for p in peers if p.alone is alone] for alone in (False, True))
-    found = []
+    rounds_of_peers = []
     for number in range(rounds):
         at = number % len(many) if many else 0
-        found.append([*many[at:], *many[:at], *single])
-    return found
+        rounds_of_peers.append([*many[at:], *many[:at], *single])
+    return rounds_of_peers
 
 
 def measure(
-    wish: PeersWish, runners: Mapping[str, Runner | Refused], progress: Progress
-) -> dict[str, Found]:
+    options: PeersOptions, runners: Mapping[str, Runner | Finding], progress: Progress
+) -> dict[str, PeerRuns]:
     """Every peer, a launch a round. One that has failed twice is not launched again; the others go on.
 
     Args:
@@ -99,81 +96,83 @@ def measure(
     Raises:
         FairleadError: it was interrupted.
     """
-    wish.out.mkdir(parents=True, exist_ok=True)
-    found = {peer.name: Found() for peer in wish.peers}
+    options.out.mkdir(parents=True, exist_ok=True)
+    runs = {peer.name: PeerRuns() for peer in options.peers}
     ready = []
-    for peer in wish.peers:
+    for peer in options.peers:
         runner = runners[peer.recipe]
         if isinstance(runner, Finding):
-            found[peer.name].refused = runner
+            runs[peer.name].refused = runner
         else:
             ready.append((peer, runner))
     by_name = {peer.name: runner for peer, runner in ready}
     cores = 0
-    with progress.stage(f"train by {len(ready)} peers", len(ready) * wish.rounds, "launches") as s:
-        for number, order in enumerate(orders([peer for peer, _ in ready], wish.rounds)):
+    with progress.stage(
+        f"train by {len(ready)} peers", len(ready) * options.rounds, "launches"
+    ) as s:
+        for number, order in enumerate(rotation([peer for peer, _ in ready], options.rounds)):
             for peer in order:
-                own = found[peer.name]
+                own = runs[peer.name]
                 own.launches.append(None)
                 if len(own.failures) < _MOST_FAILURES:
                     s.note(f"round {number + 1}, {peer.title}")
-                    one = _tried(wish, peer, by_name[peer.name], cores, own, s)
+                    one = _tried(options, peer, by_name[peer.name], cores, own, s)
                     if one is not None and not peer.alone:
                         cores = min(one.cores)
                 s.advance(1)
-        bad = [peer.title for peer, _ in ready if found[peer.name].failures]
+        bad = [peer.title for peer, _ in ready if runs[peer.name].failures]
         s.result(f"failed: {', '.join(bad)}" if bad else "")
-    return found
+    return runs
 
 
 def _tried(
-    wish: PeersWish, peer: Peer, runner: Runner, cores: int, found: Found, stage: Stage
+    options: PeersOptions, peer: Peer, runner: Runner, cores: int, runs: PeerRuns, stage: Stage
 ) -> Launch | None:
     try:
-        found.launches[-1] = _launched(wish, peer, runner, cores, len(found.launches), stage)
+        runs.launches[-1] = _launched(options, peer, runner, cores, len(runs.launches), stage)
     except FairleadError as exc:
         if exc.code == ExitCode.INTERRUPTED:
             raise
-        number = len(found.launches)
-        found.failures[number - 1] = _told_by_a_rank(wish, peer, number) or exc.findings[0]
-    return found.launches[-1]
+        number = len(runs.launches)
+        runs.failures[number - 1] = _reported_by_rank(options, peer, number) or exc.findings[0]
+    return runs.launches[-1]
 
 
-def _told_by_a_rank(wish: PeersWish, peer: Peer, number: int) -> Finding | None:
-    """What the first rank that gave up has said; else a launch that was ended before MPI had started hides it."""
-    for event in Tail(_stem(wish, peer, number).with_suffix(".events.jsonl")).read():
+def _reported_by_rank(options: PeersOptions, peer: Peer, number: int) -> Finding | None:
+    """The error of the first rank that gave up; a launch that ended before MPI started would hide it."""
+    for event in Tail(_stem(options, peer, number).with_suffix(".events.jsonl")).read():
         if event["event"] == "error":
-            told = {k: str(event.get(k, "")) for k in ("what", "where", "why", "remedy", "check")}
-            return Finding(Severity.ERROR, **told)
+            words = {k: str(event.get(k, "")) for k in ("what", "where", "why", "remedy", "check")}
+            return Finding(Severity.ERROR, **words)
     return None
 
 
-def _stem(wish: PeersWish, peer: Peer, number: int) -> Path:
+def _stem(options: PeersOptions, peer: Peer, number: int) -> Path:
     """Of a launch's files."""
-    return wish.out / f"{peer.name}-{number}"
+    return options.out / f"{peer.name}-{number}"
 
 
 def _launched(
-    wish: PeersWish, peer: Peer, runner: Runner, cores: int, number: int, stage: Stage
+    options: PeersOptions, peer: Peer, runner: Runner, cores: int, number: int, stage: Stage
 ) -> Launch:
     """One launch.
 
     Raises:
         FairleadError: it failed, or left nothing.
     """
-    stem = _stem(wish, peer, number)
+    stem = _stem(options, peer, number)
     config = WorkerConfig(
         peer=peer.name,
         framework=peer.framework,
         way=peer.way,
-        model=MODELS[wish.model],
-        size=wish.size,
+        model=MODELS[options.model],
+        size=options.size,
         servers=peer.servers,
-        blocks=wish.blocks,
-        steps=wish.steps,
+        blocks=options.blocks,
+        steps=options.steps,
         out=stem.with_suffix(".json"),
         events=stem.with_suffix(".events.jsonl"),
-        limit_s=wish.limit_s,
+        limit_s=options.limit_s,
         cores=cores if peer.alone else 0,
         env=peer.env,
     )
@@ -183,6 +182,6 @@ def _launched(
             of = f"{event['block']} of {event['blocks']}"
             stage.note(f"round {number}, {peer.title}: {of} turns")
 
-    ranks = 1 if peer.alone else wish.ranks
+    ranks = 1 if peer.alone else options.ranks
     document = run_program(_WORKER, config, runner, ranks, events=config.events, show=show)
     return from_json(Launch, document)

@@ -5,19 +5,48 @@ HEP-CNN on 224x224x3 (594,178 weights), a CosmoFlow on 64^3x4 (3,283,060), ResNe
 (arXiv:1708.05256); Mathuriya et al., "CosmoFlow" (arXiv:1808.04728); He et al., "Identity Mappings in Deep
 Residual Networks" (arXiv:1603.05027). BatchNormalization keeps no moving statistics here: nothing is evaluated.
 
-They are plain functions of a framework's operations and not Keras 3 models, since MultiWorkerMirroredStrategy and
-Horovod do not serve those. A network is a function of its input and of ``var(shape, kind)``, which hands out its
-tensors in the order in which they are used.
+They are plain functions of a framework's operations and not the Keras 3 models of :mod:`fairlead.ml.models`: Horovod and
+MultiWorkerMirroredStrategy do not support Keras 3, a parameter server needs a TensorFlow 1 graph, and in torch Keras would
+transpose every batch. A network is a function of its input and of ``var(shape, kind)``, which hands out its tensors in
+the order in which they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.ml.models import hepcnn, resnet50
+
 # Makes or hands out a tensor of a shape; its kind is ``he``, ``zeros`` or ``ones``.
 Var = Callable[[tuple[int, ...], str], Any]
+
+
+# So low that nothing is learnt, and a delay does no harm: what is measured is time.
+RATE, MOMENTUM = 1e-8, 0.9
+
+
+def _nothing() -> None: ...
+
+
+@dataclass(frozen=True)
+class Training:
+    """A network and its step.
+
+    Attributes:
+        step: one whole step; returns this rank's loss.
+        weights: the trainable tensors as arrays, float32, in the order in which a network uses them.
+        momenta: the optimizer's, alike. After the first step they are that step's gradients.
+        settle: lands what a delayed step has left on its way.
+        updates: how many updates the weights have had, where somebody counts.
+    """
+
+    step: Callable[[], float]
+    weights: Callable[[], Sequence[Any]]
+    momenta: Callable[[], Sequence[Any]]
+    settle: Callable[[], None] = _nothing
+    updates: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -38,16 +67,18 @@ class Task:
     weights: int
 
 
+# The published counts, to which ml.models holds its Keras networks too.
+_HEP, _RESNET = hepcnn.network_224().trainable or 0, resnet50.TRAINABLE[2, 1001]
 TASKS = {
-    "hep": Task("HEP-CNN", (224, 224, 3), 2, 2, 594178),
+    "hep": Task("HEP-CNN", (224, 224, 3), 2, 2, _HEP),
     "cosmo": Task("CosmoFlow", (64, 64, 64, 4), 2, 4, 3283060),
-    "resnet": Task("ResNet-50", (64, 64, 3), 4, 1001, 25551401),
+    "resnet": Task("ResNet-50", (64, 64, 3), 4, 1001, _RESNET),
 }
 # The same networks where only their working is of interest; those with a dense layer lose weights.
 TINY = {
-    "hep": Task("HEP-CNN", (32, 32, 3), 1, 2, 594178),
+    "hep": Task("HEP-CNN", (32, 32, 3), 1, 2, _HEP),
     "cosmo": Task("CosmoFlow", (32, 32, 32, 4), 1, 4, 3283060 - 7 * 4**3 * 32 * 128),
-    "resnet": Task("ResNet-50", (32, 32, 3), 1, 1001, 25551401),
+    "resnet": Task("ResNet-50", (32, 32, 3), 1, 1001, _RESNET),
 }
 SIZES = {"full": TASKS, "tiny": TINY}
 

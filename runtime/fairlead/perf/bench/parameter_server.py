@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fairlead.perf.bench import nets
+from fairlead.perf.bench.nets import MOMENTUM, RATE, Training
 from fairlead.perf.bench.placement import free_port
-from fairlead.perf.bench.training import MOMENTUM, RATE, Training
 
 _POLL_S = 0.05
 
@@ -35,12 +35,12 @@ def least_loaded(sizes: Sequence[int], servers: int) -> list[int]:
     >>> least_loaded([100, 1, 100, 1, 50], 2)
     [0, 1, 1, 0, 0]
     """
-    load, found = [0] * servers, []
+    load, places = [0] * servers, []
     for size in sizes:
         at = load.index(min(load))
         load[at] += size
-        found.append(at)
-    return found
+        places.append(at)
+    return places
 
 
 def server(cluster: Mapping[str, Sequence[str]], job: str, index: int, threads: int) -> Any:

@@ -92,7 +92,7 @@ def find(name: str) -> Peer:
     if re.fullmatch(r"ps-[1-9]\d{0,3}", name):
         return _server(int(name[3:]))
     raise fail(
-        f"there is no peer `{name}`",
+        f"unknown peer `{name}`",
         where="--peers",
         why=f"{suggest(name, NAMES)} Also ps-N, with N servers.",
         remedy="fairlead bench peers --peers fairlead,horovod,ps-2",
@@ -101,7 +101,7 @@ def find(name: str) -> Peer:
     )
 
 
-def chosen(names: Sequence[str] | None) -> tuple[Peer, ...]:
+def select(names: Sequence[str] | None) -> tuple[Peer, ...]:
     """The peers of these names, each once, and what each is compared with; None for all.
 
     Raises:

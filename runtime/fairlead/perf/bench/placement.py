@@ -87,10 +87,10 @@ def require_names(hosts: Sequence[str]) -> None:
             socket.getaddrinfo(name, None)
         except OSError as exc:
             raise fail(
-                f"the name of host `{name}` leads nowhere",
+                f"host name `{name}` does not resolve",
                 where=os.uname().nodename,
-                why=f"{exc.strerror or exc}; gRPC goes by names and TCP",
-                remedy=f"getent hosts {name}; have it known to DNS, or bind a file of names: -B FILE:/etc/hosts:ro",
+                why=f"{exc.strerror or exc}; gRPC uses names and TCP",
+                remedy=f"getent hosts {name}; add it to DNS, or bind a hosts file: -B FILE:/etc/hosts:ro",
                 check="bench-name",
             ) from None
 

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from fairlead.perf.bench import nets
+from fairlead.perf.bench.nets import MOMENTUM, RATE, Training
 from fairlead.perf.bench.nets_tensorflow import Ops, initial, loss_of
-from fairlead.perf.bench.training import MOMENTUM, RATE, Training
 
 
 def use_threads(count: int) -> None:
@@ -79,8 +79,12 @@ class Network:
         def arrays(tensors: Sequence[Any]) -> list[Any]:
             return [t.numpy() for t in tensors]
 
-        found = Training(step, lambda: arrays(self.variables), lambda: arrays(self.momenta))
-        return found if settle is None else Training(step, found.weights, found.momenta, settle)
+        training = Training(step, lambda: arrays(self.variables), lambda: arrays(self.momenta))
+        return (
+            training
+            if settle is None
+            else Training(step, training.weights, training.momenta, settle)
+        )
 
 
 def _one_function(net: Network, means: Callable[[list[Any]], list[Any]]) -> Training:

@@ -10,14 +10,12 @@ import torch.nn.functional as f
 from torch.nn.parallel import DistributedDataParallel
 
 from fairlead.perf.bench import nets
+from fairlead.perf.bench.nets import MOMENTUM, RATE, Training
 from fairlead.perf.bench.nets_torch import Network, channels_first
-from fairlead.perf.bench.training import MOMENTUM, RATE, Training
-
-WAYS = ("none", "gloo", "fairlead")
 
 
 def training(key: str, task: nets.Task, way: str, rank: int) -> Training:
-    """A network of its own; ``way`` is one of :data:`WAYS`. All but ``none`` need torch's default group."""
+    """A network of its own; ``way`` is ``none``, ``gloo`` or ``fairlead``. The last two need torch's default group."""
     net = Network(key, task)
     model = net
     if way != "none":

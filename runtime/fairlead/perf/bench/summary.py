@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from fairlead.perf import stats
-from fairlead.perf.bench.launches import Found, PeersWish
+from fairlead.perf.bench.launches import PeerRuns, PeersOptions
 from fairlead.perf.bench.peers import Peer
 from fairlead.perf.bench.results import Estimate, Launch, Outcome, PeerResult
 
@@ -17,42 +17,44 @@ _APART = 10 * WITHIN
 _BASES = {"tensorflow": "alone", "torch": "alone-torch"}
 
 
-def results(wish: PeersWish, found: Mapping[str, Found]) -> tuple[PeerResult, ...]:
+def results(options: PeersOptions, runs: Mapping[str, PeerRuns]) -> tuple[PeerResult, ...]:
     """A result a peer, the fastest first; those without a speed last."""
-    rates = {peer.name: _rates(wish, peer, found[peer.name].launches) for peer in wish.peers}
-    rows = [_result(wish, peer, found[peer.name], rates) for peer in wish.peers]
+    rates = {peer.name: _rates(options, peer, runs[peer.name].launches) for peer in options.peers}
+    rows = [_result(options, peer, runs[peer.name], rates) for peer in options.peers]
     return tuple(
         sorted(rows, key=lambda r: -r.samples_per_s.value if r.samples_per_s else math.inf)
     )
 
 
-def _rates(wish: PeersWish, peer: Peer, launches: Sequence[Launch | None]) -> list[float | None]:
+def _rates(
+    options: PeersOptions, peer: Peer, launches: Sequence[Launch | None]
+) -> list[float | None]:
     """Samples/s of all ranks together, by round."""
-    ranks = 1 if peer.alone else wish.ranks
+    ranks = 1 if peer.alone else options.ranks
     return [
-        None if one is None else ranks * wish.task.batch / median(max(b.own) for b in one.blocks)
+        None if one is None else ranks * options.task.batch / median(max(b.own) for b in one.blocks)
         for one in launches
     ]
 
 
 def _result(
-    wish: PeersWish, peer: Peer, found: Found, rates: Mapping[str, Sequence[float | None]]
+    options: PeersOptions, peer: Peer, runs: PeerRuns, rates: Mapping[str, Sequence[float | None]]
 ) -> PeerResult:
-    outcome, why, following = judged(peer, found)
+    outcome, why, following = judged(peer, runs)
     own = rates[peer.name]
     efficiency = None
     if not peer.alone:
         efficiency = estimate(
             [
                 median(max(b.base) / max(b.own) for b in one.blocks)
-                for one in found.launches
+                for one in runs.launches
                 if one is not None
             ]
         )
     base = _BASES[peer.framework]
     of_alone = None
     if not peer.alone and base in rates:
-        of_alone = estimate(_over(own, rates[base], 1 / wish.ranks))
+        of_alone = estimate(_over(own, rates[base], 1 / options.ranks))
     times = None
     if not peer.alone and peer.ours in rates and peer.name != peer.ours:
         times = estimate(_over(rates[peer.ours], own))
@@ -69,7 +71,7 @@ def _result(
         efficiency=efficiency,
         of_alone=of_alone,
         fairlead_times=times,
-        launches=tuple(found.launches),
+        launches=tuple(runs.launches),
     )
 
 
@@ -90,15 +92,15 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(seen.median, seen.low, seen.high, seen.confidence, seen.n)
 
 
-def judged(peer: Peer, found: Found) -> tuple[Outcome, str, str]:
+def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
     """How a peer did, why, and the next command where it is not well."""
-    if found.refused is not None:
-        return Outcome.NOT_RUN, found.refused.what, found.refused.remedy
-    if found.failures:
-        number, one = min(found.failures.items())
+    if runs.refused is not None:
+        return Outcome.NOT_RUN, runs.refused.what, runs.refused.remedy
+    if runs.failures:
+        number, one = min(runs.failures.items())
         why = "; ".join(filter(None, [f"round {number + 1}: {one.what}", one.where, one.why]))
         return Outcome.FAILED, why, one.remedy
-    for launch in filter(None, found.launches):
+    for launch in filter(None, runs.launches):
         if why := wrong(launch):
             return Outcome.WRONG, why, f"fairlead bench peers --peers {peer.name}; fairlead doctor"
     return Outcome.RIGHT, "", ""
@@ -107,7 +109,7 @@ def judged(peer: Peer, found: Found) -> tuple[Outcome, str, str]:
 def wrong(launch: Launch) -> str:
     """What is not as it has to be; empty: nothing."""
     if not launch.alike:
-        return "ranks hold other weights at the end"
+        return "ranks hold different weights at the end"
     if launch.updates != launch.expected_updates:
         return f"the servers made {launch.updates} updates of {launch.expected_updates}"
     if launch.error is None or launch.apart is None:
@@ -116,5 +118,5 @@ def wrong(launch: Launch) -> str:
     if not launch.error <= WITHIN:
         return f"the first step's means are off by {launch.error:.1%} of their largest element"
     if not launch.apart >= _APART:
-        return "all ranks had the same gradients, so that nothing shows whether they were added up"
+        return "all ranks had the same gradients, so a missing sum would not show"
     return ""

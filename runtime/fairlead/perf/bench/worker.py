@@ -30,8 +30,8 @@ from fairlead.base.serde import to_json
 from fairlead.ml.train.events import EventLog
 from fairlead.perf.bench import nets
 from fairlead.perf.bench import placement as cluster
+from fairlead.perf.bench.nets import MOMENTUM, Training
 from fairlead.perf.bench.results import Block, Launch, WorkerConfig
-from fairlead.perf.bench.training import MOMENTUM, Training
 from fairlead.perf.measure.program import read_settings, write_document
 from fairlead.perf.measure.rank_control import RankControl, kernel_id
 
@@ -63,7 +63,7 @@ class Watch:
             "error",
             what=f"`{self._name}` did not end within {self._seconds:g} s",
             where=f"{os.uname().nodename}, {self.doing}",
-            why=where or "nobody knows in which line",
+            why=where or "unknown line",
             remedy="give it longer with --limit; `ranks.log` in the output folder has what the ranks printed",
             check="bench-limit",
         )
@@ -92,11 +92,11 @@ def place(control: RankControl, most: int) -> Placed:
     own = cluster.place_of(control.rank, known)[: most or None]
     cluster.pin(own)
     placed = control.world.allgather((os.uname().nodename, kernel, own))
-    taken = [(k, core) for _, k, cores in placed for core in cores]
+    pinned = [(k, core) for _, k, cores in placed for core in cores]
     return Placed(
         tuple(host for host, _, _ in placed),
         tuple(len(cores) for _, _, cores in placed),
-        len(set(taken)) < len(taken),
+        len(set(pinned)) < len(pinned),
     )
 
 
@@ -125,17 +125,17 @@ class Servers:
         ports = {number: self._heard(number) for number in self._own}
         every = {n: port for part in world.allgather(ports) for n, port in part.items()}
         workers = world.allgather(cluster.free_port())
-        found = {
+        addresses = {
             "worker": [f"{host}:{port}" for host, port in zip(self._hosts, workers, strict=True)],
             "ps": [f"{self._hosts[rank]}:{every[n]}" for n, rank in enumerate(self._holders)],
         }
         for number, process in self._own.items():
             assert process.stdin is not None
-            process.stdin.write(json.dumps(found) + "\n")
+            process.stdin.write(json.dumps(addresses) + "\n")
             process.stdin.flush()
             self._heard(number)
         self._control.quiet_barrier()
-        return found
+        return addresses
 
     def _heard(self, number: int) -> str:
         process = self._own[number]
@@ -143,7 +143,7 @@ class Servers:
         line = process.stdout.readline().strip()
         if not line:
             raise RuntimeError(
-                f"parameter server {number} ended with {process.wait()}; its words are above"
+                f"parameter server {number} ended with {process.wait()}; its output is above"
             )
         return line
 
@@ -239,9 +239,9 @@ class Rank:
         if config.way in ("horovod", "horovod-grouped"):
             import horovod.tensorflow as hvd
 
-            found = steps.horovod(net, grouped=config.way == "horovod-grouped")
+            training = steps.horovod(net, grouped=config.way == "horovod-grouped")
             self._ends.insert(0, hvd.shutdown)
-            return base, found
+            return base, training
         if config.way == "none":
             return base, steps.alone(net)
         self._use_comm()
@@ -297,22 +297,22 @@ class Rank:
             largest = max(largest, float(np.abs(right).max()))
             error = max(error, float(np.abs(right - got).max()))
             apart = max(apart, float(np.abs(right - mine).max()))
-        found = world.allgather((error / largest, apart / largest))
-        return max(e for e, _ in found), max(a for _, a in found)
+        errors = world.allgather((error / largest, apart / largest))
+        return max(e for e, _ in errors), max(a for _, a in errors)
 
     def _blocks(self, base: Training, own: Training) -> tuple[Block, ...]:
         config, world = self._config, self._control.world
-        found = []
+        blocks = []
         for number in range(config.blocks):
             self._watch.doing = f"block {number + 1} of {config.blocks}"
             first = number % 2 == 0
             times = {}
             for mine in (first, not first):
                 times[mine] = self._block(own if mine else base)
-            found.append((times[False], times[True]))
+            blocks.append((times[False], times[True]))
             if self._control.rank == 0:
                 self._log.write("block", block=number + 1, blocks=config.blocks)
-        every = world.allgather(found)
+        every = world.allgather(blocks)
         return tuple(
             Block(tuple(one[n][0] for one in every), tuple(one[n][1] for one in every))
             for n in range(config.blocks)
@@ -340,11 +340,11 @@ class Rank:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _LIBRARIES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def main(words: Sequence[str]) -> None:
@@ -382,8 +382,8 @@ def _words(exc: BaseException, doing: str) -> dict[str, Any]:
         remedy="`ranks.log` in the output folder has what the ranks printed",
         check="bench-rank",
     )
-    found = exc.findings[0] if isinstance(exc, FairleadError) else own
-    return {k: getattr(found, k) for k in ("what", "where", "why", "remedy", "check")}
+    finding = exc.findings[0] if isinstance(exc, FairleadError) else own
+    return {k: getattr(finding, k) for k in ("what", "where", "why", "remedy", "check")}
 
 
 if __name__ == "__main__":

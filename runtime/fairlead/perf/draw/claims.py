@@ -100,15 +100,16 @@ def _training(training: TrainResult) -> Iterator[Claim]:
         f"one sha256 on {len(weights)} ranks after {len(training.all.loss)} steps;"
         f" {len(started)} different ones before the broadcast",
     )
-    task, found, linear = training.task, training.scores, training.baseline.scores
+    task, scores, linear = training.task, training.scores, training.baseline.scores
     yield Claim(
         all(
-            gate.passed(found[gate.metric]) and gate.better(found[gate.metric], linear[gate.metric])
+            gate.passed(scores[gate.metric])
+            and gate.better(scores[gate.metric], linear[gate.metric])
             for gate in training.gates
         ),
         "It learnt what a linear model cannot see",
         "; ".join(
-            f"{score_name(gate.metric)} {found[gate.metric]:.3f} on {training.baseline.val:,} held-out {task.sample}s,"
+            f"{score_name(gate.metric)} {scores[gate.metric]:.3f} on {training.baseline.val:,} held-out {task.sample}s,"
             f" linear model {linear[gate.metric]:.3f}, wanted {gate.words}"
             for gate in training.gates
         ),

@@ -81,51 +81,53 @@ def render(before: Validation, after: Validation) -> str:
     Raises:
         FairleadError: jinja2 is not installed.
     """
-    found = compare(before, after)
-    reach = _reach(found.lines)
+    comparison = compare(before, after)
+    reach = _reach(comparison.lines)
     now = {m.key: m for m in after.measurements}
     then = {m.key: m for m in before.measurements}
-    lines = _tables(found, now, reach)
-    change = _overall(found)
+    lines = _tables(comparison, now, reach)
+    change = _overall(comparison)
     return page(
         "comparison",
         before=before,
         after=after,
-        headline=headline(found, now),
+        headline=headline(comparison, now),
         word="ok" if change is Change.SAME else _WORD[change],
         state=change.value,
-        counts=_counts(found.lines),
-        facts=found.facts,
+        counts=_counts(comparison.lines),
+        facts=comparison.facts,
         tables=lines,
         reach=f"{reach:g}",
         gone=[(title, [label(of[k]) for k in keys]) for title, of, keys in (
-            ("Only before", then, found.only_before), ("Only after", now, found.only_after)
+            ("Only before", then, comparison.only_before), ("Only after", now, comparison.only_after)
         ) if keys],
     )  # fmt: skip
 
 
-def headline(found: Comparison, now: dict[str, Measurement]) -> str:
+def headline(comparison: Comparison, now: dict[str, Measurement]) -> str:
     """The comparison in a sentence or two: how many lines moved, and which the most."""
-    if not found.lines:
+    if not comparison.lines:
         return "The two have no line in common."
-    said = []
+    sentences = []
     for change, word in ((Change.SLOWER, "slower"), (Change.FASTER, "faster")):
-        moved = found.of(change)
+        moved = comparison.of(change)
         if moved:
             most = max(moved, key=lambda line: _factor(line.times))
-            of = f"{len(moved)} of {count(len(found.lines), 'line')} {'are' if len(moved) > 1 else 'is'} {word}"
+            of = f"{len(moved)} of {count(len(comparison.lines), 'line')} {'are' if len(moved) > 1 else 'is'} {word}"
             named = f"the most {label(now[most.key])}" if len(moved) > 1 else label(now[most.key])
-            said.append(f"{of}, {named}: {digits(_factor(most.times))} ×.")
-    unknown = found.of(Change.UNKNOWN)
-    if not said:
-        same = len(found.lines) - len(unknown)
-        said.append(f"No significant change in {same} of {count(len(found.lines), 'line')}.")
-    return " ".join(said)
+            sentences.append(f"{of}, {named}: {digits(_factor(most.times))} ×.")
+    unknown = comparison.of(Change.UNKNOWN)
+    if not sentences:
+        same = len(comparison.lines) - len(unknown)
+        sentences.append(
+            f"No significant change in {same} of {count(len(comparison.lines), 'line')}."
+        )
+    return " ".join(sentences)
 
 
-def _overall(found: Comparison) -> Change:
+def _overall(comparison: Comparison) -> Change:
     """The first of slower, faster and the same that there is."""
-    seen = {line.change for line in found.lines} - {Change.UNKNOWN}
+    seen = {line.change for line in comparison.lines} - {Change.UNKNOWN}
     return next((change for change in _ORDER if change in seen), Change.UNKNOWN)
 
 
@@ -142,22 +144,22 @@ def _reach(lines: Sequence[LineChange]) -> float:
 
 
 def _counts(lines: Sequence[LineChange]) -> tuple[tuple[str, str, int], ...]:
-    found = Counter(line.change for line in lines)
-    return tuple((_WORD[c], _SHORT.get(c, c.value), found[c]) for c in _ORDER if found[c])
+    counts = Counter(line.change for line in lines)
+    return tuple((_WORD[c], _SHORT.get(c, c.value), counts[c]) for c in _ORDER if counts[c])
 
 
-def _tables(found: Comparison, now: dict[str, Measurement], reach: float) -> tuple[Table, ...]:
-    lines = {line.key: line for line in found.lines}
+def _tables(comparison: Comparison, now: dict[str, Measurement], reach: float) -> tuple[Table, ...]:
+    lines = {line.key: line for line in comparison.lines}
     made = []
-    for title, told, measurements in sorted_by_title([now[key] for key in lines]):
+    for title, titled, measurements in sorted_by_title([now[key] for key in lines]):
         mine = [lines[m.key] for m in measurements]
-        rows = [_row(m, lines[m.key], told, reach) for m in measurements]
+        rows = [_row(m, lines[m.key], titled, reach) for m in measurements]
         changed = any(x.change in (Change.SLOWER, Change.FASTER) for x in mine)
         made.append(Table(title, tuple(rows), _counts(mine), changed))
     return tuple(made)
 
 
-def _row(m: Measurement, line: LineChange, told: bool, reach: float) -> Row:
+def _row(m: Measurement, line: LineChange, titled: bool, reach: float) -> Row:
     ends = (line.low, line.high) if line.low is not None and line.high is not None else None
     slower = line.times > 1
     interval = ""
@@ -166,7 +168,7 @@ def _row(m: Measurement, line: LineChange, told: bool, reach: float) -> Row:
         interval = f"{low:.2f} to {high:.2f}"
     p = "" if line.p is None else f"p {line.p:.1g}"
     return Row(
-        where=within(m, told),
+        where=within(m, titled),
         way=name_of(m.way),
         before=amount(line.before, line.unit),
         after=amount(line.after, line.unit),

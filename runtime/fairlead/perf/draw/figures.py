@@ -59,11 +59,11 @@ class HeatMap:
 
 
 def _trained(validation: Validation) -> dict[tuple[str, Way], list[Measurement]]:
-    found: dict[tuple[str, Way], list[Measurement]] = {}
+    trained: dict[tuple[str, Way], list[Measurement]] = {}
     for m in validation.measurements:
         if m.what is What.TRAIN and m.samples:
-            found.setdefault((m.subject, m.way), []).append(m)
-    return {key: sorted(rows, key=lambda m: m.ranks) for key, rows in found.items()}
+            trained.setdefault((m.subject, m.way), []).append(m)
+    return {key: sorted(rows, key=lambda m: m.ranks) for key, rows in trained.items()}
 
 
 def models(validation: Validation) -> tuple[str, ...]:
@@ -76,11 +76,13 @@ def models(validation: Validation) -> tuple[str, ...]:
 
 def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
     """Speed against ranks, and how much of ideal that is; nothing for a single number of ranks."""
-    rows = {way: found for (name, way), found in _trained(validation).items() if name == model}
-    counts = sorted({m.ranks for found in rows.values() for m in found})
+    rows = {
+        way: measured for (name, way), measured in _trained(validation).items() if name == model
+    }
+    counts = sorted({m.ranks for measured in rows.values() for m in measured})
     if len(counts) < 2:
         return ()
-    crowded = _crowded([m for found in rows.values() for m in found])
+    crowded = _crowded([m for measured in rows.values() for m in measured])
     lines, parts = [], []
     base = rows.get(Way.NATIVE) or next(iter(rows.values()))
     one = stats.summarize(base[0].samples).median / base[0].ranks
@@ -121,14 +123,18 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
     legend = tuple((s.style, s.name) for s in lines)
     last = efficiency(validation, Way.CONTAINER) or efficiency(validation, Way.NATIVE)
     share = last.get((model, counts[-1]))
-    said = f": {percent(share)} of ideal on {counts[-1]} ranks" if share else ""
+    share_words = f": {percent(share)} of ideal on {counts[-1]} ranks" if share else ""
     title, speed = model_title(model), decades(every, "samples/s")
     return (
         Figure(
             f"Speed of {title}",
             "of all ranks together; shaded: 95 % interval of the median",
             chart(
-                ranks, speed, [ideal_line, *lines], f"Speed of {title} against ranks{said}", crowded
+                ranks,
+                speed,
+                [ideal_line, *lines],
+                f"Speed of {title} against ranks{share_words}",
+                crowded,
             ),
             (*legend, ("ideal", whose)),
         ),
@@ -136,17 +142,21 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
             f"Efficiency of {title}",
             f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks",
             chart(
-                ranks, axis, [full, *parts], f"Efficiency of {title} against ranks{said}", crowded
+                ranks,
+                axis,
+                [full, *parts],
+                f"Efficiency of {title} against ranks{share_words}",
+                crowded,
             ),
             (*legend, ("ideal", "ideal")),
         ),
     )
 
 
-def _crowded(found: Sequence[Measurement]) -> Shade | None:
+def _crowded(measured: Sequence[Measurement]) -> Shade | None:
     """From where on ranks share cores."""
-    shared = [m.ranks for m in found if m.crowded]
-    alone = [m.ranks for m in found if not m.crowded]
+    shared = [m.ranks for m in measured if m.crowded]
+    alone = [m.ranks for m in measured if not m.crowded]
     if not shared:
         return None
     return Shade(math.sqrt(max(alone) * min(shared)) if alone else 0.0, "ranks share cores")
@@ -163,27 +173,27 @@ def bandwidths(validation: Validation, what: What) -> tuple[Figure, ...]:
     Of the most ranks that have a core each; where all share cores, of the most. What has fewer than three sizes is left
     out.
     """
-    found = [m for m in validation.measurements if m.what is what and m.bytes and m.samples]
-    if not found:
+    measured = [m for m in validation.measurements if m.what is what and m.bytes and m.samples]
+    if not measured:
         return ()
 
     def place(m: Measurement) -> tuple[bool, int, int, str]:
         return not m.crowded, m.nodes, m.ranks, m.launcher
 
-    most = max(map(place, found))
+    most = max(map(place, measured))
     groups: dict[str, list[Measurement]] = {}
-    for m in found:
+    for m in measured:
         if place(m) == most:
             groups.setdefault(m.subject, []).append(m)
     drawn = (_bandwidth(validation, groups[name]) for name in sorted(groups))
     return tuple(figure for figure in drawn if figure)
 
 
-def _bandwidth(validation: Validation, found: Sequence[Measurement]) -> Figure | None:
+def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figure | None:
     """Of measurements that differ in size and way only."""
     verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
-    what, nodes, ranks = found[0].what, found[0].nodes, found[0].ranks
-    sizes = sorted({m.bytes for m in found if m.bytes})
+    what, nodes, ranks = measured[0].what, measured[0].nodes, measured[0].ranks
+    sizes = sorted({m.bytes for m in measured if m.bytes})
     if len(sizes) < 3:
         return None
     series: list[Series] = []
@@ -191,7 +201,7 @@ def _bandwidth(validation: Validation, found: Sequence[Measurement]) -> Figure |
     limits: dict[int, float] = {}
     for way in (Way.NATIVE, Way.CONTAINER, Way.IMAGE):
         points, band = [], []
-        for m in sorted((m for m in found if m.way is way), key=lambda m: m.bytes or 0):
+        for m in sorted((m for m in measured if m.way is way), key=lambda m: m.bytes or 0):
             assert m.bytes
             seen, expected = stats.summarize(m.samples), verdicts[m].expected
             points.append((float(m.bytes), m.bytes / seen.median))
@@ -227,9 +237,9 @@ def _bandwidth(validation: Validation, found: Sequence[Measurement]) -> Figure |
         tuple((float(b), _tick(b)) for b in _thinned(sizes)),
         words=lambda value: size(int(value)),
     )
-    by = subject(found[0]) if what is not What.PINGPONG else ""
+    by = subject(measured[0]) if what is not What.PINGPONG else ""
     where = f"{count(ranks, 'rank')} on {count(nodes, 'node')}"
-    where += ", sharing cores" if found[0].crowded else ""
+    where += ", sharing cores" if measured[0].crowded else ""
     title = f"{what.value.capitalize()}{f' by {by}' if by else ''}, {where}"
     up = decades(heights, "", lambda value: amount(value, "B/s"))
     up = replace(up, ticks=tuple((v, _round(words)) for v, words in up.ticks))
@@ -237,20 +247,20 @@ def _bandwidth(validation: Validation, found: Sequence[Measurement]) -> Figure |
     return Figure(
         title,
         "bandwidth: bytes over time; shaded: 95 % interval of the median",
-        drawn + _against(found, verdicts, across),
+        drawn + _against(measured, verdicts, across),
         tuple(legend),
     )
 
 
 def _against(
-    found: Sequence[Measurement], verdicts: Mapping[Measurement, Verdict], across: Axis
+    measured: Sequence[Measurement], verdicts: Mapping[Measurement, Verdict], across: Axis
 ) -> str:
     """The same over its reference, where the band of what is normal can be seen; nothing without references."""
     series: list[Series] = []
     band: dict[int, tuple[float, float]] = {}
     for way in (Way.NATIVE, Way.CONTAINER, Way.IMAGE):
         points = []
-        for m in sorted((m for m in found if m.way is way), key=lambda m: m.bytes or 0):
+        for m in sorted((m for m in measured if m.way is way), key=lambda m: m.bytes or 0):
             e = verdicts[m].expected
             if e and e.basis is Basis.REFERENCE and m.bytes:
                 points.append((float(m.bytes), 100 * e.value / stats.summarize(m.samples).median))
@@ -289,24 +299,27 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
     for one, host in zip(steps, short([one.host for one in steps]), strict=True):
         name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else host
         groups.setdefault(name, []).append(one)
-    found = {name: _medians(group) for name, group in groups.items()}
-    if len(found) > _MOST_BARS:
-        own = {name: sum(v for k, v in m.items() if k not in _WAITS) for name, m in found.items()}
-        order = sorted(found, key=lambda name: own[name])
-        usual = order[len(order) // 2]
-        found = {
-            **{name: found[name] for name in reversed(order[-(_MOST_BARS - 2) :])},
-            f"{usual}, a usual one": found[usual],
-            f"{order[0]}, the fastest": found[order[0]],
+    parts_by_name = {name: _medians(group) for name, group in groups.items()}
+    if len(parts_by_name) > _MOST_BARS:
+        own = {
+            name: sum(v for k, v in m.items() if k not in _WAITS)
+            for name, m in parts_by_name.items()
         }
-    longest = max(sum(parts.values()) for parts in found.values()) or 1.0
+        order = sorted(parts_by_name, key=lambda name: own[name])
+        usual = order[len(order) // 2]
+        parts_by_name = {
+            **{name: parts_by_name[name] for name in reversed(order[-(_MOST_BARS - 2) :])},
+            f"{usual}, a usual one": parts_by_name[usual],
+            f"{order[0]}, the fastest": parts_by_name[order[0]],
+        }
+    longest = max(sum(parts.values()) for parts in parts_by_name.values()) or 1.0
     return tuple(
         Bar(
             name,
             1000 * sum(parts.values()),
             tuple((i, k, 1000 * v, 100 * v / longest) for i, (k, v) in enumerate(parts.items())),
         )
-        for name, parts in found.items()
+        for name, parts in parts_by_name.items()
     )
 
 
@@ -383,12 +396,12 @@ def short(hosts: Sequence[str]) -> list[str]:
 
 def _labels(hosts: Sequence[str], slow: set[str]) -> list[tuple[str, int, bool]]:
     """Neighbouring rows of one host share a label; of more than 16 labels, only those that stand out are shown."""
-    found: list[tuple[str, int, bool]] = []
+    labels: list[tuple[str, int, bool]] = []
     for host in hosts:
-        if found and found[-1][0] == host:
-            found[-1] = (host, found[-1][1] + 1, host in slow)
+        if labels and labels[-1][0] == host:
+            labels[-1] = (host, labels[-1][1] + 1, host in slow)
         else:
-            found.append((host, 1, host in slow))
-    if len(found) > 16:
-        found = [(name if out else "", rows, out) for name, rows, out in found]
-    return found
+            labels.append((host, 1, host in slow))
+    if len(labels) > 16:
+        labels = [(name if out else "", rows, out) for name, rows, out in labels]
+    return labels

@@ -117,14 +117,14 @@ def broken(validation: Validation) -> tuple[Group, ...]:
 
 def groups(validation: Validation) -> tuple[Group, ...]:
     """All that is not normal, or is so with a word to say, by its reason; the worst first."""
-    found: dict[tuple[State, str, str], list[tuple[Measurement, Verdict]]] = {}
+    by_reason: dict[tuple[State, str, str], list[tuple[Measurement, Verdict]]] = {}
     for m, v in zip(validation.measurements, validation.verdicts, strict=True):
         if v.state is not State.NORMAL:
-            found.setdefault((v.state, v.because, v.remedy), []).append((m, v))
-    order = sorted(found, key=lambda k: (ORDER.index(k[0]), -len(found[k])))
+            by_reason.setdefault((v.state, v.because, v.remedy), []).append((m, v))
+    order = sorted(by_reason, key=lambda k: (ORDER.index(k[0]), -len(by_reason[k])))
     made = []
     for state, because, remedy in order:
-        pairs = sorted(found[state, because, remedy], key=lambda p: -(p[1].times or 0))
+        pairs = sorted(by_reason[state, because, remedy], key=lambda p: -(p[1].times or 0))
         lines = tuple(
             (label(m), slower(v.times) if v.times and state is State.SLOW else "")
             for m, v in pairs[:6]
@@ -139,8 +139,8 @@ def tables(validation: Validation) -> tuple[Table, ...]:
     """All lines, by what was measured."""
     verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
     made, number = [], 0
-    for title, told, lines in sorted_by_title(validation.measurements):
-        rows = [_row(m, verdicts[m], told, number + i < _STRIPS) for i, m in enumerate(lines)]
+    for title, titled, lines in sorted_by_title(validation.measurements):
+        rows = [_row(m, verdicts[m], titled, number + i < _STRIPS) for i, m in enumerate(lines)]
         number += len(rows)
         made.append(_table(title, rows))
     return tuple(made)
@@ -164,11 +164,11 @@ def sorted_by_title(
             ways.index(m.way),
         ),
     ):
-        told = m.what in _OF or (m.what is What.PINGPONG and few)
-        title = _title(m) if told else _TITLES[m.what]
+        titled = m.what in _OF or (m.what is What.PINGPONG and few)
+        title = _title(m) if titled else _TITLES[m.what]
         title += f", under {m.launcher}" if m.launcher else ""
-        titles.setdefault(title, (told, []))[1].append(m)
-    return [(title, told, lines) for title, (told, lines) in titles.items()]
+        titles.setdefault(title, (titled, []))[1].append(m)
+    return [(title, titled, lines) for title, (titled, lines) in titles.items()]
 
 
 def _table(title: str, rows: list[Row]) -> Table:
@@ -193,8 +193,8 @@ def _title(m: Measurement) -> str:
     return f"{_TITLES[m.what]} by {subject(m) or 'MPI itself'}"
 
 
-def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
-    """A line; what its table's title has ``told`` is not said again."""
+def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> Row:
+    """A line; what its table's title has ``titled`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
         seen = stats.summarize(m.samples)
@@ -209,7 +209,7 @@ def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
     return Row(
-        where=within(m, told),
+        where=within(m, titled),
         way=name_of(m.way),
         median=median,
         interval=interval,
@@ -223,9 +223,9 @@ def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
     )
 
 
-def within(m: Measurement, told: bool) -> str:
-    """A line of a table whose title has ``told`` the subject, or has not."""
-    return where(m) if told or not m.subject else f"{subject(m)}, {where(m)}"
+def within(m: Measurement, titled: bool) -> str:
+    """A line of a table whose title has ``titled`` the subject, or has not."""
+    return where(m) if titled or not m.subject else f"{subject(m)}, {where(m)}"
 
 
 def _expected(e: Expected | None, m: Measurement) -> str:

@@ -101,8 +101,8 @@ def render(validation: Validation) -> str:
     """
     require_tools("jinja2", "numpy")
     state = worst(validation.verdicts)
-    told = " ".join(v.because for v in validation.verdicts)
-    culprits = [c for c in validation.evidence.culprits if c.name not in told]
+    reasons = " ".join(v.because for v in validation.verdicts)
+    culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
     well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
     called = state.value if well == WORD[state] else "look here"
     if any(fault.severity is Severity.ERROR for fault in validation.faults):
@@ -152,22 +152,22 @@ def _hosts(names: Sequence[str], most: int = 16) -> str:
     return f"{count(len(names), 'host')}, {names[0]} to {names[-1]}"
 
 
-def _clocks(found: Sequence[Clock]) -> str:
+def _clocks(clocks: Sequence[Clock]) -> str:
     """What processors said of themselves while ranks computed."""
-    rates = [c.seen_mhz for c in found if c.seen_mhz]
-    sold = sorted({c.nominal_mhz for c in found if c.nominal_mhz})
-    hot = [f"{c.host} {count(c.throttled, 'time')}" for c in found if c.throttled]
-    said = []
+    rates = [c.seen_mhz for c in clocks if c.seen_mhz]
+    sold = sorted({c.nominal_mhz for c in clocks if c.nominal_mhz})
+    hot = [f"{c.host} {count(c.throttled, 'time')}" for c in clocks if c.throttled]
+    words = []
     if rates:
         low, high = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
-        said.append(f"{low if low == high else f'{low} to {high}'} MHz while ranks computed")
-        said[0] += f", {' and '.join(f'{mhz:,.0f}' for mhz in sold)} nominal" if sold else ""
+        words.append(f"{low if low == high else f'{low} to {high}'} MHz while ranks computed")
+        words[0] += f", {' and '.join(f'{mhz:,.0f}' for mhz in sold)} nominal" if sold else ""
     if hot:
         more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
-        said.append(f"slowed down for heat: {', '.join(hot[:3])}{more}")
-    elif any(c.throttled is not None for c in found):
-        said.append("none was slowed down for heat")
-    return "; ".join(said) or "cannot tell: no clock and no counter of heat could be read"
+        words.append(f"slowed down for heat: {', '.join(hot[:3])}{more}")
+    elif any(c.throttled is not None for c in clocks):
+        words.append("none was slowed down for heat")
+    return "; ".join(words) or "cannot tell: no clock and no counter of heat could be read"
 
 
 def _count(validation: Validation, state: State) -> int:
@@ -196,7 +196,7 @@ def _sections(
 
 
 def _numbers(validation: Validation) -> tuple[Number, ...]:
-    found = []
+    numbers = []
     for model in _efficiency(validation)[:1]:
         # Ranks that share a core tell nothing of scaling.
         rows = [r for r in model.rows if not r.crowded and r.ranks > 1] or model.rows[1:]
@@ -205,11 +205,11 @@ def _numbers(validation: Validation) -> tuple[Number, ...]:
             share = most.container[1] or most.native[1]
             beside = f"{model.title} on {count(most.ranks, 'rank')}"
             beside += ", sharing cores" if most.crowded else ""
-            found.append(Number(share, "of ideal", beside))
+            numbers.append(Number(share, "of ideal", beside))
     pairs = _pairs(validation)
     if pairs:
         usual = sorted(pairs)[len(pairs) // 2]
-        found.append(
+        numbers.append(
             Number(
                 f"{usual:.2f} ×",
                 "native time",
@@ -223,21 +223,21 @@ def _numbers(validation: Validation) -> tuple[Number, ...]:
         m = max(large, key=lambda m: (not m.crowded, m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
         rate = (m.bytes or 0) / stats.summarize(m.samples).median
         value, unit = amount(rate, "B/s").split(" ")
-        found.append(
+        numbers.append(
             Number(value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}")
         )
-    return tuple(found)
+    return tuple(numbers)
 
 
 def _pairs(validation: Validation) -> list[float]:
     """Container over native, of times; of every line that has both."""
     native = {_same(m): m for m in validation.measurements if m.way is Way.NATIVE and m.samples}
-    found = []
+    ratios = []
     for m in validation.measurements:
         if m.way is Way.CONTAINER and m.samples and (twin := native.get(_same(m))):
             ours, theirs = stats.summarize(m.samples).median, stats.summarize(twin.samples).median
-            found.append(ours / theirs if m.smaller_is_better else theirs / ours)
-    return found
+            ratios.append(ours / theirs if m.smaller_is_better else theirs / ours)
+    return ratios
 
 
 def _same(m: Measurement) -> tuple[object, ...]:
@@ -246,7 +246,7 @@ def _same(m: Measurement) -> tuple[object, ...]:
 
 def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
     trained = [m for m in validation.measurements if m.what is What.TRAIN and m.samples]
-    found = []
+    models = []
     for model in figures.models(validation):
         mine = [m for m in trained if m.subject == model]
         fewest = {
@@ -257,17 +257,17 @@ def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
         for ranks, nodes in sorted({(m.ranks, m.nodes) for m in mine}):
             here = {m.way: m for m in mine if (m.ranks, m.nodes) == (ranks, nodes)}
             crowded = any(m.crowded for m in here.values())
-            told = [f"{nodes} nodes"] * (nodes > 1) + ["sharing cores"] * crowded
+            notes = [f"{nodes} nodes"] * (nodes > 1) + ["sharing cores"] * crowded
             # An image by its own MPI stands where a container does: both are never measured.
             inside = Way.CONTAINER if Way.CONTAINER in here else Way.IMAGE
             speeds = {w: _speed(here[w], fewest[w]) for w in here}
             none = ("", "")
             native, container = speeds.get(Way.NATIVE, none), speeds.get(inside, none)
             rows.append(
-                EfficiencyRow(ranks, ", ".join(told), crowded, native, container, _ratio(here))
+                EfficiencyRow(ranks, ", ".join(notes), crowded, native, container, _ratio(here))
             )
-        found.append(Efficiency(model_title(model), tuple(rows)))
-    return tuple(found)
+        models.append(Efficiency(model_title(model), tuple(rows)))
+    return tuple(models)
 
 
 def _speed(m: Measurement, one: Measurement | None) -> tuple[str, str]:
@@ -283,10 +283,10 @@ def _share(m: Measurement, one: Measurement) -> str:
 def _ratio(here: dict[Way, Measurement]) -> tuple[str, str]:
     if Way.NATIVE not in here or Way.CONTAINER not in here:
         return "", ""
-    found = stats.ratio_of_medians(here[Way.CONTAINER].samples, here[Way.NATIVE].samples)
-    if found.low is None or found.high is None:
-        return f"{found.value:.3f}", ""
-    return f"{found.value:.3f}", f"{found.low:.3f} to {found.high:.3f}"
+    ratio = stats.ratio_of_medians(here[Way.CONTAINER].samples, here[Way.NATIVE].samples)
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.3f}", ""
+    return f"{ratio.value:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
 def _ranks(validation: Validation) -> tuple[ProofLine, ...]:

@@ -57,9 +57,9 @@ def label(m: Measurement) -> str:
 
 def subject(m: Measurement) -> str:
     """What tells it apart, for people: ``fairlead.comm, native core over mpich``, ``ranks 0 and 1``."""
-    if found := _CARRIED.fullmatch(m.subject):
-        carrier = "native core" if found[1] == "native" else found[1]
-        return f"fairlead.comm, {carrier}" + (f" over {found[2]}" if found[2] else "")
+    if match := _CARRIED.fullmatch(m.subject):
+        carrier = "native core" if match[1] == "native" else match[1]
+        return f"fairlead.comm, {carrier}" + (f" over {match[2]}" if match[2] else "")
     return m.subject.replace(" - ", " and ") if m.what is What.PINGPONG else m.subject
 
 

@@ -11,12 +11,12 @@ bytes written count alike.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 
+from fairlead.perf.projection.fabrics import link_numbers
 from fairlead.perf.records.evidence import Bound, Bounds
 from fairlead.perf.records.validation import Measurement, What
-from fairlead.site.model import Reference, Site
+from fairlead.site.model import Site
 
 # How many times the bound a sound machine still is, judged: protocols, copies and the meeting of ranks cost
 # time too. The published allreduce of 8 B on six nodes is 2.4 times its bound on Piz Daint, 1.2 times on Alps.
@@ -36,7 +36,7 @@ class Limit:
 def limit(m: Measurement, bounds: Bounds) -> Limit | str:
     """The bound of one measurement, or why there is none."""
     if m.what is What.CHECKPOINT:
-        return _of(bounds.disk) or "how fast the storage is, is not known"
+        return _of(bounds.disk) or "the speed of the storage is not known"
     if m.what not in REACH:
         return f"no bound is known for {_NAMES.get(m.what, m.what.value)}"
     size = m.bytes or 0
@@ -56,7 +56,7 @@ def _of(bound: Bound | None) -> Limit | None:
 
 def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
     if bounds.memory is None:
-        return "how fast a node's memory is, is not known"
+        return "the bandwidth of a node's memory is not known"
     if size < _BEYOND_CACHES:
         return "so few bytes stay in the caches of the node, for which no bound is known"
     moved = {
@@ -69,7 +69,7 @@ def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
 
 def _between_nodes(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
     if bounds.link is None:
-        return "how fast the nodes' links are, is not known"
+        return "the bandwidth of the nodes' links is not known"
     sent = {
         What.PINGPONG: 1.0,
         What.ALLREDUCE: 2 * (m.nodes - 1) / m.nodes,
@@ -92,29 +92,14 @@ def _rate(bound: Bound) -> str:
     return f"{bound.value / 1e9:.3g} GB/s ({bound.source})"
 
 
-_UNITS = {"us": 1e-6, "MB/s": 1e6, "GB/s": 1e9}
-
-
 def of_site(site: Site) -> Bounds:
-    """What the site's profile says of its links (``[[performance]]``); of several values the best.
+    """What the site's profile says of its links (``[[performance]]``); of several values the best."""
 
-    Numbers of GPUs, and of the image's own MPI, are none of the fabric as ranks use it.
-    """
-    rates, latencies = [], []
-    for entry in site.performance:
-        scale = _UNITS.get(entry.unit)
-        if scale is None or "GPU to GPU" in entry.what or "own MPI" in entry.what:
-            continue
-        bound = Bound(entry.value * scale, f"profile {site.name}: {_said(entry)}")
-        if re.match(r"osu_bw\b|pingpong bandwidth\b", entry.what):
-            rates.append(bound)
-        elif re.match(r"osu_latency\b|pingpong latency\b", entry.what):
-            latencies.append(bound)
+    def bounds(what: str) -> list[Bound]:
+        numbers = link_numbers(site, what)
+        return [Bound(value, f"profile {site.name}: {source}") for value, source in numbers]
+
     return Bounds(
-        link=max(rates, key=lambda b: b.value, default=None),
-        latency=min(latencies, key=lambda b: b.value, default=None),
+        link=max(bounds("bandwidth"), key=lambda b: b.value, default=None),
+        latency=min(bounds("latency"), key=lambda b: b.value, default=None),
     )
-
-
-def _said(entry: Reference) -> str:
-    return f"{entry.what}, {entry.origin.source}"

@@ -84,8 +84,8 @@ class Comparison:
 
     def of(self, change: Change) -> tuple[LineChange, ...]:
         """The lines with that change, the largest first."""
-        found = [line for line in self.lines if line.change is change]
-        return tuple(sorted(found, key=lambda line: -abs(line.times - 1)))
+        lines = [line for line in self.lines if line.change is change]
+        return tuple(sorted(lines, key=lambda line: -abs(line.times - 1)))
 
     def slower_by(self, percent: float) -> tuple[LineChange, ...]:
         """Lines that became significantly slower by more than that."""
@@ -128,7 +128,7 @@ def _untestable(old: Measurement, new: Measurement) -> str:
         return "answers were wrong: how fast they came says nothing"
     fewest = min(len(old.samples), len(new.samples))
     if fewest < stats.FEWEST:
-        return f"{fewest} repeats on one side, and {stats.FEWEST} is the least that says anything"
+        return f"{fewest} repeats on one side; at least {stats.FEWEST} are needed"
     return ""
 
 

@@ -17,7 +17,7 @@ from fairlead.perf.records.validation import Measurement, Way, What
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
 _MESSAGES_BOUND = 0.25
-UNEXPLAINED = "nothing that was looked at explains it"
+UNEXPLAINED = "no known cause explains it"
 _SLOWER, _BELOW = 1.1, 0.9  # of its like: times that arithmetic takes, and the clock
 _COPIED = 8192  # bytes, from which the way through the kernel or shared memory decides
 
@@ -57,8 +57,8 @@ Rule = Callable[[Measurement, Evidence], Reason | None]
 def reason(m: Measurement, evidence: Evidence) -> Reason:
     """The likeliest reason why ``m`` is slow; where nothing speaks for any, that."""
     for rule in RULES:
-        if found := rule(m, evidence):
-            return found
+        if reason_found := rule(m, evidence):
+            return reason_found
     return Reason(UNEXPLAINED, "fairlead doctor; then the same command again")
 
 
@@ -117,7 +117,7 @@ def crowded(m: Measurement, evidence: Evidence) -> Reason | None:
     cores = f"{evidence.cores} core{'s' if evidence.cores > 1 else ''}"
     shared = f"share {cores}" if evidence.cores else "share fewer cores"
     return Reason(
-        f"{a_node} ranks of a node {shared}: whoever waits for a message keeps another from computing",
+        f"{a_node} ranks of a node {shared}: a rank that waits for a message keeps another from computing",
         "at most as many ranks a node as it has cores: --ranks-per-node",
     )
 
@@ -174,22 +174,22 @@ def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
     """
     if m.what is What.CHECKPOINT:  # the storage's
         return None
-    found = [c for c in evidence.clocks if m.nodes >= c.from_nodes and held_back(c)]
-    if not found:
+    slowed = [c for c in evidence.clocks if m.nodes >= c.from_nodes and held_back(c)]
+    if not slowed:
         return None
-    worst = max(found, key=lambda c: (c.times or 1.0, c.throttled or 0))
-    said = []
+    worst = max(slowed, key=lambda c: (c.times or 1.0, c.throttled or 0))
+    words = []
     if worst.throttled:
-        said.append(
+        words.append(
             f"it was slowed down for heat {worst.throttled} time{'s' * (worst.throttled > 1)}"
         )
     if worst.seen_mhz and worst.usual_mhz and worst.seen_mhz <= _BELOW * worst.usual_mhz:
         sold = f" ({worst.nominal_mhz:.0f} nominal)" if worst.nominal_mhz else ""
-        said.append(f"it ran at {worst.seen_mhz:.0f}{sold} MHz, {worst.usual_mhz:.0f} is usual")
+        words.append(f"it ran at {worst.seen_mhz:.0f}{sold} MHz, {worst.usual_mhz:.0f} is usual")
     if worst.times and worst.times >= _SLOWER:
-        said.append(f"its arithmetic took {worst.times:.2f} times as long as that of its like")
+        words.append(f"its arithmetic took {worst.times:.2f} times as long as that of its like")
     return Reason(
-        f"the processor of {worst.host} is held back: {', and '.join(said)}",
+        f"the processor of {worst.host} is held back: {', and '.join(words)}",
         "look at its temperature, power limit and governor: cpupower frequency-info",
     )
 

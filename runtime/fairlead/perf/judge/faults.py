@@ -72,25 +72,25 @@ def native_mpi(mpis: Mapping[str, str]) -> Iterator[Finding]:
             "the native ranks ran another MPI than those in the container",
             where=f"native: {native}",
             why=f"in the container ran {inside}, as planned; what differs between the two is not the container's",
-            remedy="look what that Python loads: MPI4PY_LIBMPI, LD_PRELOAD, a wrapper around it",
+            remedy="check what that Python loads: MPI4PY_LIBMPI, LD_PRELOAD, a wrapper around it",
             check="validate-mpi",
         )
 
 
 def words(fault: Finding) -> str:
     """What and where, as a part of a sentence."""
-    told = not fault.where or fault.where in fault.what
-    return fault.what if told else f"{fault.what} ({fault.where})"
+    complete = not fault.where or fault.where in fault.what
+    return fault.what if complete else f"{fault.what} ({fault.where})"
 
 
 def sentence(fault: Finding) -> str:
     """The same as a sentence of its own, without the full stop."""
-    said = words(fault)
-    return said[:1].upper() + said[1:]
+    text = words(fault)
+    return text[:1].upper() + text[1:]
 
 
-def _once(found: list[Finding]) -> Finding:
-    first, others = found[0], len({f.where for f in found}) - 1
+def _once(findings: list[Finding]) -> Finding:
+    first, others = findings[0], len({f.where for f in findings}) - 1
     if not others:
         return first
     return replace(
@@ -99,5 +99,5 @@ def _once(found: list[Finding]) -> Finding:
 
 
 def _place(fault: Finding) -> tuple[bool, int]:
-    found = (i for i, checks in enumerate(_ORDER) if fault.check in checks)
-    return fault.severity is not Severity.ERROR, next(found, len(_ORDER))
+    places = (i for i, checks in enumerate(_ORDER) if fault.check in checks)
+    return fault.severity is not Severity.ERROR, next(places, len(_ORDER))

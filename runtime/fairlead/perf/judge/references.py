@@ -74,8 +74,8 @@ class References:
 
 def files(site: str, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where references of ``site`` are, those that come first last."""
-    found = (folder / f"{site}{SUFFIX}" for folder in places.folders(environ))
-    return tuple(path for path in found if path.is_file())
+    paths = (folder / f"{site}{SUFFIX}" for folder in places.folders(environ))
+    return tuple(path for path in paths if path.is_file())
 
 
 def load(site: str, environ: Mapping[str, str] = os.environ) -> References:
@@ -99,16 +99,20 @@ def read(path: Path, site: str | None = None) -> References:
     Raises:
         FairleadError: exit code 2; it is none, or another site's.
     """
-    found = documents.read(path, References, SCHEMA, SCHEMA_VERSION, "references", _REMEDY)
-    double = sorted({k.key for k in found.values if sum(o.key == k.key for o in found.values) > 1})
+    references = documents.read(path, References, SCHEMA, SCHEMA_VERSION, "references", _REMEDY)
+    double = sorted(
+        {k.key for k in references.values if sum(o.key == k.key for o in references.values) > 1}
+    )
     if double:
         raise _refused(path, f"these lines are in it twice: {', '.join(double)}", _REMEDY)
-    if site is not None and found.site != site:
-        raise _refused(path, f"it is of `{found.site}`, not of `{site}`", "rename or remove it")
-    return found
+    if site is not None and references.site != site:
+        raise _refused(
+            path, f"it is of `{references.site}`, not of `{site}`", "rename or remove it"
+        )
+    return references
 
 
-_REMEDY = "mend the file, or remove it and save references anew: fairlead validate --save-reference"
+_REMEDY = "fix the file, or remove it and save references again: fairlead validate --save-reference"
 
 
 def _refused(path: Path, why: str, remedy: str) -> FairleadError:
@@ -196,16 +200,16 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
     if wrong := lines(State.WRONG):
         why, remedy = f"wrong answers: {_some(wrong)}", "fairlead doctor"
     elif broken := [f.what for f in validation.faults if f.severity is Severity.ERROR]:
-        why, remedy = f"something broke: {_some(broken)}", "mend that first"
+        why, remedy = f"something broke: {_some(broken)}", "fix that first"
     elif not any(len(m.samples) >= stats.FEWEST for m in validation.measurements):
         why = f"no line has {stats.FEWEST} repeats or more"
         remedy = "the same command with more repeats"
     elif not crowded_too and (crowd := [m.key for m in validation.measurements if m.crowded]):
-        why = f"ranks shared cores, which is no machine at its best: {_some(crowd)}"
+        why = f"ranks shared cores, so the machine was not at its best: {_some(crowd)}"
         remedy = "fewer ranks; or --save-crowded, where that is what you run"
     elif not slow_too and (slow := lines(State.SLOW)):
         why = f"slower than what was expected so far: {_some(slow)}"
-        remedy = "mend that first; or --save-slow, where it is the new normal"
+        remedy = "fix that first; or --save-slow, where it is the new normal"
     if why:
         raise fail(
             "these measurements are not kept as references",

@@ -73,11 +73,6 @@ def worst(verdicts: Sequence[Verdict]) -> State:
     return next((s for s in order if s in states), State.UNKNOWN)
 
 
-def below_reference(validation: Validation) -> bool:
-    """Whether it ends with exit code 125: a line is slow or wrong."""
-    return worst(validation.verdicts) in (State.WRONG, State.SLOW)
-
-
 def _one(
     m: Measurement,
     twins: Mapping[Measurement, Measurement],
@@ -87,39 +82,35 @@ def _one(
     evidence: Evidence,
 ) -> Verdict:
     if m.wrong:
-        said = f"{m.wrong} answer{'s were' if m.wrong > 1 else ' was'} wrong in {len(m.samples)} repeats"
+        words = f"{m.wrong} answer{'s were' if m.wrong > 1 else ' was'} wrong in {len(m.samples)} repeats"
         mistaken = diagnosis.other_mpi(m, evidence)
         remedy = (
             mistaken.remedy if mistaken else "fairlead doctor; do not trust results of this machine"
         )
-        said += f"; {mistaken.text}" if mistaken else ""
-        return Verdict(m.key, State.WRONG, None, None, said, remedy)
+        words += f"; {mistaken.text}" if mistaken else ""
+        return Verdict(m.key, State.WRONG, None, None, words, remedy)
     if not all(0 < value < math.inf for value in m.samples):
-        return _unknown(
-            m, None, "a repeat took no time at all, or for ever: the clock is at fault", ""
-        )
+        return _unknown(m, None, "a repeat took no time, or forever: the clock is at fault", "")
     if not m.samples and (why := evidence.failed.get(m.key)):
         return _unknown(m, None, f"it could not be measured: {faults.words(why)}", why.remedy)
     if len(m.samples) < stats.FEWEST:
         had = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
-        return _unknown(
-            m, None, f"{had}, and {stats.FEWEST} is the least that says anything", _AGAIN
-        )
+        return _unknown(m, None, f"{had}; at least {stats.FEWEST} are needed", _AGAIN)
     seen = stats.summarize(m.samples)
     # An engine takes its time to start whatever the machine: that is no slowness.
     alike = m.way is Way.CONTAINER and m.what is not What.START
     twin = twins.get(_without_way(m)) if alike else None
     native = _by_native(twin) if twin else None
-    found = _by_reference(m, references) or _by_bound(m, base, known)
-    if isinstance(found, Expected):
-        first = _held(m, seen, found, evidence)
+    expected = _by_reference(m, references) or _by_bound(m, base, known)
+    if isinstance(expected, Expected):
+        first = _held(m, seen, expected, evidence)
         if first.state is State.NORMAL and native:
             second = _held(m, seen, native, evidence)
             return second if second.state is State.SLOW else first
         return first
     if native:
         return _held(m, seen, native, evidence)
-    return _unknown(m, None, f"no reference is kept for it, and {found}", _save(m))
+    return _unknown(m, None, f"no reference is kept for it, and {expected}", _save(m))
 
 
 def _save(m: Measurement) -> str:
@@ -149,11 +140,11 @@ def _by_reference(m: Measurement, references: Mapping[str, Kept]) -> Expected | 
 
 def _by_bound(m: Measurement, base: Measurement | None, known: Bounds) -> Expected | str:
     if m.crowded:
-        return "ranks that share cores are held against no bound"
+        return "ranks that share cores are compared with no bound"
     if base:
         return _scaled(m, base)
-    found = bounds.limit(m, known)
-    return _reach(m, found) if isinstance(found, Limit) else found
+    bound = bounds.limit(m, known)
+    return _reach(m, bound) if isinstance(bound, Limit) else bound
 
 
 def _scales(base: Measurement, m: Measurement) -> bool:
@@ -181,11 +172,11 @@ def _scaled(m: Measurement, base: Measurement) -> Expected:
     )
 
 
-def _reach(m: Measurement, found: Limit) -> Expected:
+def _reach(m: Measurement, bound: Limit) -> Expected:
     times = bounds.REACH[m.what]
-    near = found.value * times if m.smaller_is_better else found.value / times
-    low, high = sorted((found.value, near))
-    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {found.source}")
+    near = bound.value * times if m.smaller_is_better else bound.value / times
+    low, high = sorted((bound.value, near))
+    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {bound.source}")
 
 
 def _by_native(twin: Measurement) -> Expected | None:
@@ -208,10 +199,10 @@ def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence)
     # A training may well gain from the caches of more cores.
     physical = expected.basis is Basis.BOUND and m.what is not What.TRAIN
     if physical and _beyond(seen.median, expected, time):
-        why = f"faster than what should be possible ({expected.source}): that number is not this machine's"
-        return _unknown(m, expected, why, "mend the profile: fairlead site check")
+        why = f"faster than what should be possible ({expected.source}): that number does not belong to this machine"
+        return _unknown(m, expected, why, "fix the profile: fairlead site check")
     if slow and expected.basis is Basis.BOUND and times < _ROUGH:
-        why = f"{times:.2f} × slower than {expected.source}: too near for so rough a measure"
+        why = f"{times:.2f} × slower than {expected.source}: too close for so rough a bound"
         return _unknown(m, expected, why, _save(m))
     if slow:
         reason = diagnosis.reason(m, evidence)
@@ -264,12 +255,12 @@ def headline(validation: Validation) -> str:
     wrong = worst(validation.verdicts) is State.WRONG
     if errors and not (wrong and faults.is_of_answers(errors[0])):
         more = f", and {len(errors) - 1} more broke" if len(errors) > 1 else ""
-        said = [f"{faults.sentence(errors[0])}{more}."]
-        said += [lines] if wrong or worst(validation.verdicts) is State.SLOW else []
+        sentences = [f"{faults.sentence(errors[0])}{more}."]
+        sentences += [lines] if wrong or worst(validation.verdicts) is State.SLOW else []
     else:
-        said = [lines]
-    said += [f"{faults.sentence(amiss[0])}."] if amiss else []
-    return " ".join(said)
+        sentences = [lines]
+    sentences += [f"{faults.sentence(amiss[0])}."] if amiss else []
+    return " ".join(sentences)
 
 
 def _of_lines(validation: Validation) -> str:
@@ -278,26 +269,30 @@ def _of_lines(validation: Validation) -> str:
     count = {s: sum(v.state is s for v in verdicts) for s in State}
     state = worst(verdicts)
     of = f"of {len(verdicts)} line{'s' if len(verdicts) != 1 else ''}"
-    found = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
+    slowest = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
     if state is State.WRONG:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        said = "is slow," if count[state] == 1 else "are slow, the worst"
-        slow = f"{count[state]} {of} {said} {_times(most.times or 1)} × slower than it should be"
-        if found:  # and where it explains nothing that is slow, that is two things
-            explains = any(v.state is state and v.because.startswith(found.name) for v in verdicts)
-            return f"{_named(found)}{':' if explains else '; besides,'} {slow}."
+        verb_words = "is slow," if count[state] == 1 else "are slow, the worst"
+        slow = (
+            f"{count[state]} {of} {verb_words} {_times(most.times or 1)} × slower than it should be"
+        )
+        if slowest:  # and where it explains nothing that is slow, that is two things
+            explains = any(
+                v.state is state and v.because.startswith(slowest.name) for v in verdicts
+            )
+            return f"{_named(slowest)}{':' if explains else '; besides,'} {slow}."
         reason = "" if most.because == diagnosis.UNEXPLAINED else most.because.partition(":")[0]
         return f"{slow}{', most likely because ' if reason else ''}{reason}."
-    if found:
-        return f"{_named(found)}, though no line is slow."
+    if slowest:
+        return f"{_named(slowest)}, though no line is slow."
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
-        told = f"; of {rest} nothing can be told" if rest else ""
+        rest_words = f"; {rest} cannot be judged" if rest else ""
         verb = "is" if count[state] == 1 else "are"
-        return f"As fast as it should be: {count[state]} {of} {verb} normal{told}."
-    return "Nothing can be told yet: there is nothing to hold these measurements against."
+        return f"As fast as it should be: {count[state]} {of} {verb} normal{rest_words}."
+    return "No verdict yet: there is nothing to compare these measurements with."
 
 
 def _named(culprit: Culprit) -> str:
@@ -314,10 +309,10 @@ def efficiency(validation: Validation, way: Way) -> dict[tuple[str, int], float]
     trained = [
         m for m in validation.measurements if m.what is What.TRAIN and m.way is way and m.samples
     ]
-    found: dict[tuple[str, int], float] = {}
+    shares: dict[tuple[str, int], float] = {}
     for subject in {m.subject for m in trained}:
         rows = sorted((m for m in trained if m.subject == subject), key=lambda m: m.ranks)
         base = stats.summarize(rows[0].samples).median / rows[0].ranks
         for m in rows:
-            found[subject, m.ranks] = stats.summarize(m.samples).median / m.ranks / base
-    return found
+            shares[subject, m.ranks] = stats.summarize(m.samples).median / m.ranks / base
+    return shares

@@ -69,7 +69,7 @@ def find_compute(every: Sequence[KernelTimes], threshold: float = THRESHOLD) -> 
     median samples. That is right as long as no more than half of the ranks are slow.
     """
     if len(every) < 2:
-        return Outcome(Answer.UNKNOWN, (), "there is one rank: nothing to hold it against", 1)
+        return Outcome(Answer.UNKNOWN, (), "there is one rank: nothing to compare it with", 1)
     usual = {
         kernel: median_low(median(s.wall_s for s in rank.samples[kernel]) for rank in every)
         for kernel in every[0].samples
@@ -137,13 +137,13 @@ def _cause(rank: KernelTimes, slow: Sequence[str], usual_mhz: float | None) -> t
 
 def _clock(samples: Sequence[Sample], usual_mhz: float | None) -> str:
     """What the core said of itself, as far as it did."""
-    hot, said = sum(s.hot or 0 for s in samples), ""
+    hot, words = sum(s.hot or 0 for s in samples), ""
     if hot:
-        said += f", which was slowed down for heat {hot} time{'s' if hot > 1 else ''}"
+        words += f", which was slowed down for heat {hot} time{'s' if hot > 1 else ''}"
     rates = [s.mhz for s in samples if s.mhz]
     if rates and usual_mhz:
-        said += f"; its clock was {median(rates):.0f} MHz, {usual_mhz:.0f} is usual"
-    return said
+        words += f"; its clock was {median(rates):.0f} MHz, {usual_mhz:.0f} is usual"
+    return words
 
 
 class Kernels:
@@ -209,17 +209,17 @@ def _places(root: Path) -> list[tuple[Path, str, float]]:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return []
-    found, base = [], root / "sys/fs/cgroup"
+    places, base = [], root / "sys/fs/cgroup"
     for line in lines:
         number, controllers, own = line.split(":", 2)
         own = own.lstrip("/")
         if number == "0":
             for mount in (base, base / "unified"):
-                found.append((mount / own / "cpu.stat", "throttled_usec", 1e-6))
+                places.append((mount / own / "cpu.stat", "throttled_usec", 1e-6))
         elif "cpu" in controllers.split(","):
-            found.append((base / controllers / own / "cpu.stat", "throttled_time", 1e-9))
-            found.append((base / "cpu" / own / "cpu.stat", "throttled_time", 1e-9))
-    return found
+            places.append((base / controllers / own / "cpu.stat", "throttled_time", 1e-9))
+            places.append((base / "cpu" / own / "cpu.stat", "throttled_time", 1e-9))
+    return places
 
 
 def _core() -> tuple[int | None, processors.Reading]:

@@ -69,18 +69,18 @@ class Buffers:
 
     def check(self, repeat: int, calls: int) -> tuple[int, list[Wrong]]:
         """How many answers of a sample are wrong, and these."""
-        found = []
+        wrong = []
         for call in range(calls):
             expected, within = self._expected(repeat, call)
             if (odd := _first_odd(self.take[call], expected, within)) is not None:
                 position, count, got, true = odd
-                found.append(
+                wrong.append(
                     Wrong(
                         self._operation, self._through, self._bytes, self._rank, self._host,
                         repeat, call, position, count, got, true,
                     )
                 )  # fmt: skip
-        return len(found), found
+        return len(wrong), wrong
 
     def _expected(self, repeat: int, call: int) -> tuple[Any, float]:
         """A period of the right answer, and by which part of it a value may be off."""

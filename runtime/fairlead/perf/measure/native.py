@@ -45,26 +45,28 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
         done = subprocess.run(
             [python, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
         )
-        told = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except subprocess.CalledProcessError as exc:
-        said = exc.stderr.strip().rpartition("\n")[2]
-        raise _unfit(python, f"exit code {exc.returncode}: {said or 'it said nothing'}") from None
+        output = exc.stderr.strip().rpartition("\n")[2]
+        raise _unfit(
+            python, f"exit code {exc.returncode}: {output or 'it printed nothing'}"
+        ) from None
     except subprocess.TimeoutExpired:
         raise _unfit(python, "it did not start within a minute") from None
     except OSError as exc:
         raise _unfit(python, exc.strerror or str(exc)) from None
     except ValueError:
-        raise _unfit(python, "it does not answer as Python does") from None
-    lacking = [name for name in ("numpy", "mpi4py") if name not in told["modules"]]
+        raise _unfit(python, "its output is not that of a Python") from None
+    lacking = [name for name in ("numpy", "mpi4py") if name not in answer["modules"]]
     if lacking:
         install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
         raise _unfit(python, f"it has no {' and no '.join(lacking)}", install)
-    return told["python"], tuple(told["modules"])
+    return answer["python"], tuple(answer["modules"])
 
 
 def _unfit(python: Path, why: str, remedy: str = "name a Python of this machine") -> FairleadError:
     return fail(
-        "this Python cannot run the native part",
+        "this Python cannot run the native measurements",
         where=f"--native {python}",
         why=why,
         remedy=f"{remedy}; or leave --native out",
@@ -115,8 +117,8 @@ def runner(
             seen.ended()
         with log.open("rb") as stream:
             stream.seek(start)
-            said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-        return RunOutcome(done.code, said, launching.killed(done, {}))
+            output = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+        return RunOutcome(done.code, output, launching.killed(done, {}))
 
     return run
 

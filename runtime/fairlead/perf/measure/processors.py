@@ -82,14 +82,14 @@ def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, .
     times = [one.times for one in seen if one.times]
     rates = [one.seen_mhz for one in seen if one.seen_mhz]
     usual_s, usual_mhz = (median(times) if times else None), (median(rates) if rates else None)
-    found = []
+    by_host = []
     for number, host in enumerate(hosts):
         mine = [one for one in seen if one.host == host]
         if not any(one.seen_mhz or one.throttled is not None for one in mine):
             continue
         slowest = max(mine, key=lambda one: one.times or 0.0)
         counted = [one.throttled for one in mine if one.throttled is not None]
-        found.append(
+        by_host.append(
             replace(
                 slowest,
                 usual_mhz=usual_mhz if len(rates) > 1 else None,
@@ -98,7 +98,7 @@ def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, .
                 from_nodes=number + 1,
             )
         )
-    return tuple(found)
+    return tuple(by_host)
 
 
 def _rank(one: KernelTimes) -> Clock:

@@ -20,9 +20,9 @@ about processors, which needs no search.
    slow quarters are followed: 2 (ceil(log2 n) - 1) rounds for one culprit, at most k times that for k. Two more
    rounds confirm. Where step 1 has met all pairs (n up to 4) its slow pairs are taken as they are.
 
-So one culprit takes at most 4 ceil(log2 n) + 5 rounds, and k < D take (2 + 2k) ceil(log2 n) + 5 (``most_rounds``). D
+So one culprit takes at most 4 ceil(log2 n) + 5 rounds, and k < D take (2 + 2k) ceil(log2 n) + 5. D
 slow pairs of one node are, to this search and in effect, a slow link of that node. With two nodes there is one link
-and nothing to hold it against. If all links are slow alike, none stands out: hold the sweeps against a reference.
+and nothing to compare it with. If all links are slow alike, none stands out: hold the sweeps against a reference.
 
 **Noise** only adds time. *Slow* needs more than a slow median: the quickest repeat, too, has to be slow, in every
 confirming round. A median that is slow beside a quick repeat is unsteady, and said to be; a slowness that goes away in a
@@ -76,7 +76,7 @@ def find_links(names: Sequence[str], measure: Measure, threshold: float = THRESH
     """
     if len(names) < 3:
         why = "there is one node" if len(names) < 2 else "two nodes have one link between them"
-        return Outcome(Answer.UNKNOWN, (), f"{why}: nothing to hold it against", 0)
+        return Outcome(Answer.UNKNOWN, (), f"{why}: nothing to compare it with", 0)
     search = _Search(names, measure, threshold)
     try:
         search.run()
@@ -94,13 +94,6 @@ def halvings(nodes: int) -> int:
 def meetings(nodes: int) -> int:
     """D, the partners that each node meets in the first step, at least."""
     return min(nodes - 1, max(3, halvings(nodes)))
-
-
-def most_rounds(nodes: int, culprits: int = 1) -> int:
-    """What a search takes at most, with fewer than D culprits and noise below the threshold."""
-    levels = halvings(nodes)
-    first = meetings(nodes) + nodes % 2
-    return first + _CONFIRM + levels + 2 * culprits * max(0, levels - 1) + _CONFIRM * culprits
 
 
 def pairings(nodes: int, rounds: int) -> list[list[Pair]]:
@@ -141,8 +134,8 @@ def disjoint(groups: Iterable[Across]) -> list[list[Across]]:
         free = (one for one in rounds if not one[0] & own)
         if (place := next(free, None)) is None:
             rounds.append(place := (set(), []))
-        taken, row = place
-        taken |= own
+        busy, row = place
+        busy |= own
         row.append(group)
     return [row for _, row in rounds]
 
@@ -180,11 +173,11 @@ class _Search:
         self._confirm_nodes()
         healthy = [node for node in range(count) if node not in self.aside]
         if meetings(count) == count - 1:
-            found = [Across((a,), (b,)) for a in healthy for b in healthy if a < b]
-            found = [g for g in found if self._slow(self.met[g.left[0]][g.right[0]])]
+            slow_pairs = [Across((a,), (b,)) for a in healthy for b in healthy if a < b]
+            slow_pairs = [g for g in slow_pairs if self._slow(self.met[g.left[0]][g.right[0]])]
         else:
-            found = self._bisect([g for row in covering(healthy) for g in self._slow_of(row)])
-        self._confirm_pairs(found)
+            slow_pairs = self._bisect([g for row in covering(healthy) for g in self._slow_of(row)])
+        self._confirm_pairs(slow_pairs)
 
     def outcome(self, late: str) -> Outcome:
         culprits = [self._of_node(*item) for item in sorted(self.nodes.items())]
@@ -205,9 +198,9 @@ class _Search:
         )
 
     def _round(self, groups: Sequence[Across]) -> list[tuple[Across, Seconds]]:
-        found = list(zip(groups, self.measure(groups), strict=True))
+        timed = list(zip(groups, self.measure(groups), strict=True))
         self.rounds += 1
-        return found
+        return timed
 
     def _meet(self, groups: Iterable[Across]) -> None:
         for group, seconds in self._round(list(groups)):
@@ -226,8 +219,8 @@ class _Search:
         suspects.sort()
         quick = [node for node in range(len(self.names)) if node not in suspects]
         if len(suspects) > len(quick):  # then there is no telling what is usual
-            said = f"{len(suspects)} of {len(self.names)} nodes were slow with every other that they met"
-            self.unsure.append(f"{said}, more than half")
+            words = f"{len(suspects)} of {len(self.names)} nodes were slow with every other that they met"
+            self.unsure.append(f"{words}, more than half")
             self.aside.update(suspects)
             return
         again: dict[int, list[Seconds]] = defaultdict(list)
@@ -237,24 +230,24 @@ class _Search:
             groups = [Across((a,), (b,)) for a, b in zip(suspects, partners, strict=True)]
             for group, seconds in self._round(groups):
                 again[group.left[0]].append(seconds)
-        for node, found in again.items():
-            if self._stands(found, f"the link of {self.names[node]}"):
-                self.nodes[node] = [*self.met[node].values(), *found]
-            if all(map(self._slow, found)):
+        for node, times in again.items():
+            if self._stands(times, f"the link of {self.names[node]}"):
+                self.nodes[node] = [*self.met[node].values(), *times]
+            if all(map(self._slow, times)):
                 self.aside.add(node)
 
     def _bisect(self, groups: list[Across]) -> list[Across]:
         """The pairs that slow groups are slow by."""
-        found: list[Across] = []
+        slow_pairs: list[Across] = []
         while groups:
             if len(groups) > meetings(len(self.names)):
-                said = f"{len(groups)} groups of pairs were slow at once, too many to follow"
-                self.unsure.append(f"{said}: the network is slow in many places, or busy")
+                words = f"{len(groups)} groups of pairs were slow at once, too many to follow"
+                self.unsure.append(f"{words}: the network is slow in many places, or busy")
                 break
-            found += [g for g in groups if len(g.left) == len(g.right) == 1]
-            quarters = [q for g in groups if g not in found for q in _quarters(g)]
+            slow_pairs += [g for g in groups if len(g.left) == len(g.right) == 1]
+            quarters = [q for g in groups if g not in slow_pairs for q in _quarters(g)]
             groups = [g for row in disjoint(quarters) for g in self._slow_of(row)]
-        return found
+        return slow_pairs
 
     def _confirm_pairs(self, groups: Sequence[Across]) -> None:
         again: dict[Pair, list[Seconds]] = defaultdict(list)
@@ -263,17 +256,17 @@ class _Search:
                 for group, seconds in self._round(row):
                     a, b = sorted((group.left[0], group.right[0]))
                     again[a, b].append(seconds)
-        for pair, found in again.items():
-            if self._stands(found, f"the pair {self._named(pair)}"):
-                self.pairs[pair] = found
+        for pair, times in again.items():
+            if self._stands(times, f"the pair {self._named(pair)}"):
+                self.pairs[pair] = times
 
-    def _stands(self, found: Sequence[Seconds], what: str) -> bool:
+    def _stands(self, times: Sequence[Seconds], what: str) -> bool:
         """Whether all of the confirming rounds were slow from the quickest repeat on."""
-        if not all(map(self._slow, found)):
+        if not all(map(self._slow, times)):
             return False
-        if all(seconds.best >= self.threshold * self.usual for seconds in found):
+        if all(seconds.best >= self.threshold * self.usual for seconds in times):
             return True
-        best, typical = min(s.best for s in found), median(s.typical for s in found)
+        best, typical = min(s.best for s in times), median(s.typical for s in times)
         self.unsure.append(
             f"{what} is unsteady: {_s(best)} at best, {_s(typical)} in the median, {_s(self.usual)} is usual"
         )
@@ -282,31 +275,36 @@ class _Search:
     def _named(self, pair: Pair) -> str:
         return " - ".join(self.names[node] for node in pair)
 
-    def _of_node(self, node: int, found: Sequence[Seconds]) -> Straggler:
-        times, name = median(s.typical for s in found) / self.usual, self.names[node]
+    def _of_node(self, node: int, exchanges: Sequence[Seconds]) -> Straggler:
+        times, name = median(s.typical for s in exchanges) / self.usual, self.names[node]
         evidence = (
-            f"all {len(found)} exchanges of {name}, each with another node where there is one, took {_range(found)};"
+            f"all {len(exchanges)} exchanges of {name}, each with another node where there is one, took {_range(exchanges)};"
             f" {_s(self.usual)} is usual"
         )
         remedy = (
-            f"leave {name} out of the job, and have its cable, port and link rate looked at:"
+            f"leave {name} out of the job, and have its cable, port and link rate checked:"
             f" `ethtool` or `ibstatus` on {name}"
         )
         return Straggler(Kind.LINK, (name,), times, evidence, remedy, (node,))
 
-    def _of_pair(self, pair: Pair, found: Sequence[Seconds]) -> Straggler:
-        times, (a, b) = median(s.typical for s in found) / self.usual, (self.names[n] for n in pair)
+    def _of_pair(self, pair: Pair, exchanges: Sequence[Seconds]) -> Straggler:
+        times, (a, b) = (
+            median(s.typical for s in exchanges) / self.usual,
+            (self.names[n] for n in pair),
+        )
         quick = [
             f"{self.names[node]} with others {_s(min(s.typical for s in self.met[node].values()))}"
             for node in pair
         ]
-        evidence = f"{a} with {b} {_range(found)}; {', '.join(quick)}; {_s(self.usual)} is usual"
-        remedy = f"have the path between {a} and {b} looked at (routes, switch ports); until then, not both in a job"
+        evidence = (
+            f"{a} with {b} {_range(exchanges)}; {', '.join(quick)}; {_s(self.usual)} is usual"
+        )
+        remedy = f"have the path between {a} and {b} checked (routes, switch ports); until then, do not use both in a job"
         return Straggler(Kind.PAIR, (a, b), times, evidence, remedy, pair)
 
 
-def _range(found: Sequence[Seconds]) -> str:
-    typical = sorted(s.typical for s in found)
+def _range(exchanges: Sequence[Seconds]) -> str:
+    typical = sorted(s.typical for s in exchanges)
     return f"{_s(typical[0])} to {_s(typical[-1])}"
 
 

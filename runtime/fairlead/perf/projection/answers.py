@@ -90,56 +90,56 @@ def _first(true: Callable[[int], bool], most: int) -> float:
     return float(high)
 
 
-def sentences(found: Answers) -> list[str]:
+def sentences(answers: Answers) -> list[str]:
     """The answers in words."""
-    share = f"{found.keep:.0%}"
-    said = [
-        f"synchronous steps keep {share} up to {nodes_words(found.synchronous_to)}",
-        f"delayed by one step, up to {nodes_words(found.delayed_to)}",
+    share = f"{answers.keep:.0%}"
+    lines = [
+        f"synchronous steps keep {share} up to {nodes_words(answers.synchronous_to)}",
+        f"delayed by one step, up to {nodes_words(answers.delayed_to)}",
     ]
-    more = found.delayed_to.value > found.synchronous_to.value
-    at = min(found.synchronous_to.value, found.delayed_to.value) + 1
-    if found.synchronous_to.value >= found.nodes:
-        said.append(f"on {found.nodes:,} nodes no delay is needed")
+    more = answers.delayed_to.value > answers.synchronous_to.value
+    at = min(answers.synchronous_to.value, answers.delayed_to.value) + 1
+    if answers.synchronous_to.value >= answers.nodes:
+        lines.append(f"on {answers.nodes:,} nodes no delay is needed")
     elif not more:
-        said.append("delay does not keep it any longer")
-    elif found.delayed_to.value >= found.nodes:
-        said.append(
-            f"from {at:,.0f} nodes on it takes the delay; {found.nodes:,} nodes then keep it"
+        lines.append("delay does not keep it any longer")
+    elif answers.delayed_to.value >= answers.nodes:
+        lines.append(
+            f"from {at:,.0f} nodes on it takes the delay; {answers.nodes:,} nodes then keep it"
         )
     else:
-        said.append(
-            f"from {at:,.0f} nodes on it takes the delay; on {found.nodes:,} nodes not even that keeps it"
+        lines.append(
+            f"from {at:,.0f} nodes on it takes the delay; on {answers.nodes:,} nodes not even that keeps it"
         )
-    if found.batch is None or found.delayed_batch is None:
-        said.append(
-            "what local batch would keep it cannot be told: all runs have the same; add runs at another"
+    if answers.batch is None or answers.delayed_batch is None:
+        lines.append(
+            "which local batch would keep it is unknown: all runs have the same; add runs with another"
         )
     else:
-        said.append(
-            f"on {found.nodes:,} nodes, the smallest local batch that keeps {share}: {batch_words(found.batch)}; "
-            f"delayed: {batch_words(found.delayed_batch)}"
+        lines.append(
+            f"on {answers.nodes:,} nodes, the smallest local batch that keeps {share}: {batch_words(answers.batch)}; "
+            f"delayed: {batch_words(answers.delayed_batch)}"
         )
-    return said
+    return lines
 
 
-def batch_words(found: Band) -> str:
+def batch_words(band: Band) -> str:
     """``batch 4 (3 to 6)``."""
-    return _words(found, lambda n: "none does" if math.isinf(n) else f"batch {n:,.0f}")
+    return _words(band, lambda n: "none does" if math.isinf(n) else f"batch {n:,.0f}")
 
 
-def nodes_words(found: Band) -> str:
+def nodes_words(band: Band) -> str:
     """``700 nodes (350 to 1,500)``."""
     return _words(
-        found,
+        band,
         lambda n: (
             "more than a million nodes" if math.isinf(n) else f"{n:,.0f} node{'s' * (n != 1)}"
         ),
     )
 
 
-def _words(found: Band, word: Callable[[float], str]) -> str:
-    if found.low == found.value == found.high:
-        return word(found.value)
-    low, high = (word(n) if math.isinf(n) else f"{n:,.0f}" for n in (found.low, found.high))
-    return f"{word(found.value)} ({low} to {high})"
+def _words(band: Band, word: Callable[[float], str]) -> str:
+    if band.low == band.value == band.high:
+        return word(band.value)
+    low, high = (word(n) if math.isinf(n) else f"{n:,.0f}" for n in (band.low, band.high))
+    return f"{word(band.value)} ({low} to {high})"

@@ -81,7 +81,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.ranks, self.cores) < 1 or not self.link > 0:
-            raise ValueError(f"{self} is no machine: counts start at 1, a link's rate above 0")
+            raise ValueError(f"invalid layout {self}: counts start at 1, a link's rate is above 0")
 
     @property
     def crowd(self) -> float:
@@ -160,32 +160,32 @@ def fit(seen: Sequence[Allreduce]) -> Costs:
     rows = np.array([features(one.layout, one.size) for one in seen])
     measured = np.array([one.seconds for one in seen])
     weights = 1 / measured
-    found = np.full(rows.shape[1], math.inf)
+    solution = np.full(rows.shape[1], math.inf)
     for _ in range(_ROUNDS):
-        before, found = found, _nonnegative(rows * weights[:, None], measured * weights)
-        if np.allclose(found, before, rtol=1e-12, atol=0):
+        before, solution = solution, _nonnegative(rows * weights[:, None], measured * weights)
+        if np.allclose(solution, before, rtol=1e-12, atol=0):
             break
-        ratio = measured / np.maximum(rows @ found, 1e-3 * measured)
+        ratio = measured / np.maximum(rows @ solution, 1e-3 * measured)
         # What makes the difference weighted the difference of the logarithms.
         near = np.abs(ratio - 1) < 1e-6
         other = np.where(near, 1.0, ratio * np.log(ratio) / np.where(near, 1.0, ratio - 1))
         weights = other / measured
-    return Costs(*map(float, found))
+    return Costs(*map(float, solution))
 
 
 def _nonnegative(rows: Floats, right: Floats) -> Floats:
     """Least squares; whatever would be below zero is left out, the worst first."""
     # What no run shows, such as links on a single node, stays 0.
     active = [i for i in range(rows.shape[1]) if rows[:, i].any()]
-    found = np.zeros(rows.shape[1])
+    solution = np.zeros(rows.shape[1])
     while active:
         scale = rows[:, active].max(axis=0)
         part = np.linalg.lstsq(rows[:, active] / scale, right, rcond=None)[0]
         if (part >= 0).all():
-            found[active] = part / scale
+            solution[active] = part / scale
             break
         active.pop(int(np.argmin(part)))
-    return found
+    return solution
 
 
 def fit_overlap(compute: Sequence[float], moving: Sequence[float], step: Sequence[float]) -> float:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.suggest import suggest
-from fairlead.site.model import Reference, Site
+from fairlead.site.model import Site
 
 
 @dataclass(frozen=True)
@@ -58,48 +58,33 @@ class Network:
 
 
 _LINE = "the line's rate; what MPI reaches of it was not found"
+_ARIES = (
+    "sitecfg/piz-daint.toml: osu_bw 9.6 GB/s; sitecfg/cori.toml: about 8 GB/s",
+    "sitecfg/piz-daint.toml: osu_latency 1.3 and 1.6 us; sitecfg/cori.toml: the farthest nodes 3.7 us",
+)
+_SLINGSHOT_11 = (
+    "sitecfg/alps.toml: osu_bw 24.0 GB/s, a card",
+    "sitecfg/alps.toml: osu_latency of 256 B 2.3 us, up to 60 % more passes",
+)
+
+
+def _line_rate(gbit: float, where: str = "") -> Known:
+    return Known(gbit * 1e9 / 8, 1.25, f"{gbit:g} Gbit/s{where}: {_LINE}")
+
 
 NETWORKS = {
     one.name: one
     for one in (
-        Network(
-            "aries",
-            Known(
-                8.8e9,
-                1.15,
-                "sitecfg/piz-daint.toml: osu_bw 9.6 GB/s; sitecfg/cori.toml: about 8 GB/s",
-            ),
-            Known(
-                2.2e-6,
-                1.8,
-                "sitecfg/piz-daint.toml: osu_latency 1.3 and 1.6 us; sitecfg/cori.toml: the farthest nodes 3.7 us",
-            ),
-        ),
-        Network(
-            "slingshot-10",
-            Known(
-                12.5e9,
-                1.25,
-                f"100 Gbit/s a card (sitecfg/archer2.toml): {_LINE}",
-            ),
-            None,
-        ),
-        Network(
-            "slingshot-11",
-            Known(24.0e9, 1.15, "sitecfg/alps.toml: osu_bw 24.0 GB/s, a card"),
-            Known(
-                2.3e-6,
-                1.6,
-                "sitecfg/alps.toml: osu_latency of 256 B 2.3 us, up to 60 % more passes",
-            ),
-        ),
-        Network("infiniband-edr", Known(12.5e9, 1.25, f"100 Gbit/s: {_LINE}"), None),
-        Network("infiniband-hdr", Known(25.0e9, 1.25, f"200 Gbit/s: {_LINE}"), None),
-        Network("infiniband-ndr", Known(50.0e9, 1.25, f"400 Gbit/s: {_LINE}"), None),
+        Network("aries", Known(8.8e9, 1.15, _ARIES[0]), Known(2.2e-6, 1.8, _ARIES[1])),
+        Network("slingshot-10", _line_rate(100, " a card (sitecfg/archer2.toml)"), None),
+        Network("slingshot-11", Known(24.0e9, 1.15, _SLINGSHOT_11[0]), Known(2.3e-6, 1.6, _SLINGSHOT_11[1])),
+        Network("infiniband-edr", _line_rate(100), None),
+        Network("infiniband-hdr", _line_rate(200), None),
+        Network("infiniband-ndr", _line_rate(400), None),
         Network("omni-path", None, None),
         Network("tcp", None, None),
     )
-}
+}  # fmt: skip
 
 
 def network(name: str) -> Network:
@@ -119,54 +104,75 @@ def network(name: str) -> Network:
     return NETWORKS[name]
 
 
-def of_site(site: Site) -> Network:
-    """What the references of a profile say: pingpong between two nodes, host memory, its own MPI.
+def link_numbers(site: Site, what: str) -> list[tuple[float, str]]:
+    """What the profile says of the links between its nodes as ranks use them.
 
-    Several values, as of near and far nodes, give their geometric middle and as much uncertainty; one value is taken
-    to be right within a fifth. What the profile does not say is its network's, where there is one of that name.
+    Args:
+        what: ``bandwidth`` or ``latency``.
+    Returns:
+        (bytes/s or seconds, source) of each entry; numbers of GPUs and of the image's own MPI are left out.
+    """
+    pattern = {
+        "bandwidth": r"(osu_bw|pingpong bandwidth)\b",
+        "latency": r"(osu_latency|pingpong latency)\b",
+    }[what]
+    scales = _SCALES[what]
+    return [
+        (r.value * scales[r.unit], f"{r.what}: {r.value:g} {r.unit} ({r.origin.source})")
+        for r in site.performance
+        if re.match(pattern, r.what)
+        and r.unit in scales
+        and not re.search(r"GPU to GPU|own MPI", r.what)
+    ]
+
+
+_SCALES = {"bandwidth": {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9}, "latency": {"us": 1e-6, "s": 1.0}}
+
+
+def of_site(site: Site) -> Network:
+    """What a profile says: ping-pong between two nodes, host memory, the host's MPI.
+
+    Several values, as of near and far nodes, give their geometric mean and as much uncertainty; a single value is taken
+    to be right within a fifth. What the profile does not say is taken from its network, if there is one of that name.
     """
     kind = NETWORKS.get(site.fabric.kind, Network("", None, None))
-    plain = [r for r in site.performance if not re.search(r"GPU to GPU|own MPI", r.what)]
     return Network(
         site.name,
-        _middle(plain, r"^(osu_bw|pingpong bandwidth)", {"MB/s": 1e6, "GB/s": 1e9, "B/s": 1.0})
-        or kind.bandwidth,
-        _middle(plain, r"^(osu_latency|pingpong latency)", {"us": 1e-6, "s": 1.0})
-        or kind.latency_s,
+        _middle(link_numbers(site, "bandwidth")) or kind.bandwidth,
+        _middle(link_numbers(site, "latency")) or kind.latency_s,
     )
 
 
-def _middle(references: Iterable[Reference], what: str, units: dict[str, float]) -> Known | None:
-    fitting = [r for r in references if re.match(what, r.what) and r.unit in units]
-    if not fitting:
+def _middle(numbers: Sequence[tuple[float, str]]) -> Known | None:
+    if not numbers:
         return None
-    values = [r.value * units[r.unit] for r in fitting]
+    values = [value for value, _ in numbers]
     low, high = min(values), max(values)
-    source = "; ".join(f"{r.what}: {r.value:g} {r.unit} ({r.origin.source})" for r in fitting)
+    source = "; ".join(words for _, words in numbers)
     return Known(math.sqrt(low * high), max(1.2, math.sqrt(high / low)), source)
 
 
-def given(bandwidth: float | None, latency_s: float | None, found: Network | None) -> Network:
+def given(bandwidth: float | None, latency_s: float | None, known: Network | None) -> Network:
     """What the command line says comes before what is known of the fabric.
 
     Raises:
         FairleadError: exit code 2; a number is neither given nor known.
     """
-    if found is None and None in (bandwidth, latency_s):
+    if known is None and None in (bandwidth, latency_s):
         raise fail(
             "no fabric is named",
             where="the command line",
-            why="what is between the nodes decides what a gradient costs, and a file of small runs does not tell it",
+            why="the network between the nodes decides what a gradient costs, and a file of small runs does not name it",
             remedy="add --fabric NAME, --site NAME, or --bandwidth GB/S and --latency US",
             check="project-fabric",
             code=ExitCode.USAGE,
         )
-    base = found or Network("as given", None, None)
-    told = "as given on the command line"
+    base = known or Network("as given", None, None)
+    source = "as given on the command line"
     network = Network(
         base.name,
-        Known(bandwidth, 1.0, told) if bandwidth else base.bandwidth,
-        Known(latency_s, 1.0, told) if latency_s is not None else base.latency_s,
+        Known(bandwidth, 1.0, source) if bandwidth else base.bandwidth,
+        Known(latency_s, 1.0, source) if latency_s is not None else base.latency_s,
     )
     absent = [
         f"{option} {unit}"
@@ -185,9 +191,9 @@ def _unknown(network: Network, absent: list[str]) -> FairleadError:
     pingpong = "a pingpong between two nodes, as `osu_bw` and `osu_latency` of the site's MPI, measures them"
     other = "" if network.name in NETWORKS else ", or --fabric NAME instead of --site"
     return fail(
-        f"{' and '.join(word.split()[0][2:] for word in absent)} of `{network.name}` cannot be told",
+        f"unknown {' and '.join(word.split()[0][2:] for word in absent)} of `{network.name}`",
         where="the table of fabrics, and the site profiles",
-        why=f"no source gives a number, and none is guessed; {pingpong}",
+        why=f"no source gives a number, and fairlead does not guess; {pingpong}",
         remedy=f"add {' '.join(absent)}{other}",
         check="project-fabric",
         code=ExitCode.USAGE,

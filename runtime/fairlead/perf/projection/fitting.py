@@ -235,12 +235,12 @@ def _spread_of(
     if not several or any(len(run.compute_s) == run.ranks for run in several):
         if not any(table.shape[1] > 1 for table in tables):
             raise _absent("one step of a rank tells no spread", "give at least 20 steps")
-        told = seen(tables)
-        if not told.between_free:
+        seen_spread = seen(tables)
+        if not seen_spread.between_free:
             assumed.append(
                 "no rank is slower than others for long: one rank alone tells nothing of that"
             )
-        return lambda random, overlap: told.draw(random)
+        return lambda random, overlap: seen_spread.draw(random)
     what = "how long ranks wait" if any(run.wait_s for run in several) else "what steps take longer"
     assumed.append(
         f"the spread of ranks is {what} beyond computing and allreduce, none of it lasting; its tail is unknown"
@@ -292,13 +292,13 @@ def _line(
 def _overlap_of(runs: Sequence[SmallRun], assumed: list[str]) -> Callable[[Random], float]:
     """How a draw is told the overlap, from whole steps of runs whose slowest rank is known."""
     whole = [run for run in runs if run.step_s]
-    told = [
+    timed = [
         run for run in whole if len(run.compute_s) == run.ranks or (run.compute_s and run.wait_s)
     ]
     if not whole:
         assumed.append("nothing of the allreduce is hidden: no run has `step_s`")
         return lambda random: 0.0
-    if not told:
+    if not timed:
         assumed.append("anything from none to all of the allreduce is hidden: rates do not tell")
         return lambda random: float(random.uniform())
 
@@ -309,11 +309,11 @@ def _overlap_of(runs: Sequence[SmallRun], assumed: list[str]) -> Callable[[Rando
         return _mean(times[0], random) + _mean(run.wait_s, random)
 
     def overlap(random: Random) -> float:
-        moving = [_mean(run.communicate_s, random) for run in told]
+        moving = [_mean(run.communicate_s, random) for run in timed]
         if not any(moving):
             return 0.0
-        steps = [_mean(run.step_s, random) for run in told]
-        return fit_overlap([slowest(run, random) for run in told], moving, steps)
+        steps = [_mean(run.step_s, random) for run in timed]
+        return fit_overlap([slowest(run, random) for run in timed], moving, steps)
 
     return overlap
 
@@ -361,7 +361,7 @@ def _mean(values: Sequence[float] | Floats, random: Random) -> float:
 
 def _absent(why: str, remedy: str) -> Exception:
     return fail(
-        "the small runs do not tell enough",
+        "the small runs are not sufficient",
         where="the runs at the local batch that most of them have",
         why=why,
         remedy=remedy,

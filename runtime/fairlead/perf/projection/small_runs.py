@@ -20,6 +20,7 @@ from fairlead.perf.records.validation import Measurement, What
 
 SCHEMA, SCHEMA_VERSION = "fairlead/small-runs", 1
 VALIDATION = "fairlead/validation"
+_EXAMPLE = "fix it; docs/explanation/projection.md has an example"
 GRADIENT = 4  # bytes of a float32
 # Trainable parameters of bundled networks whose name says all; of others, as of reduced ones, --bytes is asked for.
 PARAMETERS = {
@@ -57,20 +58,20 @@ class SmallRun:
     @property
     def mistakes(self) -> list[str]:
         """What cannot be."""
-        found = []
+        mistakes = []
         if self.nodes < 1 or self.ranks < self.nodes:
-            found.append(f"{self.ranks} ranks on {self.nodes} nodes")
+            mistakes.append(f"{self.ranks} ranks on {self.nodes} nodes")
         if self.bytes < 1 or self.local_batch < 1:
-            found.append(
+            mistakes.append(
                 f"{self.bytes} bytes, a local batch of {self.local_batch}: both start at 1"
             )
         steps = {len(rank) for rank in self.compute_s}
         if len(steps) > 1 or (not max(steps, default=0) and not self.step_s):
-            found.append("`compute_s` has not as many steps of each rank, or none")
+            mistakes.append("`compute_s` has not as many steps of each rank, or none")
         if len(self.compute_s) not in (0, 1, self.ranks):
-            found.append(f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}")
+            mistakes.append(f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}")
         if self.ranks > 1 and not self.communicate_s:
-            found.append("`communicate_s` is empty, of several ranks")
+            mistakes.append("`communicate_s` is empty, of several ranks")
         lists = {
             "compute_s": [t for rank in self.compute_s for t in rank],
             "communicate_s": self.communicate_s,
@@ -81,8 +82,8 @@ class SmallRun:
         for name, values in lists.items():
             zero = name not in ("compute_s", "step_s")
             if not all(math.isfinite(t) and (t > 0 or (zero and t == 0)) for t in values):
-                found.append(f"`{name}` has a time that is none")
-        return found
+                mistakes.append(f"`{name}` has a time that is none")
+        return mistakes
 
 
 def small_runs_json(runs: Sequence[SmallRun]) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def read(
     except OSError as exc:
         raise _refused(path, exc.strerror or str(exc), "give the file of small runs") from None
     except (ValueError, RecursionError) as exc:
-        raise _refused(path, f"no JSON: {exc}", "give the file of small runs") from None
+        raise _refused(path, f"it is not JSON: {exc}", "give the file of small runs") from None
     schema = data.get("schema") if isinstance(data, Mapping) else None
     try:
         if schema == VALIDATION:
@@ -114,18 +115,16 @@ def read(
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
             return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
-        raise _refused(
-            path, str(exc), "mend it; docs/explanation/projection.md has an example"
-        ) from None
+        raise _refused(path, str(exc), _EXAMPLE) from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
-    raise _refused(path, why, "docs/explanation/projection.md has an example")
+    raise _refused(path, why, _EXAMPLE.removeprefix("fix it; "))
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(data.get(key), list):
-        raise ValueError(f"`{key}` is no list")
-    found: list[Any] = data[key]
-    return found
+        raise ValueError(f"`{key}` is not a list")
+    items: list[Any] = data[key]
+    return items
 
 
 def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
@@ -135,11 +134,7 @@ def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
         FairleadError: exit code 2; there are none, or one of them cannot be.
     """
     wrong = [
-        _refused(
-            f"{path}, run {number}",
-            mistake,
-            "mend it; docs/explanation/projection.md has an example",
-        )
+        _refused(f"{path}, run {number}", mistake, _EXAMPLE)
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]
@@ -233,7 +228,7 @@ def _allreduce(
 
 def _refused(where: object, why: str, remedy: str) -> FairleadError:
     return fail(
-        "small runs from which nothing can be projected",
+        "these small runs cannot be projected",
         where=str(where),
         why=why,
         remedy=remedy,

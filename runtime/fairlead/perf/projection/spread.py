@@ -53,7 +53,7 @@ class Spread:
 
     def __post_init__(self) -> None:
         if not (self.lasting >= 0 and self.passing >= 0):
-            raise ValueError(f"{self} is no spread: deviations start at 0")
+            raise ValueError(f"invalid spread {self}: deviations start at 0")
 
     @property
     def whole(self) -> float:
@@ -193,5 +193,5 @@ def _heavier(around: Floats) -> Floats:
         - logs
         - math.log(sigma * math.sqrt(2 * math.pi))
     )
-    found: Floats = gumbel - normal
-    return found
+    difference: Floats = gumbel - normal
+    return difference

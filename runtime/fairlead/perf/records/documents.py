@@ -1,8 +1,8 @@
-"""Validations and references as files: read with every mistake named at once, written whole or not at all.
+"""Validations and references as files: every mistake is reported at once, files are written whole or not at all.
 
-The values are plain dataclasses; what of a file does not fit them is said by its place, e.g.
-``measurements[3].samples[0]``. Schemas for other tools are made from the same classes
-(:mod:`tools.json_schemas`).
+The values are plain dataclasses; what does not fit them is reported by its place, such as ``measurements[3].samples[0]``,
+for several mistakes at once, which :mod:`fairlead.base.serde` does not do. Schemas for other tools are made from the same
+classes (``tools/json_schemas.py``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.base.paths import atomic_write
-from fairlead.base.serde import to_json
+from fairlead.base.serde import from_json, to_json
 from fairlead.base.suggest import suggest
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
     except OSError as exc:
         refuse(exc.strerror or str(exc))
     except (ValueError, RecursionError) as exc:
-        refuse(f"it is no JSON: {exc}")
+        refuse(f"it is not JSON: {exc}")
     if not isinstance(data, dict) or data.get("schema") != schema:
         refuse(f"its `schema` is not `{schema}`")
     if data.get("version") != version:
@@ -92,14 +92,14 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
     if mistakes:
         refuse(*mistakes)
     try:
-        return typing.cast(T, _made(cls, body))
+        return from_json(cls, body)
     except ValueError as exc:  # what values say of each other
         refuse(str(exc))
 
 
 def _mistake(path: Path, called: str, why: str, remedy: str) -> Finding:
     return error(
-        f"this is not {called} that can be used",
+        f"this file is not {called}",
         where=str(path),
         why=why,
         remedy=remedy,
@@ -108,69 +108,75 @@ def _mistake(path: Path, called: str, why: str, remedy: str) -> Finding:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number")
-
-
-def _made(cls: type, data: Any) -> Any:
-    from fairlead.base.serde import from_json
-
-    return from_json(cls, data)
+    raise ValueError(f"{word} is not a number")
 
 
 def _mistakes(hint: Any, data: Any, at: str) -> Iterator[str]:
-    """Every place at which ``data`` is not a ``hint``."""
+    """Every place at which ``data`` does not fit ``hint``."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    where = at.lstrip(".") or "the file"
     if origin in (typing.Union, types.UnionType):
         if data is not None:
             yield from _mistakes(next(a for a in arguments if a is not types.NoneType), data, at)
     elif origin is tuple:
-        if not isinstance(data, list):
-            yield f"{where}: a list is wanted, not {_kind(data)}"
-        elif arguments[0] is float:  # by far the most, and seldom wrong
-            for i, item in enumerate(data):
-                if type(item) is not float or not math.isfinite(item):
-                    yield from _mistakes(float, item, f"{at}[{i}]")
-        else:
-            for i, item in enumerate(data):
-                yield from _mistakes(arguments[0], item, f"{at}[{i}]")
+        yield from _of_list(arguments[0], data, at)
     elif origin is not None and issubclass(origin, Mapping):
-        if not isinstance(data, dict):
-            yield f"{where}: an object is wanted, not {_kind(data)}"
-        else:
+        if isinstance(data, dict):
             for key, item in data.items():
                 yield from _mistakes(arguments[1], item, f"{at}[{key!r}]")
+        else:
+            yield _wanted("an object", data, at)
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         yield from _of_class(hint, data, at)
-    elif hint is float:
+    else:
+        yield from _of_value(hint, data, at)
+
+
+def _of_value(hint: Any, data: Any, at: str) -> Iterator[str]:
+    if hint is float:
         if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
-            yield f"{where}: a number is wanted, not {_kind(data)}"
+            yield _wanted("a number", data, at)
     elif hasattr(hint, "__members__"):
         known = [member.value for member in hint]
         if data not in known:
-            yield f"{where}: {data!r} is none of these. {suggest(str(data), known)}"
+            yield f"{_where(at)}: unknown value {data!r}. {suggest(str(data), known)}"
     elif type(data) is not hint:
-        yield f"{where}: {_WORDS.get(hint, hint.__name__)} is wanted, not {_kind(data)}"
+        yield _wanted(_WORDS.get(hint, hint.__name__), data, at)
+
+
+def _of_list(item_hint: Any, data: Any, at: str) -> Iterator[str]:
+    if not isinstance(data, list):
+        yield _wanted("a list", data, at)
+        return
+    for i, item in enumerate(data):
+        # Floats are by far the most, and seldom wrong.
+        if item_hint is not float or type(item) is not float or not math.isfinite(item):
+            yield from _mistakes(item_hint, item, f"{at}[{i}]")
 
 
 def _of_class(cls: type, data: Any, at: str) -> Iterator[str]:
     if not isinstance(data, dict):
-        yield f"{at.lstrip('.') or 'the file'}: an object is wanted, not {_kind(data)}"
+        yield _wanted("an object", data, at)
         return
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in data.keys() - fields.keys():
-        yield f"{f'{at}.{name}'.lstrip('.')}: there is no such key. {suggest(name, fields)}"
+        yield f"{_where(f'{at}.{name}')}: unknown key. {suggest(name, fields)}"
     for name, f in fields.items():
         if name in data:
             yield from _mistakes(hints[name], data[name], f"{at}.{name}")
         elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            yield f"{f'{at}.{name}'.lstrip('.')}: it is missing"
+            yield f"{_where(f'{at}.{name}')}: missing"
 
 
-_WORDS = {str: "a text", int: "a whole number", bool: "true or false"}
+def _where(at: str) -> str:
+    return at.lstrip(".") or "the file"
 
 
-def _kind(data: Any) -> str:
-    words = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
-    return words.get(type(data), "null" if data is None else str(data))
+_WORDS = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "true or false"}  # fmt: skip
+
+
+def _wanted(kind: str, data: Any, at: str) -> str:
+    words = "null" if data is None else str(data)
+    if isinstance(data, dict | list | str | bool):
+        words = _WORDS[type(data)]
+    return f"{_where(at)}: expected {kind}, not {words}"

@@ -38,17 +38,17 @@ def keep(validation: Validation, environ: Mapping[str, str] = os.environ) -> Pat
     """Keeps it under its id; nothing is written over.
 
     Raises:
-        FairleadError: exit code 1; its id is no name for a file, is taken by another, or the folder cannot be
+        FairleadError: exit code 1; its id is not a valid file name, is taken by another, or the folder cannot be
             written.
     """
     place = folder(environ)
     path = place / f"{validation.id}.json"
     try:
         if not _ID.fullmatch(validation.id):
-            raise FileExistsError(0, "its id is no name for a file")
+            raise FileExistsError(0, "its id is not a valid file name")
         with locked(place / ".lock"):
             if path.exists():
-                raise FileExistsError(0, "there is one of this id already")
+                raise FileExistsError(0, "a validation with this id exists already")
             documents.write(path, validation, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
         raise fail(
@@ -105,8 +105,8 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Validation:
 
 
 def _resolve(name: str, known: tuple[str, ...]) -> str:
-    if found := re.fullmatch(r"last(?:~(\d{1,6}))?", name):
-        back = int(found[1] or 0)
+    if match := re.fullmatch(r"last(?:~(\d{1,6}))?", name):
+        back = int(match[1] or 0)
         if back < len(known):
             return known[-1 - back]
         raise _none(name, f"{len(known)} {'is' if len(known) == 1 else 'are'} kept")
@@ -135,8 +135,8 @@ def read(path: Path) -> Validation:
     Raises:
         FairleadError: exit code 2; it is none, with every mistake in it.
     """
-    found = documents.read(path, Validation, SCHEMA, SCHEMA_VERSION, "a validation", _REMEDY)
-    wrong = next(_contradictions(found), None)
+    validation = documents.read(path, Validation, SCHEMA, SCHEMA_VERSION, "a validation", _REMEDY)
+    wrong = next(_contradictions(validation), None)
     if wrong:
         raise fail(
             "this validation contradicts itself",
@@ -146,7 +146,7 @@ def read(path: Path) -> Validation:
             check=documents.CHECK,
             code=ExitCode.USAGE,
         )
-    return found
+    return validation
 
 
 def _contradictions(validation: Validation) -> Iterator[str]:

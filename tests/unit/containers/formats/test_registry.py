@@ -14,7 +14,7 @@ from fairlead.base.progress import Silent
 from fairlead_build.cache.store import Cache
 from fairlead_build.formats import store
 from fairlead_build.formats.images import ImageEntry
-from fairlead_build.formats.registry import chosen, names
+from fairlead_build.formats.registry import FORMATS, chosen
 
 MODULE = '''
 """A listing: which SIF an image is."""
@@ -46,7 +46,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_formats_are_the_modules_of_the_package() -> None:
-    assert names() == ("sif", "shifter", "oci", "squashfs", "sandbox")
+    assert FORMATS.names() == ("oci", "sandbox", "shifter", "sif", "squashfs")
+    assert all(FORMATS.get(name).name == name for name in FORMATS.names())
 
 
 def test_format_of_another_package_is_in_the_help(plugin: Path) -> None:
@@ -59,7 +60,7 @@ def test_format_of_another_package_is_in_the_help(plugin: Path) -> None:
         text=True,
         check=True,
     ).stdout
-    assert "Any of sif, shifter, oci, squashfs, sandbox, listing." in " ".join(said.split())
+    assert "Any of oci, sandbox, shifter, sif, squashfs, listing." in " ".join(said.split())
 
 
 def test_format_of_another_package_is_made_kept_and_handed_out(
@@ -98,14 +99,14 @@ def test_broken_format_of_another_package_is_named(
 ) -> None:
     package(plugin, module, target)
     with pytest.raises(FairleadError) as caught:
-        chosen(["sif"], None)
+        chosen(["listing"], None)
     (finding,) = caught.value.findings
-    assert target in finding.where and why in finding.why
+    assert "`listing` cannot be used" in finding.what and why in finding.why
 
 
 def test_formats_are_documented() -> None:
     docs = Path(__file__).parents[4] / "docs"
     pages = "\n".join(page.read_text("utf-8") for page in docs.rglob("*.md"))
     (row,) = [r for r in pages.splitlines() if r.startswith("| `--format`") and "`shifter`" in r]
-    for name in names():
+    for name in FORMATS.names():
         assert f"`{name}`" in row and f"\n| `{name}` |" in pages, name

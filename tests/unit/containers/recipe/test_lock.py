@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from fairlead.base.errors import FairleadError
 from fairlead_build.cli.recipe import recipe as recipe_verb
-from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe, names
+from fairlead_build.recipe.inherit import bundled_names
+from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe
 from fairlead_build.recipe.lock import Lock, differences, inputs_of, load_lock, render
 from fairlead_build.resolve.pip import target_of
 from fairlead_build.tree.tree import tree_key
@@ -32,7 +33,7 @@ def mine(folder: Path, **changes: str) -> LoadedRecipe:
 
 # On accelerators that are not at hand here; `fairlead recipe check` says so.
 UNLOCKED = ("pytorch-cuda", "tensorflow-cuda")
-LOCKED = [a for name in names() for a in addresses(name) if a not in UNLOCKED]
+LOCKED = [a for name in bundled_names() for a in addresses(name) if a not in UNLOCKED]
 
 
 @pytest.mark.parametrize("name", LOCKED)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding
 from fairlead_build.recipe.checks import cross_mistakes
-from fairlead_build.recipe.load import addresses, file_name, find, load_recipe, names
+from fairlead_build.recipe.inherit import bundled_names
+from fairlead_build.recipe.load import addresses, file_name, find, load_recipe
 
 GOOD = """\
 [recipe]
@@ -51,7 +52,7 @@ def mistakes(folder: Path, text: str) -> list[Finding]:
     return list(caught.value.findings)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", bundled_names())
 def test_recipe_bundled_is_sound_and_verified(name: str) -> None:
     loaded = load_recipe(name)
     assert loaded.name == loaded.folder.name == name
@@ -201,7 +202,7 @@ def test_load_recipe_remedy_can_be_typed_when_the_folder_has_a_blank(tmp_path: P
 
 
 def test_recipes_and_their_variants_do_not_share_a_file_name() -> None:
-    shown = [file_name(address) for name in names() for address in addresses(name)]
+    shown = [file_name(address) for name in bundled_names() for address in addresses(name)]
     assert len(shown) == len(set(shown)), shown
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairlead_build.cache.store import Cache
-from fairlead_build.recipe.load import load_recipe, names
+from fairlead_build.recipe.inherit import bundled_names
+from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import load_lock
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree.wheel import own_wheel, runtime_requirements
@@ -44,7 +45,7 @@ def test_tool_identity_moves_with_any_library() -> None:
     assert tool_tree._identity(packages[::-1]) == tool_tree.identity("amd64")
 
 
-@pytest.mark.parametrize("name", [n for n in names() if load_recipe(n).lock_path.is_file()])
+@pytest.mark.parametrize("name", [n for n in bundled_names() if load_recipe(n).lock_path.is_file()])
 def test_lock_bundled_names_the_tools_of_this_fairlead(name: str) -> None:
     loaded = load_recipe(name)
     lock, _ = load_lock(loaded, runtime_requirements())

@@ -105,7 +105,7 @@ assert not [name for name in sys.modules if "comm_backend" in name or "comm.back
 
 
 def test_bundled_name_is_found_without_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.entry_points", None)
+    monkeypatch.setattr("fairlead.base.registry._entry_points", None)
     assert REGISTRY.find("mpi4py") is not None
 
 

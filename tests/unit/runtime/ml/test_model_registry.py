@@ -144,7 +144,7 @@ def test_model_of_another_package_builds_its_network(tones: Path) -> None:
 
 
 def test_bundled_model_is_found_without_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.entry_points", None)
+    monkeypatch.setattr("fairlead.base.registry._entry_points", None)
     assert registry.find("resnet50-v1").title == "ResNet-50 v1"
     assert registry.data_kind("cosmo-mlperf").per_shard == 16
     assert registry.validated() == ("hepcnn", "resnet50", "cosmoflow")

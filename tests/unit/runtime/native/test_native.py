@@ -9,8 +9,8 @@ import pytest
 
 from fairlead import native
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backends.native import library_path
-from fairlead.comm.backends.native import load as load_core
+from fairlead.comm.native_core import library_path
+from fairlead.comm.native_core import load as load_core
 
 NO_COMPILER = {"PATH": "", "CC": "", "CXX": ""}
 ENSURE = {native.WITNESS: native.ensure_witness, native.CORE: native.ensure_core}

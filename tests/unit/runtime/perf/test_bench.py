@@ -50,23 +50,23 @@ def launched(own: float = 0.2, base: float = 0.1, **more: Any) -> Launch:
     return Launch(**right | more)
 
 
-def wished(tmp_path: Path, *names: str, rounds: int = 6) -> host.PeersWish:
-    return host.PeersWish(tmp_path, "hepcnn", catalogue.chosen(names), 2, rounds=rounds)
+def wished(tmp_path: Path, *names: str, rounds: int = 6) -> host.PeersOptions:
+    return host.PeersOptions(tmp_path, "hepcnn", catalogue.select(names), 2, rounds=rounds)
 
 
-def found(**launches: Launch) -> dict[str, host.Found]:
+def found(**launches: Launch) -> dict[str, host.PeerRuns]:
     return {
-        name.replace("_", "-"): host.Found([replace(one) for _ in range(6)])
+        name.replace("_", "-"): host.PeerRuns([replace(one) for _ in range(6)])
         for name, one in launches.items()
     }
 
 
 def test_speed_efficiency_and_ratios_are_those_of_the_blocks(tmp_path: Path) -> None:
-    wish = wished(tmp_path, "horovod")
+    options = wished(tmp_path, "horovod")
     rows = {
         row.name: row
         for row in summary.results(
-            wish,
+            options,
             found(alone=launched(0.1), fairlead=launched(0.2), horovod=launched(0.4)),
         )
     }
@@ -99,7 +99,7 @@ def test_interval_needs_five_rounds() -> None:
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"alike": False}, "other weights"),
+        ({"alike": False}, "different weights"),
         ({"error": 0.3}, "off by 30.0%"),
         ({"error": float("nan")}, "off by"),
         ({"apart": 1e-6}, "the same gradients"),
@@ -134,9 +134,11 @@ class Launches:
 
 
 def test_one_peer_that_fails_is_given_up_and_the_others_go_on(tmp_path: Path) -> None:
-    wish = wished(tmp_path, "horovod", "ps-2", rounds=4)
+    options = wished(tmp_path, "horovod", "ps-2", rounds=4)
     tensorflow, horovod = Launches(), Launches(fails=("horovod",))
-    seen = host.measure(wish, {"tensorflow": tensorflow, "tensorflow-horovod": horovod}, Silent())
+    seen = host.measure(
+        options, {"tensorflow": tensorflow, "tensorflow-horovod": horovod}, Silent()
+    )
     assert [name for name, *_ in horovod.log] == ["horovod"] * 2
     assert [x is None for x in seen["horovod"].launches] == [True] * 4
     assert all(all(seen[name].launches) for name in ("alone", "fairlead", "ps-2"))
@@ -146,7 +148,7 @@ def test_one_peer_that_fails_is_given_up_and_the_others_go_on(tmp_path: Path) ->
     ]  # fmt: skip
     assert {entry[1:] for entry in tensorflow.log if entry[0] == "alone"} == {(1, 3)}
     assert {entry[1:] for entry in tensorflow.log if entry[0] != "alone"} == {(2, 0)}
-    rows = {row.name: row for row in summary.results(wish, seen)}
+    rows = {row.name: row for row in summary.results(options, seen)}
     assert rows["horovod"].outcome is Outcome.FAILED and "it hurts" in rows["horovod"].why
     assert rows["horovod"].why.startswith("round 1: ") and rows["horovod"].samples_per_s is None
 
@@ -165,28 +167,28 @@ def ill(what: str, where: str, why: str, remedy: str) -> Finding:
 
 def bench_of(tmp_path: Path) -> PeersBench:
     """With a peer that was right, one that was wrong, one that failed and one that was not run."""
-    wish = wished(tmp_path, "horovod", "ps-2", "ddp")
+    options = wished(tmp_path, "horovod", "ps-2", "ddp")
     seen = found(
         alone=launched(), fairlead=launched(), ps_2=launched(updates=1, expected_updates=2),
         horovod=launched(), alone_torch=launched(), ddp=launched(), ddp_fairlead=launched(),
     )  # fmt: skip
     for name in ("alone-torch", "ddp", "ddp-fairlead"):
-        seen[name] = host.Found(
+        seen[name] = host.PeerRuns(
             refused=ill("no image called `pytorch`", "IMAGE", "x", "fairlead build pytorch")
         )
     seen["horovod"].launches[2] = None
     seen["horovod"].failures[2] = ill("a rank failed", "node", "<why> & so", "look")
-    task = wish.task
+    task = options.task
     return PeersBench(
         "2026-01-02T03:04:05+00:00", 60.0, "fairlead bench peers", MACHINE, "hepcnn", task.name, task.image,
-        task.weights, task.batch, "full", 2, 6, 4, 3, summary.results(wish, seen),
+        task.weights, task.batch, "full", 2, 6, 4, 3, summary.results(options, seen),
     )  # fmt: skip
 
 
 def test_table_has_every_peer_and_says_what_is_not_well(tmp_path: Path) -> None:
     text = bench_peers.peers_text(bench_of(tmp_path))
     lines = text.splitlines()
-    for peer in catalogue.chosen(["horovod", "ps-2", "ddp"]):
+    for peer in catalogue.select(["horovod", "ps-2", "ddp"]):
         assert any(line.startswith(peer.title) for line in lines), peer
     assert (
         "not run: torch DDP, Gloo: no image called `pytorch`\n  next: fairlead build pytorch"
@@ -278,10 +280,10 @@ def test_what_is_written_follows_its_published_schema(tmp_path: Path, name: str)
 
 
 def test_peers_chosen_bring_what_they_are_compared_with() -> None:
-    names = [peer.name for peer in catalogue.chosen(["ps-3", "ps-3"])]
+    names = [peer.name for peer in catalogue.select(["ps-3", "ps-3"])]
     assert names == ["alone", "fairlead", "ps-3"]
-    assert [p.name for p in catalogue.chosen(["ddp"])] == ["alone-torch", "ddp", "ddp-fairlead"]
-    assert catalogue.chosen(None) == catalogue.PEERS and len(set(catalogue.NAMES)) == len(
+    assert [p.name for p in catalogue.select(["ddp"])] == ["alone-torch", "ddp", "ddp-fairlead"]
+    assert catalogue.select(None) == catalogue.PEERS and len(set(catalogue.NAMES)) == len(
         catalogue.PEERS
     )
     # What the issue asks for.
@@ -298,7 +300,7 @@ def test_peers_chosen_bring_what_they_are_compared_with() -> None:
     ("words", "said"),
     [
         (["peers", "hepcn"], "hepcnn"),
-        (["peers", "--peers", "ps-0"], "there is no peer `ps-0`"),
+        (["peers", "--peers", "ps-0"], "unknown peer `ps-0`"),
         (["peers", "--image", "tensorflo=x"], "RECIPE=IMAGE"),
         (["peers", "-n", "1"], "x>=2"),
         (["collectives", "--sizes", "4,2"], "no list of sizes"),

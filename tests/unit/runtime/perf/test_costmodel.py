@@ -89,7 +89,7 @@ def test_one_rank_has_nothing_to_reduce() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match="no machine"):
+    with pytest.raises(ValueError, match="invalid layout"):
         Layout(nodes=0)
     with pytest.raises(ValueError, match="overlap"):
         step_s(TRUE, Layout(), 1, 1, 1.5)

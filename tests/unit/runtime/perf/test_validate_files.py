@@ -133,11 +133,11 @@ def test_references_every_mistake_is_named_at_once(environ: dict[str, str]) -> N
     edited(path, edit)
     error = refused(
         lambda: reference.load("demo", environ),
-        "values[0].median: a number is wanted, not a text",
-        "values[1].repeets: there is no such key. Did you mean `repeats`?",
-        "values[1].repeats: it is missing",
-        "values[2].crowded: true or false is wanted, not 1",
-        "machine: an object is wanted, not a list",
+        "values[0].median: expected a number, not a string",
+        "values[1].repeets: unknown key. Did you mean `repeats`?",
+        "values[1].repeats: missing",
+        "values[2].crowded: expected true or false, not 1",
+        "machine: expected an object, not a list",
         str(path),
     )
     assert error.code == ExitCode.USAGE and len(error.findings) == 5
@@ -176,7 +176,7 @@ def test_validation_kept_comes_back_the_same(environ: dict[str, str]) -> None:
     assert history.find(WELL.id, environ) == WELL == history.find(str(path), environ)
     refused(lambda: history.keep(WELL, environ), "already")
     refused(
-        lambda: history.keep(dataclasses.replace(WELL, id="../x"), environ), "no name for a file"
+        lambda: history.keep(dataclasses.replace(WELL, id="../x"), environ), "not a valid file name"
     )
 
 
@@ -229,7 +229,7 @@ def test_new_id_is_a_file_name_and_sorts_by_time() -> None:
         (lambda d: d["measurements"][0].update(what="pingpnog"), "Did you mean `pingpong`?"),
         (lambda d: d["steps"][0]["input_s"].pop(), "same number of steps"),
         (lambda d: d["steps"][0].update(input_s=[-1.0, 0.0, 0.0]), "shorter than nothing"),
-        (lambda d: d["machine"].update(cores=1.5), "machine.cores: a whole number"),
+        (lambda d: d["machine"].update(cores=1.5), "machine.cores: expected an integer"),
     ],
 )
 def test_validation_that_contradicts_itself_is_refused(tmp_path: Path, edit, word) -> None:

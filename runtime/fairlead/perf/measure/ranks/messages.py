@@ -86,13 +86,13 @@ def measurements(
     document: Mapping[str, Any], way: Way, launcher: str = ""
 ) -> tuple[Measurement, ...]:
     """What rank 0 has written, as values to be judged."""
-    found = []
+    made = []
     for row in document["rows"]:
         pair = row["operation"] == "pingpong"
         hosts = [document["hosts"][rank] for rank in row["ranks"]]
         where = f"ranks {' - '.join(map(str, row['ranks']))}" if pair else ""
         by = f"fairlead.comm ({document['backend']})" if row["through"] == "comm" else ""
-        found.append(
+        made.append(
             Measurement(
                 What(row["operation"]),
                 way,
@@ -107,21 +107,21 @@ def measurements(
                 hosts=tuple(hosts) if pair else (),
             )
         )
-    return tuple(found)
+    return tuple(made)
 
 
 def points(settings: Settings, hosts: Sequence[str]) -> list[Point]:
     """All that is to be measured, the small messages of every operation first."""
     every = tuple(range(len(hosts)))
     pairs = settings.pairs or default_pairs(hosts)
-    found = []
+    todo = []
     for size in sorted(max(4, size // 4 * 4) for size in settings.sizes):
         for operation in settings.operations:
             if operation == "pingpong":  # fairlead.comm has none
-                found += [Point(operation, "mpi", size, pair) for pair in pairs]
+                todo += [Point(operation, "mpi", size, pair) for pair in pairs]
             elif len(every) > 1:
-                found += [Point(operation, way, size, every) for way in settings.through]
-    return found
+                todo += [Point(operation, way, size, every) for way in settings.through]
+    return todo
 
 
 def default_pairs(hosts: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -217,9 +217,9 @@ class Sweep:
             for row in range(calls):
                 call(row)
             seconds = (time.perf_counter() - begun) / calls / per_call
-            odd, found = buffers.check(repeat, calls)
+            odd, wrong_now = buffers.check(repeat, calls)
             count += odd
-            wrong.extend(found[: max(0, _NAMED - len(wrong))])
+            wrong.extend(wrong_now[: max(0, _NAMED - len(wrong))])
             return seconds
 
         def cost(repeat: int, calls: int) -> float:

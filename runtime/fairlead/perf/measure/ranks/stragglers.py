@@ -69,13 +69,13 @@ def outcomes(document: Mapping[str, Any]) -> dict[str, Outcome]:
     return {name: from_json(Outcome, value) for name, value in document["outcomes"].items()}
 
 
-def together(found: Mapping[str, Outcome]) -> Outcome:
+def together(outcomes: Mapping[str, Outcome]) -> Outcome:
     """All outcomes in one.
 
     A node whose processor is slow cannot drive its link either: then only the processor is named. A link that is slow
     with messages of several sizes is named once, as it is worst.
     """
-    every = [c for outcome in found.values() for c in outcome.culprits]
+    every = [c for outcome in outcomes.values() for c in outcome.culprits]
     slow = {c.names for c in every if c.kind is Kind.COMPUTE}
     kept: dict[tuple[Any, ...], Straggler] = {}
     for one in every:
@@ -92,14 +92,14 @@ def together(found: Mapping[str, Outcome]) -> Outcome:
             kept[key] = replace(
                 one, evidence=f"{one.evidence}; its link is slow as well, perhaps for that"
             )
-    unsure = [f"{name}: {said}" for name, o in found.items() for said in o.unsure]
+    unsure = [f"{name}: {words}" for name, o in outcomes.items() for words in o.unsure]
     unknown = [
         f"{name}: {o.reason}"
-        for name, o in found.items()
+        for name, o in outcomes.items()
         if o.answer is Answer.UNKNOWN and not o.unsure
     ]
-    clear = "; ".join(o.reason for o in found.values())
-    rounds = sum(o.rounds for o in found.values())
+    clear = "; ".join(o.reason for o in outcomes.values())
+    rounds = sum(o.rounds for o in outcomes.values())
     return conclude(list(kept.values()), [*unsure, *unknown], clear, rounds, None)
 
 
@@ -148,7 +148,7 @@ class Rank:
         inner = max(1, min(100, (64 << 10) // size))
         values = np.arange(size) % _PERIOD
         take, wrong, late = np.empty(size, np.uint8), [], time.monotonic() + round_s
-        found: dict[int, list[float]] = {}
+        seconds_by_rank: dict[int, list[float]] = {}
         for repeat in range(-1, repeats):  # the first connects the two, and does not count
             for step in range(steps):
                 at = (place - step if mine else place + step) % steps
@@ -165,19 +165,19 @@ class Rank:
                     self._control.swap(give, take, other)
                 seconds = (time.perf_counter() - begun) / inner
                 if repeat >= 0:
-                    found.setdefault(other, []).append(seconds)
+                    seconds_by_rank.setdefault(other, []).append(seconds)
                 if not np.array_equal(take, _message(values, other, repeat)):
                     odd = int(np.flatnonzero(take != _message(values, other, repeat))[0])
                     wrong.append(
                         f"rank {rank} got a wrong message of {size} B from rank {other}, byte {odd}"
                     )
-        best, typical = (max(f(v) for v in found.values()) for f in (min, median))
+        best, typical = (max(f(v) for v in seconds_by_rank.values()) for f in (min, median))
         return Seconds(best, typical), wrong
 
     def one_way(self, sender: int, receiver: int, size: int, repeats: int) -> list[float]:
         """Seconds of a message from one to the other and a byte back, shape (repeats,), on the sender; else empty."""
         rank, buffer, mark = self._control.rank, np.zeros(size, np.uint8), np.zeros(1, np.uint8)
-        inner, found = max(1, min(100, (64 << 10) // size)), []
+        inner, samples = max(1, min(100, (64 << 10) // size)), []
         for repeat in range(-1, repeats):
             self._control.meet(receiver if rank == sender else sender)
             begun = time.perf_counter()
@@ -189,8 +189,8 @@ class Rank:
                     self._control.world.Recv(buffer, sender)
                     self._control.world.Send(mark, sender)
             if rank == sender and repeat >= 0:
-                found.append((time.perf_counter() - begun) / inner)
-        return found
+                samples.append((time.perf_counter() - begun) / inner)
+        return samples
 
 
 def _message(values: Any, rank: int, repeat: int) -> Any:
@@ -210,17 +210,17 @@ class Conductor:
         self._late = math.inf
 
     def document(self) -> dict[str, Any]:
-        begun, found = time.monotonic(), {}
+        begun, results = time.monotonic(), {}
         worked: list[KernelTimes] = []
         if self._settings.compute:
             worked = self.worked()
-            found["compute"] = find_compute(worked, self._settings.compute_threshold)
+            results["compute"] = find_compute(worked, self._settings.compute_threshold)
         self._late = time.monotonic() + self._settings.limit_s
         for size in (
             self._settings.bytes if self._settings.links and len(set(self.hosts)) > 1 else ()
         ):
-            found[f"links of {size} B"] = self.links(size)
-        found["all"] = together(found)
+            results[f"links of {size} B"] = self.links(size)
+        results["all"] = together(results)
         return {
             "schema": SCHEMA,
             "version": SCHEMA_VERSION,
@@ -228,7 +228,7 @@ class Conductor:
             "hosts": self.hosts,
             "crowded": self.crowded,
             "seconds": time.monotonic() - begun,
-            "outcomes": {name: to_json(outcome) for name, outcome in found.items()},
+            "outcomes": {name: to_json(outcome) for name, outcome in results.items()},
             "samples": to_json(worked),
             "wrong": len(self.wrong),
             "wrong_messages": self.wrong[:_WRONG],
@@ -261,17 +261,17 @@ class Conductor:
         repeats, round_s = self._settings.repeats, self._settings.round_s
         if len(names) == 2:
             ways = [(leaders[0], leaders[1]), (leaders[1], leaders[0])]
-            taken = [
+            samples = [
                 self._ask(dict.fromkeys(leaders, ("one_way", *way, size, repeats)))[way[0]]
                 for way in ways
             ]
             threshold = self._settings.link_threshold
-            return two_ways(names, leaders, taken, threshold)
+            return two_ways(names, leaders, samples, threshold)
 
         def measure(groups: Sequence[Across]) -> list[Seconds]:
             if time.monotonic() > self._late:
                 raise OutOfTime
-            told: dict[int, Any] = {}
+            answers: dict[int, Any] = {}
             sides = [[[leaders[node] for node in side] for side in group] for group in groups]
             ranks = [[*left, *right] for left, right in sides]
             for batch in at_once(ranks, self.machines):
@@ -280,11 +280,11 @@ class Conductor:
                     for number in batch
                     for rank in ranks[number]
                 }
-                told.update(self._ask(commands))
-            self.wrong += [said for _, wrong in told.values() for said in wrong]
+                answers.update(self._ask(commands))
+            self.wrong += [words for _, wrong in answers.values() for words in wrong]
             # Of a link that is slow one way, only the receiver sees it: the sender's data wait in buffers.
             return [
-                Seconds(*(max(told[rank][0][i] for rank in group) for i in (0, 1)))
+                Seconds(*(max(answers[rank][0][i] for rank in group) for i in (0, 1)))
                 for group in ranks
             ]
 
@@ -309,7 +309,7 @@ def two_ways(
     """
     there, back = (Seconds(min(each), median(each)) for each in taken)
     slow, quick, (a, b) = (back, there, (1, 0)) if back.typical > there.typical else (there, back, (0, 1))  # fmt: skip
-    why = "two nodes have one link between them: nothing to hold it against"
+    why = "two nodes have one link between them: nothing to compare it with"
     if min(slow.typical, slow.best) < threshold * quick.typical:
         return Outcome(Answer.UNKNOWN, (), f"{why} but one way beside the other, and they are alike", 2)  # fmt: skip
     path = f"from {names[a]} to {names[b]}"
