@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from fairlead import native
 from fairlead.base.comm_backend import REGISTRY, Availability, CommBackend, CommFacts, unknown
