@@ -46,7 +46,7 @@ def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tu
     """Errors before warnings, and of each the most fundamental first; ``stopped``, by which the proof did not hold and
     the validation ended, before all.
 
-    What several steps have met is one fault, told where it was met first, with how many others did. Who is slow is no
+    What several steps have met is one fault, reported where it was met first, with the number of others. Who is slow is no
     fault of its own: a culprit (:class:`fairlead.perf.records.evidence.Culprit`) explains lines.
     """
     met: dict[tuple[str, str, str], list[Finding]] = {}

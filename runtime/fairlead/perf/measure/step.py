@@ -108,7 +108,7 @@ class Context:
 
     Attributes:
         ways: how programs are launched; at least one, which is in a container.
-        launcher: its kind, by which measurements are told apart.
+        launcher: its kind, by which measurements are distinguished.
     """
 
     options: Options

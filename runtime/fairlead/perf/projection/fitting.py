@@ -96,7 +96,7 @@ class Projection:
 
     Attributes:
         draws: shape (draws,).
-        assumed: what no run told, in words.
+        assumed: what no run shows, in words.
     """
 
     draws: tuple[Draw, ...]
@@ -228,7 +228,7 @@ Random = np.random.Generator
 def _spread_of(
     runs: Sequence[SmallRun], assumed: list[str]
 ) -> Callable[[Random, float], tuple[float, Spread]]:
-    """How a draw is told computing time and spread: from the ranks' own times, else from how long they wait, else from
+    """A function that draws computing time and spread: from the ranks' own times, else from how long they wait, else from
     what steps take longer."""
     tables = [np.array(run.compute_s) for run in runs if len(run.compute_s) == run.ranks]
     several = [run for run in runs if run.ranks > 1]
@@ -274,7 +274,7 @@ def _line(
     if not others:
         return lambda random, compute: (None, None)
 
-    def told(random: Random, compute: float) -> tuple[float, float]:
+    def draw_line(random: Random, compute: float) -> tuple[float, float]:
         above, below = 0.0, 0.0
         for other in others:
             times = [
@@ -286,11 +286,11 @@ def _line(
         sample = min(max(above / below, 0.0), compute / batch)
         return compute - sample * batch, sample
 
-    return told
+    return draw_line
 
 
 def _overlap_of(runs: Sequence[SmallRun], assumed: list[str]) -> Callable[[Random], float]:
-    """How a draw is told the overlap, from whole steps of runs whose slowest rank is known."""
+    """A function that draws the overlap, from whole steps of runs whose slowest rank is known."""
     whole = [run for run in runs if run.step_s]
     timed = [
         run for run in whole if len(run.compute_s) == run.ranks or (run.compute_s and run.wait_s)
@@ -331,7 +331,7 @@ def _moving(
     runs: Sequence[SmallRun], bandwidth: float, latency_s: float, random: Random
 ) -> _Moving:
     """From a bootstrap of each run's times. Between nodes only the link's use is fitted, the latency being the fabric's:
-    with a single size, and few nodes, both cannot be told apart."""
+    with a single size, and few nodes, the two cannot be separated."""
     inside = [
         Allreduce(Layout(1, run.ranks, run.ranks), run.bytes, seconds)
         for run in runs

@@ -42,7 +42,7 @@ class SmallRun:
         input_s: until the input pipeline has a batch; shape (steps,); empty where it costs nothing.
         bytes: of gradients.
         local_batch: samples a rank and step.
-        step_s: of whole steps, all included; shape (steps,); empty where unknown. The overlap is told from it.
+        step_s: of whole steps, all included; shape (steps,); empty where unknown. The overlap is fitted to it.
     """
 
     ranks: int
