@@ -68,7 +68,7 @@ def _document(path: str) -> str:
         if match[2].startswith(("http:", "https:")) or not target:
             return match[0]
         if target.startswith("docs/"):
-            return f"[{match[1]}]({depth}{target[5:]}{match[3] or ""})"
+            return f"[{match[1]}]({depth}{target[5:]}{match[3] or ''})"
         return match[1]
 
     return _NAMED_LINK.sub(turn, (ROOT / path).read_text())
