@@ -41,14 +41,11 @@ def chosen(wanted: Sequence[str], output: Path | None) -> list[Format]:
 def _get(name: str) -> Format:
     what, why = f"no image format `{name}`", suggest(name, FORMATS.names())
     if name in FORMATS:
-        try:
-            form = FORMATS.get(name)
-            if isinstance(form, Format):
-                return form
-            why = f"it is a {type(form).__name__}, not a Format"
-        except Exception as exc:
-            why = f"{type(exc).__name__}: {exc}"
+        form = FORMATS.get(name)
+        if isinstance(form, Format):
+            return form
         what = f"the installed image format `{name}` cannot be used"
+        why = f"it is a {type(form).__name__}, not a Format"
     raise fail(
         what,
         where="--format",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.base.comm_names import VARIABLE
@@ -21,6 +21,8 @@ from fairlead.comm.mpi import connect
 if TYPE_CHECKING:
     from fairlead.base.comm_backend import CommBackend
     from fairlead.comm.backend import Backend
+
+    Start = Callable[[Backend, Mapping[str, str]], Comm]
 
 
 def connected(environ: Mapping[str, str] = os.environ) -> Comm:
@@ -35,16 +37,16 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
             :func:`fairlead.comm.init`.
     """
     name = environ.get(VARIABLE) or "auto"
-    declaration = None if name == "auto" else _declared(name)
+    start = _STARTS.get(name) or _declared(name).connect
     begun = time.monotonic_ns()
     mpi = connect(environ)
     consistency.check(mpi, environ)
     if not environ.get("FAIRLEAD_COMM_TIMELINE"):
-        return _start(declaration, mpi, environ)
+        return _started(name, start, mpi, environ)
     from fairlead.comm.timeline import Timeline
 
     timeline = Timeline(mpi, environ)  # before the core writes its own part next to it
-    ranks = _start(declaration, mpi, environ)
+    ranks = _started(name, start, mpi, environ)
     timeline.began(begun, ranks.backend)
     ranks.timeline = timeline
     return ranks
@@ -59,11 +61,9 @@ def _declared(name: str) -> CommBackend:
     return declaration
 
 
-def _start(declaration: CommBackend | None, mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    if declaration is None:
-        return automatic(mpi, environ)
-    ranks: Comm = declaration.connect(mpi, environ)
-    ranks.forced = declaration.name
+def _started(name: str, start: Start, mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    ranks = start(mpi, environ)
+    ranks.forced = "" if name == "auto" else name
     return ranks
 
 
@@ -94,6 +94,24 @@ def native(mpi: Backend, environ: Mapping[str, str], *, required: bool = False) 
     if mpi.rank == 0:
         sys.stderr.write(f"fairlead.comm: mpi4py carries the gradients, the slower way: {why}\n")
     return Comm(mpi)
+
+
+def required_native(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    """The native core; an error where a rank has none. Collective."""
+    return native(mpi, environ, required=True)
+
+
+def reference(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    """mpi4py."""
+    return Comm(mpi)
+
+
+# What most ranks use is started without reading declarations: at 10,000 ranks every file counts.
+_STARTS: dict[str, Start] = {
+    "auto": automatic,
+    "native": required_native,
+    "mpi4py": reference,
+}
 
 
 def unavailable(name: str, mpi: Backend, why: str) -> FairleadError:

@@ -213,29 +213,51 @@ def new_run_folder(cache: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Streams:
+    """Where the launcher's standard streams go; None for this process's own."""
+
+    stdout: IO[bytes] | int | None = None
+    stderr: IO[bytes] | int | None = None
+    stdin: int | None = None
+
+
+INHERITED = Streams()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a launch may go on.
+
+    Attributes:
+        wall_s: None for a program that may run for days.
+        after_death_s: for the other ranks once one was killed by a signal, or failed without MPI_Finalize.
+        grace_s: between asking the launcher to end and killing it, once a limit has passed.
+    """
+
+    wall_s: float | None = None
+    after_death_s: float = 30.0
+    grace_s: float = 2.0
+
+
+LIMITS = Limits()
+GRACE_S = 2.0
+
+
 def launch(
     line: CommandLine,
     folder: Path,
     *,
-    limit_s: float | None = None,
-    after_death_s: float = 30.0,
+    limits: Limits = LIMITS,
     watch: Callable[[], None] = lambda: None,
-    abrupt: bool = False,
-    stdout: IO[bytes] | int | None = None,
-    stderr: IO[bytes] | int | None = None,
-    stdin: int | None = None,
+    streams: Streams = INHERITED,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchResult:
     """Runs ``line`` to its end; nothing of it survives, whatever ends it.
 
     Args:
         folder: where ``record`` of :func:`command_line` points.
-        limit_s: wall-clock limit; None for a program that may run for days.
-        after_death_s: how long the others may go on once a rank was killed by a signal, or failed
-            without MPI_Finalize.
         watch: called again and again while it runs; what it raises ends the launch.
-        abrupt: kill the launcher at once then; Hydra would make many words about it. Open MPI's has
-            to clear up its session folder.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
@@ -244,15 +266,15 @@ def launch(
     run_id = folder.name
     begun = time.monotonic()
     memory = shm_cleanup.listing()
-    whole, grace_s = False, 2.0
+    whole, grace_s = False, GRACE_S
     try:
         started = processes.start(
             line.argv,
             line.environment(environ),
             run_id,
-            stdout=stdout,
-            stderr=stderr,
-            stdin=stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+            stdin=streams.stdin,
         )
     except OSError as exc:
         raise fail(
@@ -264,10 +286,10 @@ def launch(
             code=ExitCode.LAUNCH_FAILED,
         ) from None
     try:
-        _wait(started.process, folder, begun, limit_s, after_death_s, watch)
+        _wait(started.process, folder, begun, limits, watch)
         whole = started.process.returncode == 0
     except FairleadError:
-        grace_s = 0.0 if abrupt else grace_s
+        grace_s = limits.grace_s
         raise
     finally:
         killed = processes.end(started, grace_s)
@@ -293,10 +315,10 @@ def _wait(
     process: subprocess.Popen[bytes],
     folder: Path,
     begun: float,
-    limit_s: float | None,
-    after_death_s: float,
+    limits: Limits,
     watch: Callable[[], None],
 ) -> None:
+    limit_s, after_death_s = limits.wall_s, limits.after_death_s
     died_at: float | None = None
     looked, signed = 0.0, begun
     while True:

@@ -60,10 +60,8 @@ def probe(
             launching.launch(
                 line,
                 folder,
-                limit_s=limit_s,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
+                limits=launching.Limits(wall_s=limit_s),
+                streams=launching.Streams(output, output, subprocess.DEVNULL),
                 environ=environ,
             )
         except FairleadError as exc:

@@ -10,6 +10,7 @@ exchanged for another: a requested one that is not available is refused, a prefe
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 from collections.abc import Mapping
@@ -169,6 +170,14 @@ def _not_preferred(
     )
 
 
+class Known(enum.Enum):
+    """How the machine that a launch is planned for is known."""
+
+    HERE = enum.auto()  # it is this one
+    CAPTURE = enum.auto()  # from a file of its facts
+    PROFILE = enum.auto()  # from its profile alone: it was never inspected
+
+
 def facts_of(
     image: Image,
     site: Site,
@@ -177,33 +186,31 @@ def facts_of(
     request: Request,
     environ: Mapping[str, str] = os.environ,
     *,
-    elsewhere: bool = False,
-    unseen: bool = False,
+    known: Known = Known.HERE,
 ) -> CommFacts:
     """The facts for a request on this machine.
 
     Args:
         engine: with the site's options.
-        elsewhere: the launch is for another machine, of which the compilers here say nothing.
-        unseen: that machine was never inspected; only its profile is known.
+        known: how the machine of the launch is known; the compilers of this one say nothing of another.
     """
-    known = image.packages.get("wheel") or {}
+    wheels = image.packages.get("wheel") or {}
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = any(_SHOWS.match(word) for word in words)
-    core = elsewhere or native.core_available(cache_dir(environ), environ)
+    core = known is not Known.HERE or native.core_available(cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,
         image=image.name,
         modules=tuple(elf.path for elf in image.facts.consumers),
-        wheels={re.sub(r"[-_.]+", "-", n).lower(): v for n, v in known.items()} or None,
+        wheels={re.sub(r"[-_.]+", "-", n).lower(): v for n, v in wheels.items()} or None,
         site=site.name,
         wish=site.comm.backend,
         wish_by=known_by(site, "comm.backend"),
         plugin=plugin,
         plugin_named=bool(site.comm.plugin or plugin),
-        unseen=unseen,
+        unseen=known is Known.PROFILE,
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),

@@ -25,7 +25,7 @@ from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
 from fairlead.session import gradients
 from fairlead.session.choose import Situation, host_mpi, launcher_for
-from fairlead.session.gradients import CommChoice
+from fairlead.session.gradients import CommChoice, Known
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
 from fairlead.site.match import why_not
@@ -54,6 +54,12 @@ class _Machine:
     by_profile: bool
     paths: Here
     engine: Engine
+
+    @property
+    def known(self) -> Known:
+        if self.capture is None:
+            return Known.HERE
+        return Known.PROFILE if self.by_profile else Known.CAPTURE
 
 
 def prepare(
@@ -122,9 +128,8 @@ def _with_gradients(
     """What carries gradients, and what follows for the engine and the request."""
     site = machine.site
     facts = gradients.facts_of(
-        image, site, machine.paths, machine.engine, request, environ,
-        elsewhere=machine.capture is not None, unseen=machine.by_profile,
-    )  # fmt: skip
+        image, site, machine.paths, machine.engine, request, environ, known=machine.known
+    )
     comm = gradients.choose(facts)
     shows_gpus = request.gpu or comm.on_gpus
     engine = with_options(machine.engine, site, gpu=shows_gpus, own=request.engine_args)

@@ -137,7 +137,7 @@ def _in_here(stage: Stage, shown: Progress) -> Lock | None:
     try:
         with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (told, say):
             begun = node.stage_in(
-                wish.folder, wish.ins, links=wish.links, job=wish.job, keep=wish.keep, told=told
+                wish.folder, wish.ins, node.InOptions(wish.links, wish.job, wish.keep), told
             )
             stage.moved_in += begun.report.items
             stage.nodes = 1

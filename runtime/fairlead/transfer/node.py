@@ -47,24 +47,30 @@ class Begun:
 def _nobody(what: str, amount: int) -> None: ...
 
 
-def stage_in(
-    where: str,
-    items: Sequence[InItem],
-    *,
-    links: Links = Links.REFUSE,
-    job: str = "",
-    keep: bool = False,
-    step: bool = False,
-    hold: bool = True,
-    told: Told = _nobody,
-) -> Begun:
-    """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
+@dataclass(frozen=True)
+class InOptions:
+    """How data are staged in.
 
-    Args:
+    Attributes:
         job: what an earlier run of it has left is used, when it is what it should be.
         keep: it is to be left to the next run of that job.
         step: other processes do the same; one of them does it.
         hold: the process that calls lives as long as the run: when it ends, the folder is nobody's.
+    """
+
+    links: Links = Links.REFUSE
+    job: str = ""
+    keep: bool = False
+    step: bool = False
+    hold: bool = True
+
+
+def stage_in(
+    where: str, items: Sequence[InItem], options: InOptions = InOptions(), told: Told = _nobody
+) -> Begun:
+    """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
+
+    Args:
         told: called with ``size`` and the bytes that are to be copied, then as :func:`copying.copy`.
     Raises:
         FairleadError: exit codes 2, 121 and 123. Nothing is left then.
@@ -73,9 +79,9 @@ def stage_in(
     folder.usable(root)
     folder.clear_stale(root)
     try:
-        lock = folder.make(where, Owner(me, job, hold, keep))
+        lock = folder.make(where, Owner(me, options.job, options.hold, options.keep))
     except FileExistsError:
-        if step:
+        if options.step:
             return Begun(NodeReport(me, acted=False))
         raise fail(
             "the folder of this run is there already",
@@ -88,7 +94,7 @@ def stage_in(
     except OSError as exc:
         raise _in_words(exc, root) from None
     try:
-        moved = _filled(where, root, items, links, job, told)
+        moved = _filled(where, root, items, options.links, options.job, told)
     except BaseException as exc:
         with contextlib.suppress(OSError):
             copying.remove(where)
@@ -193,63 +199,87 @@ def stage_out(
         KeyboardInterrupt: after what is not back was marked as kept.
     """
     me, owner = node_name(), folder.owner_of(where)
-    if owner is None:
+    if owner is None or (step and not _acts(where, owner, me)):
         return NodeReport(me, acted=False)
-    if step:
-        try:
-            if owner.node != me:
-                return NodeReport(me, acted=False)
-            os.mkdir(f"{where}/out")
-        except OSError:
-            return NodeReport(me, acted=False)
-    moved: list[Moved] = []
-    findings: list[Finding] = []
-    kept: dict[str, str] = {}
-    missing: list[str] = []
-    code, interrupted = 0, False
+    way_back = _WayBack(where, owner, told)
     for item in items:
-        place = f"{where}/data/{item.name}"
+        way_back.bring(item, f"{item.target}/{me}" if each else item.target)
+    report = way_back.finished(me, items)
+    if way_back.interrupted and not step:
+        raise Interrupted(report)
+    return report
+
+
+def _acts(where: str, owner: Owner, me: str) -> bool:
+    """Whether this process, of several that try, copies back."""
+    try:
+        if owner.node != me:
+            return False
+        os.mkdir(f"{where}/out")
+    except OSError:
+        return False
+    return True
+
+
+class _WayBack:
+    """What is back, what is kept where it was, and why.
+
+    Attributes:
+        interrupted: by Ctrl-C; what comes after that is kept.
+    """
+
+    def __init__(self, where: str, owner: Owner, told: Told):
+        self._where, self._owner, self._told = where, owner, told
+        self.interrupted = False
+        self._moved: list[Moved] = []
+        self._findings: list[Finding] = []
+        self._kept: dict[str, str] = {}
+        self._missing: list[str] = []
+        self._code = 0
+
+    def bring(self, item: OutItem, target: str) -> None:
+        """Copies one item back."""
+        place = f"{self._where}/data/{item.name}"
         if not os.path.lexists(place):
-            missing.append(item.name)
-            continue
-        target = f"{item.target}/{me}" if each else item.target
+            self._missing.append(item.name)
+            return
         try:
-            if interrupted:
+            if self.interrupted:
                 raise KeyboardInterrupt
-            one, told_too = _back(place, item, target, told)
-            moved.append(one)
-            findings += told_too
-            if not owner.keep:
+            moved, findings = _back(place, item, target, self._told)
+            self._moved.append(moved)
+            self._findings += findings
+            if not self._owner.keep:
                 copying.remove(place)
         except (FairleadError, OSError, KeyboardInterrupt) as exc:
-            interrupted = interrupted or isinstance(exc, KeyboardInterrupt)
-            kept[item.name] = place
-            code = ExitCode.LAUNCH_FAILED
-            findings.append(_kept(exc, where, item, place, target))
-    back = {one.name for one in moved}
-    for name in folder.kept_results(where):  # by a run before this call
-        if name not in back and os.path.lexists(f"{where}/data/{name}"):
-            kept.setdefault(name, f"{where}/data/{name}")
-    try:
-        _cleared(where, owner, items, kept)
-    except OSError as exc:
-        findings.append(
-            Finding(
-                Severity.WARNING,
-                "not all that was staged could be removed",
-                str(exc.filename or where),
-                exc.strerror or str(exc),
-                f"rm -rf {shlex.quote(where)}",
-                "stage-clear",
+            self.interrupted = self.interrupted or isinstance(exc, KeyboardInterrupt)
+            self._kept[item.name] = place
+            self._code = ExitCode.LAUNCH_FAILED
+            self._findings.append(_kept(exc, self._where, item, place, target))
+
+    def finished(self, me: str, items: Sequence[OutItem]) -> NodeReport:
+        """Removes what is not kept."""
+        where, back = self._where, {moved.name for moved in self._moved}
+        for name in folder.kept_results(where):  # by a run before this call
+            if name not in back and os.path.lexists(f"{where}/data/{name}"):
+                self._kept.setdefault(name, f"{where}/data/{name}")
+        try:
+            _cleared(where, self._owner, items, self._kept)
+        except OSError as exc:
+            self._findings.append(
+                Finding(
+                    Severity.WARNING,
+                    "not all that was staged could be removed",
+                    str(exc.filename or where),
+                    exc.strerror or str(exc),
+                    f"rm -rf {shlex.quote(where)}",
+                    "stage-clear",
+                )
             )
-        )
-    if interrupted and not step:
-        raise Interrupted(
-            NodeReport(me, True, tuple(moved), tuple(findings), code, kept, tuple(missing))
-        )
-    return NodeReport(
-        me, True, tuple(moved), tuple(findings), code, kept, tuple(missing)
-    )  # fmt: skip
+        return NodeReport(
+            me, True, tuple(self._moved), tuple(self._findings), self._code, self._kept,
+            tuple(self._missing),
+        )  # fmt: skip
 
 
 class Interrupted(KeyboardInterrupt):

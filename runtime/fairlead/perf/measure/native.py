@@ -111,7 +111,7 @@ def runner(
             if seen:
                 seen.begun()
             done = launching.launch(
-                line, folder, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
+                line, folder, streams=launching.Streams(stream, stream, subprocess.DEVNULL)
             )
         if seen:
             seen.ended()

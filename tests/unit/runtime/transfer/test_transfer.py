@@ -134,7 +134,7 @@ def refused(code: int, check: str, call: Callable[[], object]) -> str:
 
 
 def staged(tmp_path: Path, *items: InItem, name: str = "1", **more: object) -> node.Begun:
-    return node.stage_in(str(tmp_path / f"{PREFIX}{name}"), items, **more)  # type: ignore[arg-type]
+    return node.stage_in(str(tmp_path / f"{PREFIX}{name}"), items, node.InOptions(**more))  # type: ignore[arg-type]
 
 
 def left(folder_: Path) -> list[str]:
