@@ -64,7 +64,7 @@ class Finding:
 CATALOGUES = [__file__.removesuffix("base/errors.py") + "messages"]
 
 
-def finding(message: str, /, *, severity: Severity | None = None, **fields: object) -> Finding:
+def finding_of(message: str, /, *, severity: Severity | None = None, **fields: object) -> Finding:
     """The finding of a message of the catalogue.
 
     Args:
@@ -78,17 +78,17 @@ def finding(message: str, /, *, severity: Severity | None = None, **fields: obje
 
 def error(message: str, /, **fields: object) -> Finding:
     """An error finding: the work cannot go on until its remedy is done."""
-    return finding(message, **fields)  # type: ignore[arg-type]
+    return finding_of(message, **fields)  # type: ignore[arg-type]
 
 
 def warning(message: str, /, **fields: object) -> Finding:
     """A finding that stops nothing, and should be looked at."""
-    return finding(message, **fields)  # type: ignore[arg-type]
+    return finding_of(message, **fields)  # type: ignore[arg-type]
 
 
 def info(message: str, /, **fields: object) -> Finding:
     """A finding with nothing to do about it."""
-    return finding(message, **fields)  # type: ignore[arg-type]
+    return finding_of(message, **fields)  # type: ignore[arg-type]
 
 
 def _render(message: str, fields: dict[str, object]) -> tuple[Finding, ExitCode]:

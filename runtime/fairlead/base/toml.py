@@ -41,7 +41,7 @@ class Mistake:
     check: str = "contradiction"
 
 
-def mistake(loc: Loc, message: str, /, **fields: object) -> Mistake:
+def mistake_at(loc: Loc, message: str, /, **fields: object) -> Mistake:
     """A mistake in the words of the catalogue; where it is and the remedy come from its place."""
     words = error(message, **fields)
     return Mistake(loc, words.what, words.why, words.check)

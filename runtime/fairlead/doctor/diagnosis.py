@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.base.errors import Finding, Severity, finding, info
+from fairlead.base.errors import Finding, Severity, finding_of, info
 from fairlead.base.progress import Progress
 from fairlead.base.system import World
 
@@ -101,4 +101,4 @@ def ill(
     message: str, /, *, fix: Fix | None = None, severity: Severity | None = None, **fields: object
 ) -> Diagnosis:
     """Something to do, by the remedy of a message of the catalogue or by ``fix``."""
-    return Diagnosis(finding(message, severity=severity, **fields), fix)
+    return Diagnosis(finding_of(message, severity=severity, **fields), fix)
