@@ -78,17 +78,17 @@ def finding_of(message: str, /, *, severity: Severity | None = None, **fields: o
 
 def error(message: str, /, **fields: object) -> Finding:
     """An error finding: the work cannot go on until its remedy is done."""
-    return finding_of(message, **fields)  # type: ignore[arg-type]
+    return _render(message, fields)[0]
 
 
 def warning(message: str, /, **fields: object) -> Finding:
     """A finding that stops nothing, and should be looked at."""
-    return finding_of(message, **fields)  # type: ignore[arg-type]
+    return _render(message, fields)[0]
 
 
 def info(message: str, /, **fields: object) -> Finding:
     """A finding with nothing to do about it."""
-    return finding_of(message, **fields)  # type: ignore[arg-type]
+    return _render(message, fields)[0]
 
 
 def _render(message: str, fields: dict[str, object]) -> tuple[Finding, ExitCode]:
