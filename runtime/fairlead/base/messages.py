@@ -58,11 +58,9 @@ def render(message: str, fields: Mapping[str, object]) -> tuple[Finding, ExitCod
     try:
         table = find(message)
     except (OSError, LookupError) as exc:  # a damaged installation must not hide what went wrong
-        values = "; ".join(f"{name}: {value}" for name, value in fields.items())
-        finding = Finding(
-            Severity.ERROR, message.replace("-", " "), values, f"its text is not here: {exc}"
-        )
-        return finding, ExitCode.FAILED
+        known = "; ".join(f"{name}: {value}" for name, value in fields.items())
+        why = f"its text is not here: {exc}"
+        return Finding(Severity.ERROR, message.replace("-", " "), known, why), ExitCode.FAILED
     values = dict(fields)
     for name, text in table.get("if_empty", {}).items():
         values[name] = values[name] or text.format_map(fields)
