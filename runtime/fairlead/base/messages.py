@@ -66,4 +66,6 @@ def render(message: str, fields: Mapping[str, object]) -> tuple[Finding, ExitCod
         values[name] = values[name] or text.format_map(fields)
     what, where, why, remedy, check = (table.get(p, "").format_map(values) for p in PARTS)
     severity = Severity(table.get("severity", Severity.ERROR))
-    return Finding(severity, what, where, why, remedy, check), ExitCode[table.get("exit", "failed").upper()]
+    return Finding(severity, what, where, why, remedy, check), ExitCode[
+        table.get("exit", "failed").upper()
+    ]

@@ -21,7 +21,10 @@ from fairlead.doctor.registry import CHECKS
 from tools import why_it_stopped
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = {"fairlead": ROOT / "runtime/fairlead", "fairlead_build": ROOT / "containers/fairlead_build"}
+FOLDERS = {
+    "fairlead": ROOT / "runtime/fairlead",
+    "fairlead_build": ROOT / "containers/fairlead_build",
+}
 KEYS = {"like", "check", "severity", "exit", "if_empty", "what", "where", "why", "remedy"}
 # Functions that take a message, the place of its id, and what else they take by name.
 CALLS = {
@@ -232,7 +235,9 @@ def test_what_stops_a_run_has_a_section_of_its_own() -> None:
         if "check" in section
     }
     rooms = {("fairlead", "swap"), ("fairlead", "proof")}
-    needed = {WHOLE[name]["check"] for room, name, _ in TABLES if room in rooms and "check" in WHOLE[name]}
+    needed = {
+        WHOLE[name]["check"] for room, name, _ in TABLES if room in rooms and "check" in WHOLE[name]
+    }
     assert {check for check in needed if "{" not in check} <= own
 
 
@@ -241,10 +246,14 @@ def test_sections_show_what_their_messages_say() -> None:
     for name, table in WHOLE.items():
         whats = [table.get("what", "")]
         if whats == ["{what}"]:  # the sentence is a value: one of the code
-            whats = [w.replace("{", "{{").replace("}", "}}") for w in WORDS[ROOM_OF[name]] if " " in w]
+            whats = [
+                w.replace("{", "{{").replace("}", "}}") for w in WORDS[ROOM_OF[name]] if " " in w
+            ]
         for what in whats:
             parts = string.Formatter().parse(what)
-            pattern = "".join(re.escape(text) + (".+" if field else "") for text, field, _, _ in parts)
+            pattern = "".join(
+                re.escape(text) + (".+" if field else "") for text, field, _, _ in parts
+            )
             patterns.setdefault(table.get("check", ""), []).append(re.compile(pattern))
     shown = [
         (section["check"], text)
@@ -253,7 +262,11 @@ def test_sections_show_what_their_messages_say() -> None:
         for text in section.get("shown", ())
     ]
     assert len(shown) > 25
-    assert not [(c, t) for c, t in shown if not any(p.fullmatch(t) for p in (*patterns.get(c, ()), *patterns["{check}"]))]
+    assert not [
+        (c, t)
+        for c, t in shown
+        if not any(p.fullmatch(t) for p in (*patterns.get(c, ()), *patterns["{check}"]))
+    ]
 
 
 def test_page_is_made_of_the_catalogues() -> None:
