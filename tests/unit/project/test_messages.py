@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools import why_it_stopped
 
 from fairlead.base import errors, messages
 from fairlead.base.errors import ExitCode, FairleadError, Severity, error, fail, finding_of
 from fairlead.doctor.registry import CHECKS
-from tools import why_it_stopped
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = {
