@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from fairlead.base.process import Ran
 from fairlead.base.serde import from_json, to_json
-from fairlead.base.system import Machine
+from fairlead.detect.machine import MpiMachine
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
@@ -212,7 +212,7 @@ def read(path: Path) -> Recording:
     return from_json(Recording, tomllib.loads(path.read_text()))
 
 
-class Recorder(Machine):
+class Recorder(MpiMachine):
     """The machine we are on, writing down what it is asked."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")):

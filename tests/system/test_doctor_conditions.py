@@ -528,10 +528,10 @@ import sys
 from dataclasses import replace
 from fairlead.doctor.fix import examine
 from fairlead.doctor.registry import CHECKS
-from fairlead.base.system import Machine
+from fairlead.doctor.world import LocalWorld
 names = ("quotas", "hugepages")
 checks = [replace(c, limit_s=2) for c in CHECKS if c.name in names]
-for found in examine(Machine({**__import__("os").environ, "TMPDIR": sys.argv[1]}), checks):
+for found in examine(LocalWorld({**__import__("os").environ, "TMPDIR": sys.argv[1]}), checks):
     print(found.finding.check, found.finding.severity, found.finding.what)
 """
 

@@ -133,7 +133,7 @@ def test_oci_layout_keeps_the_rules_of_its_specification(built: BuildResult, fol
 def test_oci_layout_is_the_same_on_one_core(built: BuildResult, tmp_path: Path) -> None:
     assert built.entry is not None
     script = (
-        "import sys; from pathlib import Path; from fairlead_build import oci; "
+        "import sys; from pathlib import Path; from fairlead_build.formats import oci; "
         "from fairlead_build.formats.wrapping import wrapping_of; image = Path(sys.argv[1]); "
         "told = wrapping_of(image, sys.argv[2]); "
         "print(oci.write_layout(Path(sys.argv[3]), image, told).manifest_digest)"

@@ -61,6 +61,30 @@ def bundled(name: str) -> Path:
     return root / name if root else _PACKAGE / "_data" / name
 
 
+def resolve_in(root: Path, path: Path) -> Path | None:
+    """``path`` (below ``root``) with symlinks followed as a process whose root is ``root`` would.
+
+    None when a link dangles, loops, or leads out of the tree by way of a missing folder.
+    """
+    pending = list(path.relative_to(root).parts)
+    current = root
+    hops = 0
+    while pending:
+        part = pending.pop(0)
+        if part == "..":
+            current = current.parent if current != root else root
+            continue
+        current = current / part
+        if current.is_symlink():
+            hops += 1
+            if hops > 40:
+                return None
+            target = current.readlink()
+            current = root if target.is_absolute() else current.parent
+            pending = [p for p in target.parts if p != "/"] + pending
+    return current if current.exists() else None
+
+
 @contextmanager
 def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[type-arg]
     """Opens a file beside ``path`` and gives it that name only when the block ended well.

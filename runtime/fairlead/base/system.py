@@ -1,7 +1,7 @@
-"""The machine as checks and probes see it, so that they can be shown a recorded one.
+"""The machine as probes and checks see it: files, programs, environment.
 
-:class:`World` is what may be asked; :class:`Machine` is the one we are on. Tests have a third that
-answers from a file; :mod:`tests.recording` has one of a whole machine, and writes it.
+:class:`View` is the interface and :class:`Machine` this machine. Tests answer the same questions from a
+recording.
 """
 
 from __future__ import annotations
@@ -9,68 +9,14 @@ from __future__ import annotations
 import os
 import platform
 import pwd
-import re
-import resource
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from fairlead import site as sites
 from fairlead.base import process
-from fairlead.base.errors import FairleadError, Finding
-from fairlead.base.paths import bundled
 from fairlead.base.process import Ran
-from fairlead.engines import registry as engines
-from fairlead.engines.find import find_apptainer
-from fairlead.engines.model import Engine
-from fairlead.mpi import host
-from fairlead.mpi.host import HostMpi
-from fairlead.site import Site
-
-if TYPE_CHECKING:
-    from fairlead.doctor.experiments import ClockState
-
-# Of a program that a check asks; the engine's own trials have more.
-LONGEST_RUN_S = 20.0
-
-
-@dataclass(frozen=True)
-class FileSystem:
-    """The file system that holds, or would hold, a folder.
-
-    Attributes:
-        kind: as the kernel names it, e.g. ``ext4``, ``lustre``; empty when it cannot be told.
-        mount: where it is mounted.
-        options: of that mount, e.g. ``noexec``.
-        free_bytes, free_files: what this user may still fill; ``total_files`` is 0 where the file
-            system does not count them.
-    """
-
-    kind: str
-    mount: str
-    options: tuple[str, ...]
-    free_bytes: int
-    total_bytes: int
-    free_files: int
-    total_files: int
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What is known of this site.
-
-    Attributes:
-        site: None where no profile fits, or one that is named is wrong; ``findings`` say why.
-        reason: why it is this one.
-    """
-
-    site: Site | None
-    reason: str = ""
-    findings: tuple[Finding, ...] = ()
-
 
 _MOST_BYTES = 4 << 20
 
@@ -127,85 +73,24 @@ class View(Protocol):
         """The end of a program that may hang or crash: code 127 when there is none of that name, 124 when
         it was ended."""
 
-    def host_mpis(self) -> tuple[HostMpi, ...]:
-        """Every MPI, the preferred first."""
-
-    def mpis_below(self, prefix: str, reason: str) -> tuple[HostMpi, ...]:
-        """The MPIs whose libraries are in one folder, or in the library folders of a prefix."""
-
-
-class World(View, Protocol):
-    """What doctor's checks may ask besides: what is tried, which takes longer."""
-
-    def run(self, argv: Sequence[str]) -> Ran:
-        """A program's end; code 127 when there is none of that name."""
-
-    def engine(self) -> str | None:
-        """The container engine's program."""
-
-    def probe_engine(self) -> Ran:
-        """Apptainer running ``true`` in a tiny image."""
-
-    def other_engines(self) -> Mapping[str, Ran]:
-        """The other engines that are here doing the same, by kind."""
-
-    def file_system(self, folder: str) -> FileSystem:
-        """Of ``folder``, or of the nearest folder above it that exists."""
-
-    def limit(self, name: str) -> tuple[int, int]:
-        """A limit of this process, soft and hard, by its name in setrlimit(2) without RLIMIT_; -1 is
-        unlimited."""
-
-    def clock_state(self) -> ClockState:
-        """How good this machine's clock is."""
-
-    def clock_offset_s(self, folder: str) -> float | None:
-        """Seconds by which the clock of a folder's file system is ahead; None when nothing can be
-        written there."""
-
-    def try_cma(self) -> Ran:
-        """One process reading another's memory: JSON, see ``cma_probe.py``."""
-
-    def try_squashfuse(self, compression: str) -> Ran:
-        """A tiny squashfs mounted by squashfuse_ll and read."""
-
-    def try_image(self, compression: str) -> Ran:
-        """As ``probe_engine``, of an image that is compressed so."""
-
-    def look_inside(self) -> tuple[Ran, Ran]:
-        """What a process sees of the node, here and in a container: lines ``name=value``."""
-
-    def engine_here(self) -> Engine | None:
-        """The engine as it behaves here."""
-
-    def profile(self) -> Profile:
-        """The site's profile."""
-
-    def image_glibcs(self) -> Mapping[str, str]:
-        """The C library's version of each image that the catalogue has a lock for."""
-
 
 class Machine:
     """The machine we are on.
 
     Args:
         root: the folder that stands for ``/``; another than that for a system that is mounted there.
-        patience_s: how long a launcher of an MPI may take to say its version.
     """
 
     def __init__(
         self,
         environ: Mapping[str, str] = os.environ,
         root: Path = Path("/"),
-        patience_s: float = 10.0,
     ):
         self.uid = os.geteuid()
-        self.patience_s = patience_s
         self.environ = environ
         self.root = root
         self.hostname = platform.node()
         self.kernel = (platform.release(), platform.machine())
-        self._profile: Profile | None = None
         try:
             self.user = pwd.getpwuid(self.uid).pw_name
         except KeyError:
@@ -245,29 +130,6 @@ class Machine:
         room = os.statvfs(there)
         return room.f_bavail * room.f_frsize
 
-    def run(self, argv: Sequence[str]) -> Ran:
-        return process.run(argv, environ=self.environ, timeout_s=LONGEST_RUN_S)
-
-    def engine(self) -> str | None:
-        found = find_apptainer(self.environ)
-        return str(found) if found else None
-
-    # The trials are imported when they are made: a launch looks at the machine, and tries nothing.
-    def probe_engine(self) -> Ran:
-        from fairlead.doctor.engine_probe import probe_engine
-
-        return probe_engine(self.environ)
-
-    def other_engines(self) -> Mapping[str, Ran]:
-        from fairlead.doctor.engine_probe import probe_others
-
-        return probe_others(self.environ)
-
-    def host_mpis(self) -> tuple[HostMpi, ...]:
-        return host.discover(
-            self.environ, self.root, self.profile().site, patience_s=self.patience_s
-        )
-
     def matching(self, pattern: str) -> tuple[str, ...]:
         try:
             found = self.root.glob(pattern.lstrip("/"))
@@ -290,86 +152,12 @@ class Machine:
     def ask(self, argv: Sequence[str], timeout_s: float = 2.0) -> Ran:
         return process.run_boxed(argv, environ=self.environ, timeout_s=timeout_s)
 
-    def mpis_below(self, prefix: str, reason: str) -> tuple[HostMpi, ...]:
-        return host.in_prefix(
-            Path(self._at(prefix)), reason, self.environ, patience_s=self.patience_s
-        )
-
     def owner_mode(self, path: str) -> tuple[int, int] | None:
         try:
             status = Path(self._at(path)).stat()
         except (OSError, ValueError):
             return None
         return status.st_uid, status.st_mode & 0o7777
-
-    def file_system(self, folder: str) -> FileSystem:
-        there = Path(folder)
-        while not there.exists():
-            there = there.parent
-        stat = os.statvfs(there)
-        mount, kind, options = _mount_of(there)
-        return FileSystem(
-            kind=kind,
-            mount=mount,
-            options=options,
-            free_bytes=stat.f_bavail * stat.f_frsize,
-            total_bytes=stat.f_blocks * stat.f_frsize,
-            free_files=stat.f_favail,
-            total_files=stat.f_files,
-        )
-
-    def limit(self, name: str) -> tuple[int, int]:
-        return resource.prlimit(0, getattr(resource, f"RLIMIT_{name}"))
-
-    def clock_state(self) -> ClockState:
-        from fairlead.doctor import experiments
-
-        return experiments.clock_state()
-
-    def clock_offset_s(self, folder: str) -> float | None:
-        from fairlead.doctor import experiments
-
-        return experiments.clock_offset_s(Path(folder))
-
-    def try_cma(self) -> Ran:
-        from fairlead.doctor import experiments
-
-        return experiments.try_cma(self.environ)
-
-    def try_squashfuse(self, compression: str) -> Ran:
-        from fairlead.doctor import experiments
-
-        return experiments.try_squashfuse(compression, self.environ)
-
-    def try_image(self, compression: str) -> Ran:
-        from fairlead.doctor.engine_probe import probe_engine
-
-        return probe_engine(self.environ, compression)
-
-    def look_inside(self) -> tuple[Ran, Ran]:
-        from fairlead.doctor.engine_probe import look_inside
-
-        return look_inside(self.environ)
-
-    def engine_here(self) -> Engine | None:
-        return engines.driver("apptainer").detect(self.environ)
-
-    def profile(self) -> Profile:
-        if self._profile is None:  # no fix changes it, and several checks ask
-            try:
-                self._profile = Profile(*sites.resolve(None, self.environ))
-            except FairleadError as exc:
-                self._profile = Profile(None, findings=exc.findings)
-        return self._profile
-
-    def image_glibcs(self) -> Mapping[str, str]:
-        found = {}
-        for lock in sorted(bundled("recipes").glob("*/lock*.toml")):
-            variant = lock.name.removeprefix("lock.").removesuffix("toml").rstrip(".")
-            version = _LIBC.search(lock.read_text())
-            if version:
-                found[lock.parent.name + (f":{variant}" if variant else "")] = version[1]
-        return found
 
 
 def _read(fd: int) -> bytes:
@@ -378,29 +166,3 @@ def _read(fd: int) -> bytes:
     while len(found) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
         found += piece
     return bytes(found[:_MOST_BYTES])
-
-
-# How a lock names the package, with its version's upstream part.
-_LIBC = re.compile(r'name = "libc6", version = "(\d+\.\d+)')
-
-
-def _mount_of(folder: Path) -> tuple[str, str, tuple[str, ...]]:
-    """Mount point, kind and options of a folder's file system: proc(5), /proc/pid/mountinfo."""
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    real = str(folder.resolve())
-    best: tuple[str, str, tuple[str, ...]] = ("", "", ())
-    fallback = best
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()[0]
-        mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        if real != mount and not real.startswith(mount.rstrip("/") + "/"):
-            continue
-        here = (mount, kind, tuple(fields[5].split(",")))
-        # A later line is mounted over an earlier; btrfs gives a folder another device number.
-        if fields[2] == wanted and len(mount) >= len(best[0]):
-            best = here
-        if len(mount) >= len(fallback[0]):
-            fallback = here
-    return best if best[0] else fallback

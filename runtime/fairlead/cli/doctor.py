@@ -12,12 +12,12 @@ import click
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.suggest import suggest
-from fairlead.base.system import Machine
 from fairlead.cli.screen import finding_lines, json_option, plain, print_json, progress
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import examine, mend
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.world import LocalWorld
 
 _WIDEST = max(len(check.name) for check in CHECKS)
 _LABELS = {
@@ -64,7 +64,7 @@ def doctor(
     if fix and not yes and not sys.stdin.isatty():
         raise click.UsageError("--fix asks before each fix, and there is no terminal; add --yes")
     checks = _chosen(names)
-    machine, display = Machine(), progress(as_json)
+    machine, display = LocalWorld(), progress(as_json)
     if host_mpi:
         name, _, version = host_mpi.partition("==")
         install_wheel_mpi(name, version, display)

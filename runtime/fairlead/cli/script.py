@@ -24,6 +24,7 @@ from fairlead.launchers.model import Shape
 from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers import model
 from fairlead.schedulers import script as render
+from fairlead.schedulers.registry import SCHEDULERS, with_scripts
 from fairlead.session.session import prepare, refuse
 from fairlead.site.model import Site
 from fairlead.swap import staging
@@ -38,13 +39,12 @@ Examples:
 """
 # Variables that change what fairlead does, and that not every scheduler brings into a job.
 _KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
-_STARTS = {"slurm": "srun", "lsf": "jsrun", "flux": "flux", "cobalt": "aprun"}
 
 
 @click.command(epilog=EPILOG, short_help="A job script for Slurm, PBS, LSF, Flux or Cobalt.")
 @click.option(
     "--scheduler",
-    type=click.Choice(render.KINDS),
+    type=click.Choice(with_scripts()),
     help="Who will read it.  [default: the site's]",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to this file.")
@@ -125,7 +125,7 @@ def script(
             "for which scheduler?",
             where="--scheduler",
             why="the site's profile names none" if site else "no site profile fits this machine",
-            remedy=f"add --scheduler, one of {', '.join(render.KINDS)}; or name the machine with --site",
+            remedy=f"add --scheduler, one of {', '.join(with_scripts())}; or name the machine with --site",
             check="script",
             code=ExitCode.USAGE,
         )
@@ -146,7 +146,9 @@ def script(
         ("--partition", asked.partition),
     ):
         model.name(option, text)
-    starts = planning.choices.launcher or (own.launcher.kinds[0] if own else _STARTS.get(kind, ""))
+    starts = planning.choices.launcher or (
+        own.launcher.kinds[0] if own else SCHEDULERS.get(kind).launcher
+    )
     image = str(Path(image).absolute()) if Path(image).exists() else image
     if plain and data.words():
         raise click.UsageError("--plain: its line needs no fairlead, which is what stages data")
@@ -176,7 +178,7 @@ def script(
         with atomic_write(output, "w") as out:
             out.write(text)
         output.chmod(0o755)  # Cobalt runs the file itself
-    sends = render.submit_line(kind, str(output or "FILE"))
+    sends = SCHEDULERS.get(kind).submit_line(str(output or "FILE"))
     if as_json:
         print_json(
             "script",

@@ -42,13 +42,13 @@ def detect_site(write: str | None, as_json: bool) -> None:
 
     Nothing needs root. A tool that hangs, crashes or is missing costs what it would have said.
     """
-    from fairlead.base.system import Machine
     from fairlead.base.timeboxed import PATIENCE_S
-    from fairlead.detect.gather import gather
+    from fairlead.detect.gather import cautions, gather
+    from fairlead.detect.machine import MpiMachine
     from fairlead.detect.table import rows
-    from fairlead.site.match import cautions, detect
+    from fairlead.site.match import detect
 
-    machine = Machine(patience_s=PATIENCE_S)
+    machine = MpiMachine(patience_s=PATIENCE_S)
     found = detect(world=machine)
     facts = gather(machine)
     site = sites.load_site(found.profile) if found.profile else None
@@ -164,11 +164,11 @@ def _base(site: sites.Site | None) -> sites.Site | None:
 @json_option
 def why_not_site(name: str, as_json: bool) -> None:
     """Every clue of one profile, and what of it is seen on this machine."""
-    from fairlead.base.system import Machine
+    from fairlead.detect.machine import MpiMachine
     from fairlead.site.match import account, detect
 
     site = sites.load_site(name)
-    machine = Machine()
+    machine = MpiMachine()
     held = account(site, machine)
     found = detect(world=machine)
     own = found.profile == site.name
@@ -215,19 +215,19 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
     has moved is named with its new place. Exit code 1 when a value differs that is documented or was seen
     to work; what was guessed may differ.
     """
-    from fairlead.base.system import Machine, View
     from fairlead.base.timeboxed import PATIENCE_S
     from fairlead.detect import drift
     from fairlead.detect.gather import gather
+    from fairlead.detect.machine import MpiMachine, MpiView
 
-    world: View | None
+    world: MpiView | None
     if against:
         taken = captures.read(against)
         site = sites.load_site(name) if name else taken.site
         facts, world, where = taken.facts, None, f"{taken.node}, captured {taken.taken}"
     else:
         site, _ = sites.resolve(name)
-        world = Machine(os.environ, patience_s=PATIENCE_S)
+        world = MpiMachine(os.environ, patience_s=PATIENCE_S)
         facts, where = gather(world), platform.node()
     compared = drift.compare(site, facts, world)
     wrong = [c for c in compared if c.severity is Severity.ERROR]

@@ -20,7 +20,7 @@ from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings, progress
 from fairlead.launch.launch import new_run_folder
 from fairlead.launchers import registry as launchers
-from fairlead.schedulers.allocation import find as find_allocation
+from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
 from fairlead.swap.plan import Plan
 from fairlead.transfer import datawarp

@@ -284,12 +284,12 @@ def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
 
 def _doctor() -> list[Finding]:
     """What doctor finds to be mended."""
-    from fairlead.base.system import Machine
     from fairlead.doctor.fix import examine
     from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.world import LocalWorld
 
     bad = (Severity.WARNING, Severity.ERROR)
-    return [d.finding for d in examine(Machine(), CHECKS) if d.finding.severity in bad]
+    return [d.finding for d in examine(LocalWorld(), CHECKS) if d.finding.severity in bad]
 
 
 def _judged(

@@ -15,8 +15,8 @@ from fairlead.launch import allocate
 from fairlead.launch.request import Asked, on_this_machine
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
-from fairlead.schedulers.allocation import Allocation
-from fairlead.schedulers.allocation import find as find_allocation
+from fairlead.schedulers.model import Allocation
+from fairlead.schedulers.registry import find_allocation
 
 
 def within(

@@ -14,9 +14,12 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, get_args
 
 from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+from fairlead.engines.registry import kinds as engine_kinds
+from fairlead.launchers.registry import kinds_of_profiles
+from fairlead.schedulers.registry import with_scripts
 from fairlead.site.match import Detected
 from fairlead.site.model import Site
-from fairlead.site.profile import GUESS, EngineKind, LauncherKind, Pmi, SchedulerKind
+from fairlead.site.profile import GUESS, Pmi
 
 
 class Value(NamedTuple):
@@ -85,13 +88,13 @@ def name_for(facts: SiteFacts) -> str:
 
 def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     yield from _clues(facts)
-    schedulers = [s for s in facts.schedulers if s.kind in get_args(SchedulerKind)]
+    schedulers = [s for s in facts.schedulers if s.kind in with_scripts()]
     if schedulers:
         yield Value("scheduler", "kind", schedulers[0].kind, schedulers[0].seen)
     elif not facts.schedulers:
         yield Value("scheduler", "kind", "none", "no scheduler's program on PATH, no job of one")
     yield from _launcher(facts)
-    engines = {e.kind: e for e in facts.engines if e.kind in get_args(EngineKind)}
+    engines = {e.kind: e for e in facts.engines if e.kind in engine_kinds()}
     if engines:
         yield Value(
             "engine", "kinds", list(engines), "; ".join(map(_engine_seen, engines.values()))
@@ -137,7 +140,7 @@ def _clues(facts: SiteFacts) -> Iterator[Value]:
 def _launcher(facts: SiteFacts) -> Iterator[Value]:
     kinds: dict[str, str] = {}
     for launcher in facts.launchers:
-        if launcher.kind in get_args(LauncherKind):
+        if launcher.kind in kinds_of_profiles():
             kinds.setdefault(launcher.kind, launcher.seen)
     for mpi in facts.mpis:
         if mpi.launcher:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fairlead.base.errors import FairleadError
-from fairlead.base.system import Machine, View
 from fairlead.base.timeboxed import PATIENCE_S, at_once
+from fairlead.detect.machine import MpiMachine, MpiView
 from fairlead.detect.model import SiteFacts, Unknown
 from fairlead.detect.probes import (
     engines,
@@ -24,6 +24,8 @@ from fairlead.detect.probes import (
     system,
     transports,
 )
+from fairlead.schedulers.registry import SCHEDULERS
+from fairlead.site.model import Site
 
 LIMIT_S = 4.0
 # Reading all that is behind several MPIs for the first time is work, which takes long on a busy machine.
@@ -31,7 +33,7 @@ LONGER_S = {"MPI": 30.0}
 
 
 # Values of fields of SiteFacts; and `unknown`, what it could not learn.
-Probe = Callable[[View], dict[str, Any]]
+Probe = Callable[[MpiView], dict[str, Any]]
 
 PROBES: dict[str, Probe] = {
     "system": system.probe,
@@ -51,10 +53,10 @@ PROBES: dict[str, Probe] = {
 
 def here(environ: Mapping[str, str] = os.environ) -> SiteFacts:
     """The facts of the machine we are on."""
-    return gather(Machine(environ, patience_s=PATIENCE_S))
+    return gather(MpiMachine(environ, patience_s=PATIENCE_S))
 
 
-def gather(world: View, limit_s: float = LIMIT_S) -> SiteFacts:
+def gather(world: MpiView, limit_s: float = LIMIT_S) -> SiteFacts:
     """What can be seen of a machine. Never fails, starts nothing that it does not end.
 
     Args:
@@ -86,3 +88,20 @@ def gather(world: View, limit_s: float = LIMIT_S) -> SiteFacts:
 
 def _once(unknown: Iterable[Unknown]) -> tuple[Unknown, ...]:
     return tuple(dict.fromkeys(unknown))
+
+
+def cautions(facts: SiteFacts, site: Site | None) -> tuple[str, ...]:
+    """What the facts may not show, and how to see it."""
+    expected = site.fabric.kind if site else ""
+    if not facts.schedulers or facts.fast_fabrics or expected in ("none", "ethernet"):
+        return ()
+    scheduler = facts.schedulers[0]
+    look = SCHEDULERS.get(scheduler.kind).interactive.format(command="fairlead site detect")
+    awaited = f" of {expected}" if expected else ""
+    if scheduler.job:
+        return (f"no fabric device{awaited} on this node, though it is in job {scheduler.job}: if it is a compute "
+                "node, MPI will use TCP",)  # fmt: skip
+    return (
+        f"no fabric device{awaited} on this node. A login node may lack what compute nodes have; look from one:\n"
+        f"{look}",
+    )

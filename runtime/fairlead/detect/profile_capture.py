@@ -16,10 +16,11 @@ from fairlead.detect.model import SiteFacts
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_standard import edition_of
 from fairlead.engines.model import Engine
+from fairlead.engines.registry import ENGINES
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
+from fairlead.site.evidence import known_by
 from fairlead.site.model import Site, Status
-from fairlead.swap.site_rules import known_by
 
 _FAMILIES = {
     "mpich": (AbiFamily.MPICH, "libmpi.so.12"),
@@ -28,8 +29,6 @@ _FAMILIES = {
 }
 # Processor families as archspec names them, and as ELF files are described.
 _MACHINES = {"x86_64": "x64", "aarch64": "AArch64", "ppc64le": "64-bit PowerPC"}
-_SETUID_OR_SHARED = frozenset({"shifter", "podman-hpc", "sarus", "ce"})
-_BINDS_NO_FILES = frozenset({"shifter"})
 
 
 def tells_enough(site: Site) -> bool:
@@ -44,15 +43,16 @@ def machine(site: Site, facts: ImageFacts) -> Capture:
         facts: of the image; of the functions that it calls, the MPI has those of its edition.
     """
     kind = site.engine.kinds[0]
+    driver = ENGINES.get(kind)
     options = site.engine.options.get(kind, ())
     apart = any(word in ("--fakeroot", "--userns") for word in options)
     engine = Engine(
         kind=kind,
         path=kind,
-        userns_per_rank=apart and kind not in _SETUID_OR_SHARED,
+        userns_per_rank=apart and not driver.shares_userns,
         options=(),
         reasons=(),
-        binds_files=kind not in _BINDS_NO_FILES,
+        binds_files=driver.binds_files,
     )
     return Capture(
         node=site.name,

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead.base.errors import Finding, Severity, finding_of, info
 from fairlead.base.progress import Progress
-from fairlead.base.system import World
+from fairlead.doctor.world import World
 
 
 @dataclass(frozen=True)

@@ -63,15 +63,15 @@ def _in_image(
         if made.returncode:
             return made
         call = Call(str(image), command, (("/usr", "/usr", True),), extra=extra)
-        argv = engines.driver(engine.kind).words(engine, call).argv
+        argv = engines.ENGINES.get(engine.kind).words(engine, call).argv
         return run(argv, environ=environ, timeout_s=60)
 
 
 def probe_others(environ: Mapping[str, str] = os.environ) -> dict[str, Ran]:
     """The same by each other engine that is here and opens folders, by its kind."""
     found = {}
-    for kind in engines.KINDS:
-        engine = engines.driver(kind).detect(environ) if kind != "apptainer" else None
+    for kind in engines.kinds():
+        engine = engines.ENGINES.get(kind).detect(environ) if kind != "apptainer" else None
         if engine and engine.takes is Takes.FOLDER:
             with tempfile.TemporaryDirectory(prefix="fairlead-probe-") as folder:
                 root = Path(folder, "root")
@@ -82,7 +82,7 @@ def probe_others(environ: Mapping[str, str] = os.environ) -> dict[str, Ran]:
                 for name in _LINKS:
                     (root / name).symlink_to(f"usr/{name}")
                 call = Call(str(root), ("/usr/bin/true",), (("/usr", "/usr", True),))
-                command = engines.driver(kind).words(engine, call).argv
+                command = engines.ENGINES.get(kind).words(engine, call).argv
                 done = run(command, environ=environ, timeout_s=60)
                 # Its own words only: the shell around them is fairlead's.
                 found[kind] = Ran((engine.path,), done.returncode, done.stdout, done.stderr)

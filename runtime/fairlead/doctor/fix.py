@@ -13,8 +13,8 @@ from dataclasses import replace
 from fairlead.base import process
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
 from fairlead.base.progress import Progress
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, RootFix, ill, note
+from fairlead.doctor.world import World
 
 SEVERITIES_TO_MEND = frozenset({Severity.ERROR, Severity.WARNING})
 

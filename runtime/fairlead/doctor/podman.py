@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.base.system import World
+from fairlead.doctor.world import World
 
 
 def _tables(world: World, files: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fairlead.base.errors import Severity
 from fairlead.site.model import Site, Status
 
@@ -44,9 +42,3 @@ DEVICES = {
     "slingshot": "/dev/cxi*",
     "aries": "/dev/kgni0",
 }
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "COBALT_JOBID", "FLUX_URI")
-
-
-def in_job(environ: Mapping[str, str]) -> bool:
-    """Whether a scheduler has given us this node."""
-    return any(name in environ for name in _JOBS)

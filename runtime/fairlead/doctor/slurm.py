@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from fairlead.base.system import World
+from fairlead.doctor.world import World
 
 USUAL = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/opt/slurm/etc/slurm.conf")
 _LINE = re.compile(r"^\s*(\w+)\s*=\s*(\S+)", re.MULTILINE)

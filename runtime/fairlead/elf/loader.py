@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from fairlead.base.paths import resolve_in
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 from fairlead.elf.reader import NotElf
-from fairlead.image.scan import resolve_in
 
 
 @dataclass(frozen=True)

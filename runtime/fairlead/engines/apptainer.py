@@ -14,20 +14,69 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from fairlead.base.system import View
+from fairlead.base.timeboxed import first, settings
 from fairlead.engines.apptainer_conf import last, parse, places
-from fairlead.engines.find import find_apptainer
-from fairlead.engines.model import Call, Engine, Words
+from fairlead.engines.find import VARIABLE, find_apptainer, private_apptainer
+from fairlead.engines.model import Call, Config, Driver, Engine, Words, prefix_of
 
 CAP_SYS_RESOURCE = 24
 # Each option of Apptainer's has a variable.
 _APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERNS", "FAKEROOT"))
 _YES = ("1", "t", "true")
+_KEYS = (
+    "allow setuid",
+    "user bind control",
+    "mount hostfs",
+    "mount home",
+    "mount tmp",
+    "mount dev",
+    "mount proc",
+    "mount sys",
+    "enable overlay",
+    "enable underlay",
+    "enable fusemount",
+    "max loop devices",
+    "sessiondir max size",
+    "limit container owners",
+    "limit container groups",
+    "limit container paths",
+    "allow container squashfs",
+    "allow container sif",
+    "allow container dir",
+    "bind path",
+    "root default capabilities",
+    "always use nv",
+    "always use rocm",
+)
+# Options that part the ranks of a node.
+_PARTING = MappingProxyType(
+    {
+        "--contain": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
+        "-c": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
+        "--containall": "a /dev/shm, PID and IPC namespace of its own for each rank",
+        "-C": "a /dev/shm, PID and IPC namespace of its own for each rank",
+        "--pid": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
+        "-p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
+        "--ipc": "an IPC namespace for each rank: System V shared memory is not shared",
+        "-i": "an IPC namespace for each rank: System V shared memory is not shared",
+        "--cleanenv": "the launcher's variables do not reach the ranks: each would run alone",
+        "-e": "the launcher's variables do not reach the ranks: each would run alone",
+    }
+)
 
 
-class Apptainer:
+class Apptainer(Driver):
     """Apptainer and SingularityCE."""
 
     kind = "apptainer"
+    title = "Apptainer"
+    programs = ("apptainer", "singularity")
+    processes = ("starter", "apptainer", "singularity", "squashfuse", "fuse", "fusermount")
+    userns_options = ("--fakeroot", "-f", "--userns", "-u")
+    parting_options = _PARTING
+    inside_variables = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
+    inside_files = ("/.singularity.d",)
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """Apptainer, for this user.
@@ -51,8 +100,37 @@ class Apptainer:
             _environment(engine, call.env, call.literal),
         )
 
+    def locate(self, view: View) -> str:
+        named = view.environ.get(VARIABLE), str(private_apptainer(view.environ))
+        return super().locate(view) or next((p for p in named if p and view.access(p, 1)), "")
 
-DRIVER = Apptainer()
+    def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
+        prefix, name = prefix_of(real), real.rpartition("/")[2]
+        beside = f"{prefix}/libexec/{name}/bin/starter-suid"
+        return (beside, *view.matching(f"{prefix}/lib/*/{name}/bin/starter-suid"))
+
+    def configuration(self, view: View, real: str) -> Config | None:
+        prefix, name = prefix_of(real), real.rpartition("/")[2]
+        names = dict.fromkeys((name, "apptainer", "singularity"))
+        places = [
+            f"{folder}/{n}/{n}.conf"
+            for n in names
+            for folder in (f"{prefix}/etc", "/etc", "/usr/local/etc")
+        ]
+        path = first(view, *places)
+        if not path:
+            return None
+        text = view.read(path)
+        if text is None:
+            return Config(path, {"": "not readable"})
+        found = settings(text, _KEYS)
+        binds = re.findall(r"^\s*bind path\s*=\s*(\S+)", text, re.MULTILINE)
+        if binds:
+            found["bind path"] = ", ".join(binds)
+        return Config(path, {k: v for k in _KEYS if (v := found.get(k)) not in (None, "", "NULL")})
+
+
+ENGINE = Apptainer()
 
 
 def describe(

@@ -17,14 +17,18 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.paths import cache_dir
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.base.system import View
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words
 from fairlead.engines.unfit import unfit_bind, unfit_image
 
 
-class ContainerEngine:
+class ContainerEngine(Driver):
     """CSCS' Container Engine."""
 
     kind = "ce"
+    title = "Container Engine"
+    shares_userns = True
+    srun_option = ("--environment", "Container Engine")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """It is there where ``srun`` is and the site says so; only srun's own help could tell."""
@@ -55,8 +59,12 @@ class ContainerEngine:
         launcher = (f"--environment={file}", *engine.options, *call.extra)
         return Words(call.command, {}, launcher, {file: text})
 
+    def srun_settings(self, view: View) -> dict[str, str]:
+        names = ("EDF_PATH", "EDF_SYSTEM_SEARCH_PATH")
+        return {name: value for name in names if (value := view.environ.get(name))}
 
-DRIVER = ContainerEngine()
+
+ENGINE = ContainerEngine()
 
 
 def edf(

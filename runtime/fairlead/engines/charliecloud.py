@@ -12,7 +12,8 @@ import os
 import shutil
 from collections.abc import Mapping
 
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.base.system import View
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words
 from fairlead.engines.rank_shell import BASH, PLACES, variables
 
 # It would bind TMPDIR as /tmp, and will not start without USER.
@@ -45,10 +46,14 @@ _REASONS = (
 )
 
 
-class Charliecloud:
+class Charliecloud(Driver):
     """Charliecloud."""
 
     kind = "charliecloud"
+    title = "Charliecloud"
+    programs = ("ch-run",)
+    processes = ("ch-run", "fairlead-")
+    inside_variables = ("CH_RUNNING",)
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """``ch-run``, for this user."""
@@ -67,5 +72,10 @@ class Charliecloud:
         rank = (*BASH, _RANK.strip(), "fairlead-ch-run", engine.path, call.image, call.workdir)
         return Words((*rank, *words, *call.extra, call.image, "--", *call.command), {})
 
+    def version_command(self, view: View, path: str) -> tuple[str, ...]:
+        # It wants to know its user even to print its version.
+        user = () if view.environ.get("USER") else ("env", f"USER={view.user}")
+        return (*user, path, *self.version_arguments)
 
-DRIVER = Charliecloud()
+
+ENGINE = Charliecloud()

@@ -12,8 +12,10 @@ import os
 import re
 from collections.abc import Mapping
 
+from fairlead.base.system import View
+from fairlead.base.timeboxed import first
 from fairlead.engines.find import named_or_on_path
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words
 from fairlead.engines.unfit import unfit_bind, unfit_image
 
 # $0 is enroot; the launcher's variables come before its other words.
@@ -23,10 +25,15 @@ _START = (
 )
 
 
-class Enroot:
+class Enroot(Driver):
     """NVIDIA's enroot."""
 
     kind = "enroot"
+    title = "enroot"
+    programs = ("enroot",)
+    version_arguments = ("version",)
+    processes = ("enroot", "unshare", "nsenter")
+    srun_option = ("--container-image", "pyxis")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """enroot, where it is on PATH."""
@@ -69,5 +76,28 @@ class Enroot:
         inner = (*engine.options, *words, *call.extra, call.image, *command)
         return Words(("/bin/sh", "-c", _START, engine.path, *inner), {})
 
+    def configuration(self, view: View, real: str) -> Config | None:
+        path = first(view, "/etc/enroot/enroot.conf")
+        if not path:
+            return None
+        keys = (
+            "ENROOT_RUNTIME_PATH",
+            "ENROOT_CACHE_PATH",
+            "ENROOT_DATA_PATH",
+            "ENROOT_SQUASH_OPTIONS",
+            "ENROOT_MOUNT_HOME",
+            "ENROOT_RESTRICT_DEV",
+            "ENROOT_ROOTFS_WRITABLE",
+        )
+        found: dict[str, str] = {}
+        for line in (view.read(path) or "").splitlines():
+            key, _, value = line.strip().partition(" ")
+            if key in keys:
+                found[key] = value.strip()
+        hooks = view.listdir("/etc/enroot/hooks.d")
+        if hooks:
+            found["hooks"] = ", ".join(hooks)
+        return Config(path, found)
 
-DRIVER = Enroot()
+
+ENGINE = Enroot()

@@ -1,8 +1,7 @@
-"""What fairlead needs of a container engine, whichever it is.
+"""A container engine's declaration, and the values that it works on.
 
-Each engine is a module with a :class:`Driver` in it; :mod:`fairlead.engines.registry` lists them. A driver
-knows two things: how its engine behaves for this user on this machine, and the words that start one
-process in a container. Launchers, plans and proofs know no engine by name.
+Each engine is a module with a :class:`Driver`; :mod:`fairlead.engines.registry` finds them. Launchers, plans
+and proofs know no engine by name.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+
+from fairlead.base.system import View
 
 
 class Takes(enum.StrEnum):
@@ -97,13 +98,88 @@ class Words:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-class Driver(Protocol):
-    """An engine's module."""
+@dataclass(frozen=True)
+class Config:
+    """An engine's configuration file, and those of its settings that decide how containers run."""
+
+    path: str
+    settings: Mapping[str, str]
+
+
+class Driver:
+    """A kind of container engine: how it is recognised, how it behaves here, and its command line.
+
+    Subclass it in a module of this package, or of another distribution with an entry point of the group
+    ``fairlead.engines``; the module's ``ENGINE`` is an instance. Only ``kind``, ``title``, ``programs``,
+    :meth:`detect` and :meth:`words` have no default.
+
+    Attributes:
+        kind: its name in site profiles and for ``--engine``.
+        title: its product name.
+        programs: of which the first on PATH is it; none for one that is a part of ``srun``.
+        driven: fairlead can run with it; else it is only recognised.
+        version_arguments: print its version.
+        processes: names of its processes, regular expressions; what a dying launch may leave is one of them.
+        shares_userns: ranks of a node share a user namespace, or have none.
+        binds_files: it can show a single file of the host over one of the image.
+        userns_options: options with which each rank gets a user namespace of its own.
+        parting_options: options that keep the ranks of a node from working together, and the reason.
+        inside_variables: set in its containers.
+        inside_files: present in its containers.
+        srun_option: what its Slurm plugin adds to ``srun --help``, and that plugin's name; or None.
+    """
 
     kind: str
+    title: str
+    programs: tuple[str, ...] = ()
+    driven: bool = True
+    version_arguments: tuple[str, ...] = ("--version",)
+    processes: tuple[str, ...] = ()
+    shares_userns: bool = False
+    binds_files: bool = True
+    userns_options: tuple[str, ...] = ()
+    parting_options: Mapping[str, str] = MappingProxyType({})
+    inside_variables: tuple[str, ...] = ()
+    inside_files: tuple[str, ...] = ()
+    srun_option: tuple[str, str] | None = None
 
     def detect(self, environ: Mapping[str, str]) -> Engine | None:
         """The engine as it behaves here; None where there is none. Starts nothing that can hang."""
+        return None
 
     def words(self, engine: Engine, call: Call) -> Words:
-        """What starts ``call``; a pure function."""
+        """What starts ``call``; a pure function.
+
+        Raises:
+            FairleadError: exit code 121; the engine cannot open the image, or has no words for a path.
+        """
+        raise NotImplementedError
+
+    def locate(self, view: View) -> str:
+        """The path of its program; empty where there is none."""
+        return next(filter(None, map(view.which, self.programs)), "")
+
+    def version_command(self, view: View, path: str) -> tuple[str, ...]:
+        """What prints its version."""
+        return (path, *self.version_arguments)
+
+    def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
+        """Programs of which one, if setuid root, makes it start as root; None where it never does.
+
+        Args:
+            real: its program, links resolved.
+        """
+        return None
+
+    def configuration(self, view: View, real: str) -> Config | None:
+        """Its configuration; None where none is found."""
+        return None
+
+    def srun_settings(self, view: View) -> dict[str, str]:
+        """Settings of an engine that is seen by its ``srun_option`` alone."""
+        return {}
+
+
+def prefix_of(real: str) -> str:
+    """The installation prefix of a program in ``bin``."""
+    return real.rsplit("/", 2)[0] if real.count("/") > 1 else ""

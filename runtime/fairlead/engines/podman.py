@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.base.system import View
+from fairlead.base.timeboxed import clear, first, settings
+from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words
 from fairlead.engines.rank_shell import BASH, PLACES, variables
 
 # It waits for the end of what holds the other end of its input, which is the rank's own shell. Then it
@@ -161,12 +164,24 @@ _REASONS = (
         "a store of each rank's own on its node, so that none of it stays, however the rank ends",
     ),
 )
+_PRIVATE = "a namespace of its own for each rank: the MPI cannot reach its neighbours"
 
 
-class Podman:
+class Podman(Driver):
     """Podman."""
 
     kind = "podman"
+    title = "Podman"
+    programs = ("podman",)
+    processes = ("podman", "conmon", "runc", "crun", "fairlead-")
+    parting_options = MappingProxyType(
+        {
+            **dict.fromkeys(("--ipc=private", "--ipc=none", "--ipc=shareable"), _PRIVATE),
+            **dict.fromkeys(("--pid=private", "--uts=private", "--network=none"), _PRIVATE),
+            "--unsetenv-all": "the launcher's variables do not reach the ranks: each would run alone",
+        }
+    )
+    inside_files = ("/run/.containerenv",)
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """Podman, for this user."""
@@ -198,8 +213,57 @@ class Podman:
             {},
         )
 
+    def configuration(self, view: View, real: str) -> Config | None:
+        home = view.environ.get("XDG_CONFIG_HOME") or f"{view.environ.get('HOME', '')}/.config"
+        found: dict[str, str] = {}
+        used: list[str] = []
+        # A user's own file hides storage.conf of the system; of containers.conf all that there are count.
+        storage = first(
+            view,
+            *filter(None, [view.environ.get("CONTAINERS_STORAGE_CONF", "")]),
+            *([f"{home}/containers/storage.conf"] if view.uid else []),
+            "/etc/containers/storage.conf",
+            "/usr/share/containers/storage.conf",
+        )
+        keys = (
+            "driver",
+            "graphroot",
+            "rootless_storage_path",
+            "additionalimagestores",
+            "mount_program",
+        )
+        confs: list[tuple[str, Sequence[str]]] = [(storage, keys)] if storage else []
+        own = view.environ.get("CONTAINERS_CONF", "")
+        several = (
+            [own]
+            if own
+            else [
+                "/usr/share/containers/containers.conf",
+                "/etc/containers/containers.conf",
+                *view.matching("/etc/containers/containers.conf.d/*.conf"),
+                f"{home}/containers/containers.conf",
+            ]
+        )
+        more = (
+            "runtime",
+            "cgroups",
+            "cgroup_manager",
+            "hooks_dir",
+            "default_ulimits",
+            "netns",
+            "ipcns",
+            "pidns",
+        )
+        confs += [(path, more) for path in several if view.access(path, 0)]
+        for path, wanted in confs:
+            values = _toml_or_ini(view, path, wanted)
+            if values or path == storage:
+                used.append(path)
+            found |= values
+        return Config(", ".join(used), found) if used else None
 
-DRIVER = Podman()
+
+ENGINE = Podman()
 _GLOBAL = ("--runtime=", "--cgroup-manager=")
 
 
@@ -235,3 +299,7 @@ def _volume(source: str, target: str, read_only: bool) -> str:
     if ":" in source + target:
         return f"--mount=type=bind,source={source},target={target}" + (",ro" if read_only else "")
     return f"--volume={source}:{target}" + (":ro" if read_only else "")
+
+
+def _toml_or_ini(view: View, path: str, keys: Sequence[str]) -> dict[str, str]:
+    return {k: clear(v) for k, v in settings(view.read(path) or "", keys).items() if v}

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from fairlead.base.system import View
+from fairlead.base.timeboxed import clear, first, settings
 from fairlead.engines.find import named_or_on_path
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words, prefix_of
 from fairlead.engines.unfit import unfit_bind
 
 _SHARED = ("--network=host", "--ipc=host", "--pid=host")
@@ -19,10 +21,14 @@ _SHARED = ("--network=host", "--ipc=host", "--pid=host")
 LAUNCHERS = ("PMI_*", "PMIX_*", "PALS_*", "SLURM_*", "OMPI_*", "MPI_*", "HYDI_*", "PMIX_MCA_*")
 
 
-class PodmanHpc:
+class PodmanHpc(Driver):
     """NERSC's podman-hpc."""
 
     kind = "podman-hpc"
+    title = "podman-hpc"
+    programs = ("podman-hpc",)
+    processes = ("podman", "conmon", "runc", "crun")
+    shares_userns = True
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """podman-hpc, where it is on PATH."""
@@ -59,5 +65,32 @@ class PodmanHpc:
         image = ("--rootfs", call.image) if folder else (call.image,)
         return Words((*words, *call.extra, *image, *call.command), {})
 
+    def configuration(self, view: View, real: str) -> Config | None:
+        path = first(
+            view,
+            *filter(None, [view.environ.get("PODMAN_HPC_CONFIG", "")]),
+            "/etc/podman_hpc/podman_hpc.yaml",
+            f"{prefix_of(real)}/etc/podman_hpc/podman_hpc.yaml",
+        )
+        if not path:
+            return None
+        keys = (
+            "podman_bin",
+            "mount_program",
+            "modules_dir",
+            "shared_run",
+            "shared_run_exec_args",
+            "graph_root",
+            "run_root",
+            "squash_dir",
+            "use_default_args",
+        )
+        found = {k: clear(v) for k, v in settings(view.read(path) or "", keys, ":").items() if v}
+        folder = found.get("modules_dir", f"{path.rpartition('/')[0]}/modules.d")
+        modules = [n.removesuffix(".yaml") for n in view.listdir(folder) if n.endswith(".yaml")]
+        if modules:
+            found["modules"] = ", ".join(modules)
+        return Config(path, found)
 
-DRIVER = PodmanHpc()
+
+ENGINE = PodmanHpc()

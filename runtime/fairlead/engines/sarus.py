@@ -7,20 +7,27 @@ Source: eth-cscs/sarus, src/cli/CommandRun.hpp, src/libsarus/MountParser.cpp, sr
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from fairlead.base.system import View
+from fairlead.base.timeboxed import clear, first
 from fairlead.engines.find import named_or_on_path
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words, prefix_of
 from fairlead.engines.unfit import unfit_bind, unfit_image
 
 
-class Sarus:
+class Sarus(Driver):
     """CSCS' Sarus."""
 
     kind = "sarus"
+    title = "Sarus"
+    programs = ("sarus",)
+    processes = ("sarus",)
+    shares_userns = True
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """Sarus, where it is on PATH."""
@@ -46,8 +53,48 @@ class Sarus:
             words.append(f"--workdir={call.workdir}")
         return Words((*words, *call.extra, image_name(call.image), *call.command), {})
 
+    def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
+        return (real,)
 
-DRIVER = Sarus()
+    def configuration(self, view: View, real: str) -> Config | None:
+        path = first(
+            view,
+            f"{prefix_of(real)}/etc/sarus.json",
+            "/opt/sarus/etc/sarus.json",
+            "/etc/sarus/sarus.json",
+            "/opt/sarus/default/etc/sarus.json",
+        )
+        if not path:
+            return None
+        try:
+            data = json.loads(view.read(path) or "")
+        except ValueError:
+            return Config(path, {"": "not readable, or no JSON"})
+        if not isinstance(data, dict):
+            return Config(path, {"": "no JSON object"})
+        keys = (
+            "securityChecks",
+            "OCIBundleDir",
+            "rootfsFolder",
+            "prefixDir",
+            "hooksDir",
+            "localRepositoryBaseDir",
+            "centralizedRepositoryDir",
+            "ramFilesystemType",
+            "mksquashfsOptions",
+        )
+        found = {k: clear(str(data[k])) for k in keys if k in data}
+        hooks = [
+            n.removesuffix(".json")
+            for n in view.listdir(str(data.get("hooksDir", "")))
+            if n.endswith(".json")
+        ]
+        if hooks:
+            found["hooks"] = ", ".join(hooks)
+        return Config(path, found)
+
+
+ENGINE = Sarus()
 
 
 def image_name(image: str) -> str:

@@ -14,20 +14,36 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from fairlead.base.system import View
+from fairlead.base.timeboxed import clear, first, settings
 from fairlead.engines.find import named_or_on_path
-from fairlead.engines.model import Call, Engine, Takes, Words
+from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words, prefix_of
 from fairlead.engines.unfit import unfit_bind, unfit_image
 
 VARIABLE = "FAIRLEAD_SHIFTER"
 _NO_MODULE = "--module=none"
 # Vendors' folders, which a user may not show; the site's own configuration does (siteFs).
 _BY_THE_SITE = ("/var/opt/", "/etc/opt/", "/dev/", "/sys/")
+_UDIROOT = (
+    "/etc/shifter/udiRoot.conf",
+    "/etc/udiRoot.conf",
+    "/etc/opt/cray/shifter/udiRoot.conf",
+    "/opt/shifter/default/etc/shifter/udiRoot.conf",
+    "/opt/shifter/etc/shifter/udiRoot.conf",
+)
 
 
-class Shifter:
+class Shifter(Driver):
     """NERSC's Shifter."""
 
     kind = "shifter"
+    title = "Shifter"
+    programs = ("shifter",)
+    processes = ("shifter",)
+    shares_userns = True
+    binds_files = False
+    inside_variables = ("SHIFTER_RUNTIME",)
+    srun_option = ("--image", "Shifter's plugin")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """Shifter, where it is on PATH or named.
@@ -70,8 +86,35 @@ class Shifter:
             words.append(f"--workdir={call.workdir}")
         return Words((*words, *call.extra, *call.command), {})
 
+    def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
+        return (real,)
 
-DRIVER = Shifter()
+    def configuration(self, view: View, real: str) -> Config | None:
+        prefix = prefix_of(real)
+        path = first(
+            view, f"{prefix}/etc/shifter/udiRoot.conf", f"{prefix}/etc/udiRoot.conf", *_UDIROOT
+        )
+        if not path:
+            return None
+        text = (view.read(path) or "").replace("\\\n", " ")
+        keys = (
+            "imagePath",
+            "defaultModules",
+            "siteFs",
+            "system",
+            "imageGateway",
+            "allowLocalChroot",
+            "siteEnv",
+            "sitePreMountHook",
+        )
+        found = {k: clear(v) for k, v in settings(text, keys).items() if v}
+        modules = dict.fromkeys(re.findall(r"^module_([^_\s]+)_\w+\s*=", text, re.MULTILINE))
+        if modules:
+            found["modules"] = ", ".join(modules)
+        return Config(path, found)
+
+
+ENGINE = Shifter()
 
 
 def image_id(image: str) -> str:

@@ -13,9 +13,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.export.model import ExportFile, Facts, need_image
-
-# Schedulers as ReFrame calls them; what it has no name for, it cannot submit to.
-_SCHEDULERS = {"none": "local", "slurm": "slurm", "pbs": "pbs", "lsf": "lsf", "flux": "flux"}
+from fairlead.schedulers.registry import SCHEDULERS
 
 _TEST = '''\
 """The MPI of the host in a container, proved. Written by fairlead @VERSION@ for @SITE@.
@@ -72,7 +70,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     partition: dict[str, Any] = {
         "name": "default",
         "descr": facts.site.summary,
-        "scheduler": _SCHEDULERS.get(kind, "local"),
+        "scheduler": (SCHEDULERS.get(kind).reframe if kind != "none" else "") or "local",
         "launcher": "local",
         "access": list(facts.site.scheduler.directives),
         "environs": ["builtin"],

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, error, fail
+from fairlead.base.paths import resolve_in
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed, installed
-from fairlead.image.scan import resolve_in, scan_tree
+from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import scan_folder, tree_sha256
 
 # What fairlead's builder leaves in an image.

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.paths import atomic_write, bundled, cache_dir
+from fairlead.base.paths import atomic_write, bundled, cache_dir, resolve_in
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.mount import RECORD, look
 from fairlead.image.packages import Installed
-from fairlead.image.scan import resolve_in, scan_tree
+from fairlead.image.scan import scan_tree
 from fairlead.image.sif import identity, is_sif, read_sif
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 
-from fairlead.image.scan import resolve_in
+from fairlead.base.paths import resolve_in
 
 _SKIP = frozenset({"proc", "sys", "dev"})
 _MOST_BYTES = 64 << 20

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from fairlead.base.paths import resolve_in
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname, identify, is_mpi_library
@@ -113,30 +114,6 @@ def _names(root: Path, path: Path) -> Iterator[str]:
         leads = entry.is_symlink() and ".so" in entry.name
         if entry.name == path.name or (leads and resolve_in(root, Path(entry.path)) == path):
             yield entry.name
-
-
-def resolve_in(root: Path, path: Path) -> Path | None:
-    """``path`` (below ``root``) with symlinks followed as a process whose root is ``root`` would.
-
-    None when a link dangles, loops, or leads out of the tree by way of a missing folder.
-    """
-    pending = list(path.relative_to(root).parts)
-    current = root
-    hops = 0
-    while pending:
-        part = pending.pop(0)
-        if part == "..":
-            current = current.parent if current != root else root
-            continue
-        current = current / part
-        if current.is_symlink():
-            hops += 1
-            if hops > 40:
-                return None
-            target = current.readlink()
-            current = root if target.is_absolute() else current.parent
-            pending = [p for p in target.parts if p != "/"] + pending
-    return current if current.exists() else None
 
 
 def _python_prefix(root: Path, library: Path) -> str:

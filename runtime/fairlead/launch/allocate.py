@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from fairlead.base.errors import ExitCode, fail
 from fairlead.launch.request import Asked
-from fairlead.launchers import flux, srun
 from fairlead.launchers.model import Shape
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.schedulers.model import leading, options
+from fairlead.schedulers.registry import SCHEDULERS
 from fairlead.site.model import Site
 
 CREATED = "FAIRLEAD_ALLOCATED"
-_OWN = ("srun", "flux")
 
 
 def words(
@@ -45,24 +44,18 @@ def words(
     """
     kind = site.scheduler.kind
     scheduled = kind != "none" and site.launcher.kinds[0] != "mpiexec"
-    by_own = launcher in _OWN or (launcher or "").rpartition("/")[2] in _OWN
+    by_own = _scheduler_of(launcher)
     asks = bool(asked.of_scheduler) or (shape.nodes > 1 and not shape.hosts)
     if kind == "none" and by_own:
-        kind = "slurm" if (launcher or "").endswith("srun") else "flux"
-        scheduled = True
+        kind, scheduled = by_own, True
     if launcher and not by_own and not asks:
         return None  # somebody's own mpiexec, on this node
     if not scheduled and not asks:
         return None
-    if kind == "slurm" and (program := shutil.which("salloc", path=environ.get("PATH", ""))):
+    scheduler = SCHEDULERS.get(kind) if kind != "none" else None
+    if scheduler and (program := scheduler.allocates(environ)):
         _account(site, asked)
-        size = (*_sites(site, asked), *srun.allocation_words(shape))
-        # Unless it is told not to, it says that the job waits, and when it has its nodes.
-        return (program, *(["--quiet"] if quiet else []), *size, "--", *argv)
-    if kind == "flux" and (program := shutil.which("flux", path=environ.get("PATH", ""))):
-        _account(site, asked)
-        size = flux.allocation_words(shape, "--nslots", "per-slot")
-        return (program, "alloc", *_sites(site, asked), *size, "--", *argv)
+        return scheduler.allocate(program, shape, _sites(site, asked), argv, quiet)
     said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
     if kind == "none":
         raise fail(
@@ -75,17 +68,24 @@ def words(
             check="allocation",
             code=ExitCode.USAGE,
         )
+    assert scheduler is not None
     raise fail(
         f"this shell is in no {kind} job",
         where=f"site {site.name}",
         why=f"its ranks need nodes, and an interactive job of {kind} cannot run one command and keep its exit code"
-        if kind not in ("slurm", "flux")
-        else f"its ranks need nodes, and {'salloc' if kind == 'slurm' else 'flux'} is not on PATH",
+        if not scheduler.interactive_program
+        else f"its ranks need nodes, and {scheduler.interactive_program} is not on PATH",
         remedy=f"fairlead script --scheduler {kind} -o job.sh … writes the job; or start an interactive job "
         "and type the same command in it",
         check="allocation",
         code=ExitCode.USAGE,
     )
+
+
+def _scheduler_of(launcher: str | None) -> str:
+    """The scheduler whose nodes a launcher asks for by itself; empty where it does not."""
+    name = (launcher or "").rpartition("/")[2]
+    return LAUNCHERS.get(name).scheduler if name in LAUNCHERS else ""
 
 
 def _sites(site: Site, asked: Asked) -> list[str]:

@@ -25,7 +25,7 @@ from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import processes, shm_cleanup
 from fairlead.launchers import registry as launchers
-from fairlead.launchers import srun
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.swap.layout import RUN_MOUNT
 from fairlead.swap.plan import Bind, Plan
 
@@ -156,7 +156,7 @@ def command_line(
         workdir=workdir,
         devices=plan.devices,
     )
-    words = engines.driver(plan.engine.kind).words(plan.engine, call)
+    words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
         raise fail(
             f"the engine `{plan.engine.kind}` is a part of srun",
@@ -183,7 +183,8 @@ def recorded(words: Sequence[str], folder: str, kind: str) -> tuple[str, ...]:
     Args:
         kind: the launcher's.
     """
-    script = (srun.NOTE_STEP if kind == "srun" else "") + _RECORD
+    prologue = LAUNCHERS.get(kind).prologue if kind in LAUNCHERS else ""
+    script = prologue + _RECORD
     return ("/bin/sh", "-c", script, "fairlead-rank", folder, *words)
 
 
@@ -271,8 +272,8 @@ def launch(
         raise
     finally:
         killed = processes.end(started, grace_s)
-        if line.kind == "srun" and not whole:
-            srun.cancel(line.argv[0], folder, environ)
+        if line.kind in LAUNCHERS and not whole:
+            LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
         if not whole or killed:
             shm_cleanup.clear(memory)
     ranks = exits(folder)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import select
@@ -23,14 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from fairlead.engines.registry import ENGINES
+
 MARKER = "FAIRLEAD_RUN_ID"
+
+
 # Names that a container engine's processes have, those of its file systems among them, and the shells
 # around it. A shell that is the program itself loads the witness, and is known by that.
-_ENGINE = re.compile(
-    r"starter|apptainer|singularity|squashfuse|fuse|fusermount|podman|conmon|runc|crun|ch-run|fairlead-"
-    r"|shifter|sarus|enroot|unshare|nsenter|(?:ba|da)?sh$",
-    re.IGNORECASE,
-)
+@functools.cache
+def _engine_names() -> re.Pattern[str]:
+    names = dict.fromkeys(name for driver in ENGINES for name in driver.processes)
+    return re.compile("|".join((*names, "(?:ba|da)?sh$")), re.IGNORECASE)
+
+
 # Clears up after a rank's container by itself, on whichever node (engine/podman.py).
 _GUARD = "fairlead-guard"
 _GUARD_S = 10.0
@@ -178,11 +184,11 @@ def runs_in_container() -> bool:
     """
     living = {p.pid: p for p in _living("")}
     for process in living.values():
-        if _ENGINE.match(process.name):
+        if _engine_names().match(process.name):
             continue
         above, below_engine = living.get(process.parent), False
         while above is not None and above.pid != os.getpid():
-            below_engine = below_engine or bool(_ENGINE.match(above.name))
+            below_engine = below_engine or bool(_engine_names().match(above.name))
             above = living.get(above.parent)
         if above is not None and below_engine:
             return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launchers.model import Shape
-from fairlead.schedulers.allocation import Allocation
+from fairlead.schedulers.model import Allocation
 
 # srun's and mpirun's own words for more ranks than there are cores.
 _CROWDED = ("--overcommit", "-O", "--oversubscribe", "--map-by=:OVERSUBSCRIBE")

@@ -24,11 +24,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.paths import atomic_write, locked
+from fairlead.base.paths import atomic_write, locked, resolve_in
 from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image, file_format
-from fairlead.image.scan import resolve_in
 from fairlead.image.sif import copy_object, read_sif
 from fairlead.swap.plan import Bind, Plan
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 _BIND = {"none": "none", "core": "cpu", "numa": "numa_node"}
 
 
-class Aprun:
+class Aprun(Driver):
     """ALPS."""
 
     kind = "aprun"
     programs = ("aprun",)
+    title = "ALPS"
+    family = AbiFamily.MPICH
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.gpus or shape.bind == "socket":
@@ -34,4 +37,4 @@ class Aprun:
         return Words((*argv, *shape.extra, *inner))
 
 
-DRIVER = Aprun()
+LAUNCHER = Aprun()

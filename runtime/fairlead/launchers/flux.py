@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from pathlib import Path
+
+from fairlead.base.system import View
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 _AFFINITY = {"none": "off", "core": "per-task"}
 
 
-class Flux:
+class Flux(Driver):
     """The launcher of the Flux framework."""
 
     kind = "flux"
     programs = ("flux",)
+    title = "Flux"
+    version_arguments = ("version",)
+    version_after = "commands:"
+    scheduler = "flux"
+
+    def describe(
+        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
+    ) -> Launcher:
+        pmi = pmi or ("pmix" if speaks is AbiFamily.OPENMPI else "")
+        return Launcher(program, speaks, Path(program).name, self.kind, pmi)
+
+    def is_present(self, view: View, text: str) -> bool:
+        return "flux-core" in text or "FLUX_URI" in view.environ  # other programs have that name
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.bind in ("socket", "numa"):
@@ -53,4 +70,4 @@ def allocation_words(
     return tuple(said)
 
 
-DRIVER = Flux()
+LAUNCHER = Flux()

@@ -6,14 +6,26 @@ Grammar: mpiexec(1) of MPICH, "Hydra process management"; of Intel MPI, its Deve
 
 from __future__ import annotations
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.identify import identify
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 
-class Hydra:
+class Hydra(Driver):
     """MPICH's and Intel MPI's."""
 
     kind = "hydra"
     programs = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec")
+    family = AbiFamily.MPICH
+    in_profiles = False
+
+    def describe(
+        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
+    ) -> Launcher:
+        return replace(identify(Path(program)), kind=self.kind)
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         intel = launcher.title.startswith("Intel")
@@ -53,4 +65,4 @@ def _pinning(shape: Shape) -> dict[str, str]:
     return {"I_MPI_PIN_DOMAIN": shape.bind} if shape.bind else {}
 
 
-DRIVER = Hydra()
+LAUNCHER = Hydra()

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 
-class Ibrun:
+class Ibrun(Driver):
     """It takes nodes and ranks from the job, and knows the site's MPIs."""
 
     kind = "ibrun"
     programs = ("ibrun",)
+    title = "ibrun"
+    version_arguments = ()  # it reads them in another way
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         for option, value in (
@@ -30,4 +32,4 @@ class Ibrun:
         return Words((*argv, *inner))
 
 
-DRIVER = Ibrun()
+LAUNCHER = Ibrun()

@@ -6,14 +6,17 @@ jsrun quick start guide.
 
 from __future__ import annotations
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 
-class Jsrun:
+class Jsrun(Driver):
     """The launcher of LSF's Job Step Manager."""
 
     kind = "jsrun"
     programs = ("jsrun",)
+    title = "LSF jsrun"
+    family = AbiFamily.OPENMPI
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.bind in ("socket", "numa") or shape.hosts:
@@ -32,4 +35,4 @@ class Jsrun:
         return Words((*argv, *shape.extra, *inner))
 
 
-DRIVER = Jsrun()
+LAUNCHER = Jsrun()

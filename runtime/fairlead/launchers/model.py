@@ -1,17 +1,17 @@
-"""What fairlead needs of a launcher, whichever it is.
+"""A launcher's declaration, and the values that it works on.
 
-Each launcher is a module with a :class:`Driver` in it; :mod:`fairlead.launchers.registry` lists them. A
-driver is a pure function: from a launcher, the shape of a job and the words of one rank to what is
-executed. Which launcher is used is the business of :mod:`fairlead.launch.choose_launcher`.
+Each launcher is a module with a :class:`Driver`; :mod:`fairlead.launchers.registry` finds them.
+:mod:`fairlead.launch.choose_launcher` chooses one for a run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.system import View
 from fairlead.elf.facts import AbiFamily
 
 BINDINGS = ("none", "core", "socket", "numa")
@@ -99,11 +99,33 @@ class Words:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-class Driver(Protocol):
-    """A launcher's module."""
+class Driver:
+    """A kind of launcher: how it is recognised, and the command lines that it takes.
+
+    Subclass it in a module of this package, or of another distribution with an entry point of the group
+    ``fairlead.launchers``; the module's ``LAUNCHER`` is an instance.
+
+    Attributes:
+        kind: its name in site profiles and for ``--launcher``.
+        programs: its names on PATH, the preferred first.
+        title: its product name; empty where its ``--version`` tells.
+        family: the one family whose ranks it connects; unknown where that depends on ``--mpi`` and the like.
+        in_profiles: a site profile may name it. An MPI's own ``mpiexec`` goes by ``mpiexec`` there.
+        version_arguments: print its version; empty for one that starts a job whatever its arguments are.
+        version_after: text before the version in what it prints.
+        prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
+        scheduler: kind of the scheduler whose nodes it asks for by itself; empty where it does not.
+    """
 
     kind: str
-    programs: tuple[str, ...]  # its names on PATH
+    programs: tuple[str, ...]
+    title: str = ""
+    family: AbiFamily = AbiFamily.UNKNOWN
+    in_profiles: bool = True
+    version_arguments: tuple[str, ...] = ("--version",)
+    version_after: str = ""
+    prologue: str = ""
+    scheduler: str = ""
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         """What starts ``inner`` as each rank; a pure function.
@@ -111,6 +133,25 @@ class Driver(Protocol):
         Raises:
             FairleadError: exit code 2; the launcher cannot express the shape.
         """
+        raise NotImplementedError
+
+    def describe(
+        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
+    ) -> Launcher:
+        """The launcher at ``program``, for ranks of an MPI of the family ``speaks``.
+
+        Args:
+            pmi: how ranks find each other, if the user fixed it.
+            preferred_pmi: the site's order, in a profile's words.
+        """
+        return Launcher(program, self.family, Path(program).name, self.kind, pmi)
+
+    def is_present(self, view: View, text: str) -> bool:
+        """Whether a program of its name that printed ``text`` as its version is this launcher."""
+        return True
+
+    def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
+        """Ends what a launch has left on other nodes; ``folder`` is the run's."""
 
 
 def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadError:

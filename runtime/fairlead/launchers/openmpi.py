@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.identify import identify
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 
-class OpenMpi:
+class OpenMpi(Driver):
     """Also Spectrum MPI's, which is made from it."""
 
     kind = "openmpi"
     programs = ("mpiexec.openmpi", "mpirun", "mpiexec")
+    family = AbiFamily.OPENMPI
+    in_profiles = False
+
+    def describe(
+        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
+    ) -> Launcher:
+        return replace(identify(Path(program)), kind=self.kind)
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.gpus:
@@ -41,4 +52,4 @@ def _place(launcher: Launcher, bind: str) -> str:
     return "package" if bind == "socket" and new else bind
 
 
-DRIVER = OpenMpi()
+LAUNCHER = OpenMpi()

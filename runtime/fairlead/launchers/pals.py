@@ -6,14 +6,17 @@ Grammar: mpiexec(1) of PALS as used in ALCF's user guides of Polaris, Crux and A
 
 from __future__ import annotations
 
-from fairlead.launchers.model import Launcher, Shape, Words, cannot
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 
-class Pals:
+class Pals(Driver):
     """Cray's own launcher."""
 
     kind = "pals"
     programs = ("mpiexec",)
+    title = "PALS"
+    family = AbiFamily.MPICH
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.gpus:
@@ -36,4 +39,4 @@ class Pals:
         return Words((*argv, *shape.extra, *inner))
 
 
-DRIVER = Pals()
+LAUNCHER = Pals()

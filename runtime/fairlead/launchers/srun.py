@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.launchers.model import Launcher, Shape, Words, clock
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, clock
+from fairlead.launchers.pmi import connects, slurm_pmi
 
 _BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
 STEP = "step"  # the file of a run's folder that names its step
@@ -22,11 +24,30 @@ NOTE_STEP = (
 _PROBE_S = 10.0
 
 
-class Srun:
+class Srun(Driver):
     """Slurm's own launcher."""
 
     kind = "srun"
     programs = ("srun",)
+    title = "Slurm"
+    prologue = NOTE_STEP
+    scheduler = "slurm"
+
+    def describe(
+        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
+    ) -> Launcher:
+        pmi = pmi or slurm_pmi(speaks, pmi_offered(program), preferred_pmi)
+        return Launcher(
+            program,
+            connects(pmi, speaks) if pmi else speaks,
+            Path(program).name + (f" --mpi={pmi}" if pmi else ""),
+            self.kind,
+            pmi,
+            folders=pmix_folders(program) if pmi.startswith("pmix") else (),
+        )
+
+    def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
+        cancel(program, folder, environ)
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         # A job script may have been sent with --export=NONE, and then srun passes nothing on.
@@ -38,7 +59,7 @@ class Srun:
         return Words((*argv, *shape.extra, *inner))
 
 
-DRIVER = Srun()
+LAUNCHER = Srun()
 
 
 def allocation_words(shape: Shape) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.elf.loader import Loader, system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, read_mpi
 from fairlead.elf.reader import NotElf, version_key
-from fairlead.launch.choose_launcher import identify
+from fairlead.launchers.identify import identify
 from fairlead.launchers.model import Launcher
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import matches

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from fairlead.base.errors import Finding, Severity, error
 from fairlead.elf.facts import AbiFamily
-from fairlead.launch.choose_launcher import pmi_said
+from fairlead.launchers.pmi import pmi_said
 from fairlead.swap.layout import MOUNT
 from fairlead.swap.plan import Plan
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import version
 from fairlead.launchers.flux import allocation_words
-from fairlead.schedulers.model import Job, lacks
+from fairlead.launchers.model import Shape
+from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
 
 
-class Flux:
+class Flux(Scheduler):
     """``# flux:`` lines."""
 
     kind = "flux"
+    title = "Flux"
+    programs = ("flux",)
+    version_command = ("flux", "version")
+    job_variable = "FLUX_JOB_ID"
+    nests = True
     sentinel = "# flux: "
     submit = "flux batch"
-    index = ""
-    folder = ""
+    launcher = "flux"
+    interactive = "flux run -N 1 -n 1 {command}"
+    interactive_program = "flux"
+    reframe = "flux"
 
     def directives(self, job: Job) -> tuple[str, ...]:
         if job.array:
@@ -28,5 +41,28 @@ class Flux:
             said.append(f"--output={job.log}")
         return (*said, *job.options)
 
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Source: flux-environment(7)."""
+        if "FLUX_URI" not in environ:
+            return None
+        size = environ.get("FLUX_JOB_NNODES", "")
+        nodes = int(size) if size.isdigit() else 0
+        return Allocation(self.kind, environ.get("FLUX_JOB_ID", "here"), nodes, by="FLUX_URI")
 
-DRIVER = Flux()
+    def allocate(
+        self, program: str, shape: Shape, options: Sequence[str], argv: Sequence[str], quiet: bool
+    ) -> tuple[str, ...]:
+        size = allocation_words(shape, "--nslots", "per-slot")
+        return (program, "alloc", *options, *size, "--", *argv)
+
+    def is_present(self, view: View, version_text: str, answered: Ran | None) -> bool:
+        """Other programs are called ``flux`` too: one serves containers, another queries a database."""
+        inside = "FLUX_URI" in view.environ or "FLUX_JOB_ID" in view.environ
+        timed_out = answered is not None and answered.returncode == 124
+        return inside or "flux-core" in version_text or timed_out
+
+    def version(self, text: str) -> str:
+        return version(text, "commands:") or version(text)
+
+
+SCHEDULER = Flux()

@@ -3,17 +3,30 @@ its CSM integration, which jsrun works under (OLCF's batch script examples)."""
 
 from __future__ import annotations
 
-from fairlead.schedulers.model import Job, lacks
+import re
+from collections.abc import Mapping
+
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import version, words
+from fairlead.schedulers.hostlist import first_words
+from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
 
 
-class Lsf:
+class Lsf(Scheduler):
     """``#BSUB`` lines."""
 
     kind = "lsf"
+    title = "LSF"
+    programs = ("bsub",)
+    version_command = ("bsub", "-V")
+    job_variable = "LSB_JOBID"
     sentinel = "#BSUB "
     submit = "bsub <"
     index = "LSB_JOBINDEX"
-    folder = ""
+    launcher = "jsrun"
+    interactive = "bsub -Is -nnodes 1 -W 10 jsrun -n 1 {command}"
+    reframe = "lsf"
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape, said = job.shape, []
@@ -51,5 +64,35 @@ class Lsf:
             said.append(f"-o {job.log}")
         return (*said, *job.options)
 
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Source: bsub(1), "Environment variables": $LSB_DJOB_HOSTFILE has a line a slot, the launch node first under CSM."""
+        job = environ.get("LSB_JOBID")
+        if not job:
+            return None
+        slots = (
+            first_words(environ.get("LSB_DJOB_HOSTFILE", ""))
+            or environ.get("LSB_HOSTS", "").split()
+        )
+        if not slots:
+            words = environ.get("LSB_MCPU_HOSTS", "").split()
+            pairs = zip(words[::2], words[1::2], strict=False)
+            slots = [host for host, n in pairs for _ in range(int(n) if n.isdigit() else 0)]
+        hosts = list(dict.fromkeys(slots))
+        if len(hosts) > 1 and slots.count(hosts[0]) == 1 and slots.count(hosts[1]) > 1:
+            # Under CSM the first line is the node that the script runs on, which has no ranks.
+            slots, hosts = slots[1:], hosts[1:]
+        return Allocation(self.kind, job, len(hosts), tuple(hosts), len(slots), "LSB_JOBID")
 
-DRIVER = Lsf()
+    def version(self, text: str) -> str:
+        return version(text, "LSF")
+
+    def questions(self, view: View) -> dict[str, tuple[str, ...]]:
+        return {"lsid": ("lsid",)}
+
+    def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
+        text = words(answers["lsid"]) if "lsid" in answers else ""
+        match = re.search(r"My cluster name is (\S+)", text)
+        return (match[1], "`lsid`") if match else ("", "")
+
+
+SCHEDULER = Lsf()

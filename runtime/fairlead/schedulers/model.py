@@ -1,14 +1,17 @@
-"""What a job script says, whoever reads it, and what a scheduler's module has to know."""
+"""A scheduler's declaration, the job it is given, and the allocation it grants."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import version
 from fairlead.launchers.model import Shape
 
 _NAME = re.compile(r"[\w.@+:/-]+")
@@ -59,14 +62,75 @@ class Job:
     leading: tuple[str, ...] = ()
 
 
-class Scheduler(Protocol):
-    """A scheduler's module."""
+@dataclass(frozen=True)
+class Allocation:
+    """What this shell may use; 0 and empty where the scheduler does not say.
+
+    Attributes:
+        scheduler: its kind, as in a site profile.
+        job: its identifier.
+        nodes: how many.
+        hosts: their names.
+        slots: cores, or places for ranks, of all nodes together.
+        by: the variable that tells of it.
+    """
+
+    scheduler: str
+    job: str
+    nodes: int = 0
+    hosts: tuple[str, ...] = ()
+    slots: int = 0
+    by: str = ""
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        size = [f"{self.nodes} nodes"] if self.nodes else []
+        size += [f"{self.slots} slots"] if self.slots else []
+        return f"{self.scheduler} job {self.job}" + (f" ({', '.join(size)})" if size else "")
+
+
+class Scheduler:
+    """A scheduler: how it is recognised, what it gives a job, and the grammar of its job scripts.
+
+    Subclass it in a module of this package, or of another distribution with an entry point of the group
+    ``fairlead.schedulers``; the module's ``SCHEDULER`` is an instance. Only ``kind``, ``title`` and
+    ``programs`` have no default.
+
+    Attributes:
+        kind: its name in site profiles.
+        title: its product name.
+        programs: any of which on PATH shows it.
+        version_command: prints its version.
+        job_variable: set in each of its jobs.
+        job_variable_is_own: no other software sets that variable.
+        nests: it can run inside another scheduler's job, whose allocation comes first.
+        sentinel: how a directive begins; empty where fairlead writes no job scripts for it.
+        submit: the command line before the script's path.
+        index: the variable that holds an array job's index; empty where there are no arrays.
+        folder: the variable that holds the submission folder, where a job starts in another.
+        launcher: the kind of launcher that starts ranks in its jobs where the profile names none.
+        interactive: how to run a command on a compute node, for messages.
+        interactive_program: runs one command in a new job and keeps its exit code, by :meth:`allocate`;
+            empty where none can.
+        reframe: ReFrame's name of it; empty where ReFrame has none.
+    """
 
     kind: str
-    sentinel: str  # what a line begins with that it reads
-    submit: str  # the command that takes a script, which follows
-    index: str  # the variable with the index of an array's job; empty where there are no arrays
-    folder: str  # the variable with the folder it was sent from, where a job starts elsewhere
+    title: str
+    programs: tuple[str, ...]
+    version_command: tuple[str, ...] = ()
+    job_variable: str = ""
+    job_variable_is_own: bool = True
+    nests: bool = False
+    sentinel: str = ""
+    submit: str = ""
+    index: str = ""
+    folder: str = ""
+    launcher: str = ""
+    interactive: str = ""
+    interactive_program: str = ""
+    reframe: str = ""
 
     def directives(self, job: Job) -> tuple[str, ...]:
         """The options of a script, without the sentinel; a pure function.
@@ -74,6 +138,46 @@ class Scheduler(Protocol):
         Raises:
             FairleadError: exit code 2; it has no word for something.
         """
+        raise NotImplementedError
+
+    def submit_line(self, path: str) -> str:
+        """The command that submits the script at ``path``."""
+        return f"{self.submit} {shlex.quote(path)}"
+
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """What the job of this shell may use; None outside its jobs. Reads at most one small file."""
+        return None
+
+    def allocates(self, environ: Mapping[str, str]) -> str:
+        """The path of ``interactive_program``; empty where it is not on PATH."""
+        program = self.interactive_program
+        return (program and shutil.which(program, path=environ.get("PATH", ""))) or ""
+
+    def allocate(
+        self, program: str, shape: Shape, options: Sequence[str], argv: Sequence[str], quiet: bool
+    ) -> tuple[str, ...]:
+        """The command line that runs ``argv`` in a new job of ``shape``."""
+        raise NotImplementedError
+
+    def is_present(self, view: View, version_text: str, answered: Ran | None) -> bool:
+        """Whether it is this scheduler, where programs or variables of its name were seen."""
+        return True
+
+    def version(self, text: str) -> str:
+        """Its version in what ``version_command`` printed."""
+        return version(text)
+
+    def questions(self, view: View) -> dict[str, tuple[str, ...]]:
+        """Further commands that :meth:`cluster` needs, by a key of its own."""
+        return {}
+
+    def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
+        """The machine's name and where it stands; both empty where it is not known."""
+        return "", ""
+
+    def cluster_names(self, view: View) -> dict[str, str]:
+        """The machine's names by variables and files alone, each with where it stands."""
+        return {}
 
 
 def array(text: str) -> Array:

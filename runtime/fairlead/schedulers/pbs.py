@@ -3,20 +3,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import settings
 from fairlead.launchers.model import Shape, clock
-from fairlead.schedulers.model import Job, lacks
+from fairlead.schedulers.cobalt import is_cobalt
+from fairlead.schedulers.hostlist import first_words
+from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
 
 
-class Pbs:
+class Pbs(Scheduler):
     """``#PBS`` lines."""
 
     kind = "pbs"
+    title = "PBS"
+    programs = ("qsub",)
+    version_command = ("qstat", "--version")
+    job_variable = "PBS_JOBID"
     sentinel = "#PBS "
     submit = "qsub"
     index = "PBS_ARRAY_INDEX"
     folder = "PBS_O_WORKDIR"
+    interactive = "qsub -I -l select=1 -l walltime=0:10:00, and there: {command}"
+    reframe = "pbs"
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
@@ -45,6 +57,27 @@ class Pbs:
             said.append(f"-o {job.log}")
         return (*said, *job.options)
 
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Source: qsub(1B) of OpenPBS: $PBS_NODEFILE has a line a slot."""
+        file = environ.get("PBS_NODEFILE")
+        if not file:
+            return None
+        lines = first_words(file)
+        hosts = tuple(dict.fromkeys(lines))
+        # Without mpiprocs a chunk has one line, however many cores it has: then slots are not known.
+        slots = len(lines) if len(lines) > len(hosts) else 0
+        job = environ.get("PBS_JOBID", "")
+        return Allocation(self.kind, job, len(hosts), hosts, slots, "PBS_NODEFILE")
+
+    def is_present(self, view: View, version_text: str, answered: Ran | None) -> bool:
+        # Cobalt and Grid Engine have programs of the same names.
+        others = is_cobalt(view, version_text) or view.which("qconf") is not None
+        return bool(view.environ.get(self.job_variable)) or not others
+
+    def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
+        server = settings(view.read("/etc/pbs.conf") or "", ("PBS_SERVER",)).get("PBS_SERVER", "")
+        return server, "/etc/pbs.conf" if server else ""
+
 
 def _chunks(shape: Shape) -> str:
     """``2:ncpus=8:mpiprocs=4``; nodes with fewer ranks are chunks of their own."""
@@ -56,4 +89,4 @@ def _chunks(shape: Shape) -> str:
     return "+".join(chunks)
 
 
-DRIVER = Pbs()
+SCHEDULER = Pbs()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 
 from fairlead.base.errors import ExitCode, fail
-from fairlead.schedulers.model import Job, Scheduler, lacks
+from fairlead.schedulers.model import Job, lacks
+from fairlead.schedulers.registry import SCHEDULERS
 
-KINDS = ("slurm", "pbs", "lsf", "flux", "cobalt")
 INDEX = "FAIRLEAD_ARRAY_INDEX"
 # Module systems define a function in the shells of a login; a job's shell may be none.
 _MODULES = """\
@@ -20,19 +19,13 @@ fi
 """
 
 
-def scheduler(kind: str) -> Scheduler:
-    """The module of a scheduler."""
-    found: Scheduler = importlib.import_module(f"fairlead.schedulers.{kind}").DRIVER
-    return found
-
-
 def script(kind: str, job: Job) -> str:
     """The script for a scheduler.
 
     Raises:
         FairleadError: exit code 2; the scheduler has no word for something.
     """
-    reader = scheduler(kind)
+    reader = SCHEDULERS.get(kind)
     if job.array and not reader.index:
         reader.directives(job)  # says so
         raise lacks(kind, "an array", "leave out --array")
@@ -63,10 +56,3 @@ def script(kind: str, job: Job) -> str:
                 code=ExitCode.USAGE,
             )
     return "\n".join([*lines[: 1 + len(said)], text])
-
-
-def submit_line(kind: str, path: str) -> str:
-    """What to type to send it. Cobalt runs the file itself, by its path."""
-    if kind == "cobalt" and "/" not in path:
-        path = f"./{path}"
-    return f"{scheduler(kind).submit} {shlex.quote(path)}"

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.base.timeboxed import first, settings, words
+from fairlead.launchers.model import Shape
 from fairlead.launchers.srun import allocation_words
-from fairlead.schedulers.model import Job
+from fairlead.schedulers.hostlist import counts, expand
+from fairlead.schedulers.model import Allocation, Job, Scheduler
 
 
-class Slurm:
+class Slurm(Scheduler):
     """``#SBATCH`` lines."""
 
     kind = "slurm"
+    title = "Slurm"
+    programs = ("sbatch", "srun", "sinfo")
+    version_command = ("sinfo", "--version")
+    job_variable = "SLURM_JOB_ID"
     sentinel = "#SBATCH "
     submit = "sbatch"
     index = "SLURM_ARRAY_TASK_ID"
-    folder = ""
+    launcher = "srun"
+    interactive = "srun -N 1 -n 1 {command}"
+    interactive_program = "salloc"
+    reframe = "slurm"
 
     def directives(self, job: Job) -> tuple[str, ...]:
         said = [f"--job-name={job.name}"] if job.name else []
@@ -26,9 +41,74 @@ class Slurm:
             said.append(f"--output={job.log}")
         return (*said, *job.options)
 
+    def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
+        """Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
+        job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+        if not job:
+            return None
+        names = environ.get("SLURM_JOB_NODELIST", "")
+        hosts = expand(names)
+        cpus = sum(counts(environ.get("SLURM_JOB_CPUS_PER_NODE", "")))
+        count = environ.get("SLURM_JOB_NUM_NODES", "")
+        nodes = int(count) if count.isdigit() else len(hosts)
+        return Allocation(self.kind, job, nodes, hosts, cpus, "SLURM_JOB_ID")
+
+    def allocate(
+        self, program: str, shape: Shape, options: Sequence[str], argv: Sequence[str], quiet: bool
+    ) -> tuple[str, ...]:
+        # Without --quiet it reports that the job waits, and when it has its nodes.
+        silence = ["--quiet"] if quiet else []
+        return (program, *silence, *options, *allocation_words(shape), "--", *argv)
+
+    def questions(self, view: View) -> dict[str, tuple[str, ...]]:
+        if view.environ.get("SLURM_CLUSTER_NAME") or _cluster_in(view, slurm_conf(view)):
+            return {}
+        return {"ClusterName": ("scontrol", "show", "config")}
+
+    def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
+        if name := view.environ.get("SLURM_CLUSTER_NAME"):
+            return name, "$SLURM_CLUSTER_NAME"
+        conf = slurm_conf(view)
+        if name := _cluster_in(view, conf):
+            return name, conf
+        text = words(answers["ClusterName"]) if "ClusterName" in answers else ""
+        match = re.search(r"^ClusterName\s*=\s*(\S+)", text, re.MULTILINE)
+        return (match[1], "`scontrol show config`") if match else ("", "")
+
+    def cluster_names(self, view: View) -> dict[str, str]:
+        names = {}
+        if value := view.environ.get("SLURM_CLUSTER_NAME"):
+            names[value] = "$SLURM_CLUSTER_NAME"
+        conf = slurm_conf(view)
+        if name := _cluster_in(view, conf):
+            names.setdefault(name, f"ClusterName in {conf}")
+        return names
+
 
 def _more(sign: str, number: int) -> str:
     return f"{sign}{number}" if number > (sign == ":") else ""
 
 
-DRIVER = Slurm()
+SCHEDULER = Slurm()
+
+
+# Slurm's configuration, and where a node without files keeps what the controller sent.
+SLURM_CONF = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/etc/opt/slurm/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+    "/var/spool/slurm/d/conf-cache/slurm.conf",
+)
+_CLUSTER = ("ClusterName", "clustername", "CLUSTERNAME")
+
+
+def slurm_conf(view: View) -> str:
+    """The path of Slurm's configuration; empty where it cannot be seen."""
+    return first(view, *filter(None, [view.environ.get("SLURM_CONF", "")]), *SLURM_CONF)
+
+
+def _cluster_in(view: View, conf: str) -> str:
+    lines = {k.lower(): v for k, v in settings(view.read(conf) or "", _CLUSTER).items()}
+    return lines.get("clustername", "") if conf else ""

@@ -21,11 +21,11 @@ from fairlead.base.errors import ExitCode, Finding, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
+from fairlead.site.evidence import known_by
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
 from fairlead.swap.layout import Line
 from fairlead.swap.plan import Bind, Plan, Request
-from fairlead.swap.site_rules import known_by
 
 NAMES = tuple(name for name in BACKENDS if name != "auto")
 _WHAT = {

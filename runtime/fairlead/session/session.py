@@ -31,14 +31,16 @@ from fairlead.launch import choose_launcher, launch, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
+from fairlead.launchers.pmi import pmi_said
 from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.proof import preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
-from fairlead.schedulers.allocation import Allocation
-from fairlead.schedulers.allocation import find as find_allocation
+from fairlead.schedulers.model import Allocation
+from fairlead.schedulers.registry import find_allocation
 from fairlead.session import gradients
 from fairlead.session.gradients import CommChoice
+from fairlead.site.engine_options import with_options
 from fairlead.site.match import why_not
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import look, matches
@@ -46,7 +48,6 @@ from fairlead.swap import checks, staging
 from fairlead.swap import plan as planning
 from fairlead.swap.layout import Line
 from fairlead.swap.plan import Bind, Plan, Request
-from fairlead.swap.site_rules import with_options
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def prepare(
 
 def _in_the_engines_words(plan: Plan, elsewhere: bool) -> tuple[Finding, ...]:
     """What the engine cannot be told: an image of another kind, a path that its words end at."""
-    if plan.engine.kind not in engines.KINDS:
+    if plan.engine.kind not in engines.kinds():
         return ()
     try:
         launch.command_line(plan, plan.request.command or ("true",), plan.request.ranks)
@@ -271,7 +272,7 @@ def _host(
     request: Request,
     site: Site,
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
-    started = choices.launcher in registry.KINDS[1:]
+    started = choices.launcher is not None and choices.launcher in registry.LAUNCHERS
     started = started or (
         not there and not choices.launcher and bool(choose_launcher.here(site, environ))
     )
@@ -301,7 +302,7 @@ def _launcher(
     speaks = planning.speaks(
         host.library if host else planning.own_mpi(image.facts, wanted), wanted
     )
-    pmi = choose_launcher.pmi_said(request.shape.extra)
+    pmi = pmi_said(request.shape.extra)
     if choices.launcher and there:
         captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
         if choices.launcher not in captured:

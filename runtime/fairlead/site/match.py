@@ -21,8 +21,7 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.system import Machine, View
 from fairlead.base.timeboxed import at_once
-from fairlead.detect.model import SiteFacts
-from fairlead.detect.probes.scheduler import JOBS, cluster_names
+from fairlead.schedulers.registry import cluster_names, in_job, ordered
 from fairlead.site.choose import all_sites
 from fairlead.site.model import Clues, Site
 
@@ -32,7 +31,6 @@ SILENCE = "nothing speaks against it"
 TELLING = ("SLURM_CLUSTER_NAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "SLURM_JOB_ID", "PBS_JOBID",
            "COBALT_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SLURM_CONF", "SCRATCH", "PSCRATCH",
            "CRAYPE_NETWORK_TARGET", "CRAY_MPICH_DIR", "MPICH_DIR", "TMPDIR")  # fmt: skip
-_SCHEDULERS = ("sbatch", "srun", "qsub", "bsub", "flux", "cqsub")
 # How much one clue says: a host name such as nid000001 is that of many machines.
 _ENVIRON, _CLUSTER, _HOSTNAME = 4, 4, 2
 
@@ -161,9 +159,13 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
 
 def _only(world: View) -> Iterator[str]:
     """What is left to say where no clue was seen."""
-    programs = [f"`{name}` is on PATH" for name in _SCHEDULERS if world.which(name)]
+    programs = [f"`{name}` is on PATH" for name in _programs() if world.which(name)]
     yield from programs or ["no scheduler"]
     yield "no fabric device that a profile knows"
+
+
+def _programs() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for s in ordered() for name in s.programs[:2]))
 
 
 def _ties(chosen: list[Account]) -> tuple[str, ...]:
@@ -202,7 +204,7 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
     if last := [a for a in fitting if a.site.name == LAST]:
         return last, SILENCE
     # On a login node the fabric may only be elsewhere; a node in a job shows what there is.
-    if any(variable in world.environ for variable in JOBS):
+    if in_job(world.environ):
         return [a for a in fitting if not a.site.detect.present_paths], SILENCE
     return [], ""
 
@@ -300,29 +302,3 @@ def _expired(site: Site, today: datetime.date | None) -> str:
     if site.since and day < site.since:
         return f"its profile is valid from {site.since} only"
     return ""
-
-
-_LOOK_FROM_A_NODE = {
-    "slurm": "srun -N 1 -n 1 fairlead site detect",
-    "pbs": "qsub -I -l select=1 -l walltime=0:10:00, and there: fairlead site detect",
-    "cobalt": "qsub -I -n 1 -t 10, and there: aprun -n 1 fairlead site detect",
-    "lsf": "bsub -Is -nnodes 1 -W 10 jsrun -n 1 fairlead site detect",
-    "flux": "flux run -N 1 -n 1 fairlead site detect",
-    "gridengine": "qrsh fairlead site detect",
-}
-
-
-def cautions(facts: SiteFacts, site: Site | None) -> tuple[str, ...]:
-    """What the facts may not show, and how to see it."""
-    expected = site.fabric.kind if site else ""
-    if not facts.schedulers or facts.fast_fabrics or expected in ("none", "ethernet"):
-        return ()
-    scheduler = facts.schedulers[0]
-    awaited = f" of {expected}" if expected else ""
-    if scheduler.job:
-        return (f"no fabric device{awaited} on this node, though it is in job {scheduler.job}: if it is a compute "
-                "node, MPI will use TCP",)  # fmt: skip
-    return (
-        f"no fabric device{awaited} on this node. A login node may lack what compute nodes have; look from one:\n"
-        f"{_LOOK_FROM_A_NODE[scheduler.kind]}",
-    )

@@ -8,11 +8,14 @@ extends; what comes of that is a :class:`fairlead.site.model.Site`.
 from __future__ import annotations
 
 import datetime
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, StringConstraints
 
 from fairlead.base.toml import Strict
+from fairlead.engines import registry as engines
+from fairlead.launchers.registry import kinds_of_profiles
+from fairlead.schedulers.registry import with_scripts
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
@@ -22,12 +25,15 @@ Variables = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9
 Glob = Annotated[str, StringConstraints(pattern=r"^(/|\$[A-Z_]+/)")]
 Globs = tuple[Glob, ...]
 
-SchedulerKind = Literal["slurm", "pbs", "lsf", "flux", "cobalt", "none"]
-LauncherKind = Literal["mpiexec", "srun", "pals", "aprun", "jsrun", "flux", "ibrun"]
+if TYPE_CHECKING:
+    SchedulerKind = str
+    LauncherKind = str
+    EngineKind = str
+else:
+    SchedulerKind = Literal[(*with_scripts(), "none")]
+    LauncherKind = Literal[kinds_of_profiles()]
+    EngineKind = Literal[engines.kinds()]
 Pmi = Literal["cray", "pmi2", "pmix", "pmi1", "hydra"]
-EngineKind = Literal[
-    "apptainer", "podman", "charliecloud", "shifter", "podman-hpc", "sarus", "ce", "enroot"
-]
 FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "ethernet", "none"]
 
 GUESS = "guess"  # the source that needs no entry

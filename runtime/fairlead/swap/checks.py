@@ -13,7 +13,8 @@ from fairlead.base.errors import Finding, Severity, error
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
 from fairlead.elf.reader import version_key
-from fairlead.launch.choose_launcher import connects, pmi_said
+from fairlead.engines.registry import ENGINES
+from fairlead.launchers.pmi import connects, pmi_said
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import needs
 from fairlead.swap.layout import MOUNT
@@ -360,26 +361,7 @@ def closure(plan: Plan) -> Iterator[Finding]:
 
 def namespaces(plan: Plan) -> Iterator[Finding]:
     """Ranks of one node must share memory; options that part them make a hang or an abort."""
-    private = "a namespace of its own for each rank: the MPI cannot reach its neighbours"
-    parting = {
-        "podman": {
-            **dict.fromkeys(("--ipc=private", "--ipc=none", "--ipc=shareable"), private),
-            **dict.fromkeys(("--pid=private", "--uts=private", "--network=none"), private),
-            "--unsetenv-all": "the launcher's variables do not reach the ranks: each would run alone",
-        },
-        "apptainer": {
-            "--contain": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
-            "-c": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
-            "--containall": "a /dev/shm, PID and IPC namespace of its own for each rank",
-            "-C": "a /dev/shm, PID and IPC namespace of its own for each rank",
-            "--pid": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-            "-p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-            "--ipc": "an IPC namespace for each rank: System V shared memory is not shared",
-            "-i": "an IPC namespace for each rank: System V shared memory is not shared",
-            "--cleanenv": "the launcher's variables do not reach the ranks: each would run alone",
-            "-e": "the launcher's variables do not reach the ranks: each would run alone",
-        },
-    }.get(plan.engine.kind, {})
+    parting = ENGINES.get(plan.engine.kind).parting_options if plan.engine.kind in ENGINES else {}
     bad = [o for o in plan.request.engine_args if o in parting]
     for option in bad if plan.request.ranks > 1 else ():
         yield error(

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.schedulers.registry import job_variables
 from fairlead.site.model import Storage
 
 WORDS = ("memory", "node-local", "burst-buffer")
 # What DataWarp sets in a job that asked for striped space (see datawarp.py).
 DATAWARP = "DW_JOB_STRIPED"
 # By what a job is known: two runs with the same value are of one job.
-_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "COBALT_JOBID")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
 
 def job_here(environ: Mapping[str, str]) -> str:
     """The scheduler's job that this is in, by variable and value; empty outside of one."""
-    return next((f"{name}={environ[name]}" for name in _JOBS if environ.get(name)), "")
+    return next((f"{name}={environ[name]}" for name in job_variables() if environ.get(name)), "")
 
 
 def _burst_buffer(storage: Storage, site: str, environ: Mapping[str, str]) -> Place:

@@ -7,53 +7,69 @@ from typing import Any
 from fairlead.base.system import View
 from fairlead.base.timeboxed import answers, failed, version
 from fairlead.detect.model import LauncherFact, Unknown
-from fairlead.launch.choose_launcher import launcher_of
+from fairlead.launchers.identify import launcher_of
+from fairlead.launchers.model import Driver
+from fairlead.launchers.registry import LAUNCHERS, MPIEXEC
 
-_PROGRAMS = ("srun", "mpiexec", "mpirun", "aprun", "jsrun", "ibrun", "flux")
-# These start a job, or read its arguments in another way, when they are asked for a version.
-_NEVER_ASKED = frozenset({"ibrun"})
+_MPIEXECS = ("mpiexec", "mpirun")
 
 
-def probe(world: View) -> dict[str, Any]:
-    paths = {name: path for name in _PROGRAMS if (path := world.which(name))}
-    said = answers(
-        world,
+def probe(view: View) -> dict[str, Any]:
+    drivers: dict[str, Driver | None] = {
+        program: driver
+        for driver in LAUNCHERS
+        if driver.in_profiles
+        for program in driver.programs
+        if program not in _MPIEXECS
+    }
+    drivers |= dict.fromkeys(_MPIEXECS)
+    paths = {name: path for name in drivers if (path := view.which(name))}
+    answered = answers(
+        view,
         {
-            name: (path, "version" if name == "flux" else "--version")
+            name: (path, *arguments)
             for name, path in paths.items()
-            if name not in _NEVER_ASKED
+            if (arguments := _version_arguments(drivers[name]))
         },
     )
     facts: list[LauncherFact] = []
     unknown: list[Unknown] = []
-    seen: set[str] = set()
+    resolved: set[str] = set()
     for name, path in paths.items():
-        real = world.real(path)
-        if real in seen:
+        real = view.real(path)
+        if real in resolved:
             continue  # mpirun is often mpiexec
-        seen.add(real)
-        ran = said.get(name)
+        resolved.add(real)
+        ran = answered.get(name)
         text = f"{ran.stdout}\n{ran.stderr}" if ran and ran.returncode != 124 else ""
-        if name == "flux" and not ("flux-core" in text or "FLUX_URI" in world.environ):
-            continue  # another program of that name
-        kind, title = _identified(name, real, text)
+        driver = drivers[name]
+        if driver and not driver.is_present(view, text):
+            continue
+        kind, title = _titled(driver, text) if driver else _mpiexec(name, real, text)
         if ran and ran.returncode not in (0, 127) and title == name:
             unknown.append(Unknown(f"what {path} is", failed(ran)))
-        seen_at = f"{path} on PATH" + (f", which is {real}" if real != path else "")
-        facts.append(LauncherFact(kind, path, title, seen_at))
+        where = f"{path} on PATH" + (f", which is {real}" if real != path else "")
+        facts.append(LauncherFact(kind, path, title, where))
     return {"launchers": tuple(facts), "unknown": tuple(unknown)}
 
 
-def _identified(name: str, real: str, text: str) -> tuple[str, str]:
-    """Its kind as profiles name it, and its title."""
-    if name in ("srun", "jsrun", "aprun", "flux"):
-        titles = {"srun": "Slurm", "jsrun": "LSF jsrun", "aprun": "ALPS", "flux": "Flux"}
-        before = "commands:" if name == "flux" else ""
-        return name, f"{titles[name]} {version(text, before) or version(text)}".strip()
-    if name == "ibrun":
-        return "ibrun", "ibrun"
+def _version_arguments(driver: Driver | None) -> tuple[str, ...]:
+    return driver.version_arguments if driver else ("--version",)
+
+
+def _titled(driver: Driver, text: str) -> tuple[str, str]:
+    if not driver.version_arguments:
+        return driver.kind, driver.title
+    return (
+        driver.kind,
+        f"{driver.title} {version(text, driver.version_after) or version(text)}".strip(),
+    )
+
+
+def _mpiexec(name: str, real: str, text: str) -> tuple[str, str]:
+    """The kind and title of a program that every MPI has."""
     # Cray's Parallel Application Launch Service: its mpiexec says no more than its name and a number.
     if "/pals/" in real or "PALS" in text:
         return "pals", f"PALS {version(real, '/pals/') or version(text)}".strip()
     known = launcher_of(real, text)
-    return "mpiexec", known.title if known else name
+    return MPIEXEC, known.title if known else name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.base.system import View
+from fairlead.detect.machine import MpiView
 from fairlead.detect.model import MpiFact, Unknown
 from fairlead.mpi.host import HostMpi
 
@@ -30,7 +30,7 @@ PLACES = (
 )
 
 
-def probe(world: View) -> dict[str, Any]:
+def probe(world: MpiView) -> dict[str, Any]:
     found: dict[str, HostMpi] = {}
     for mpi in world.host_mpis():
         found.setdefault(mpi.library.path, mpi)
@@ -47,7 +47,7 @@ def probe(world: View) -> dict[str, Any]:
     return {"mpis": facts, "unknown": unknown}
 
 
-def _named(world: View) -> Iterator[tuple[str, str]]:
+def _named(world: MpiView) -> Iterator[tuple[str, str]]:
     for variable in VARIABLES:
         if (value := world.environ.get(variable, "")) and value.startswith("/"):
             yield value, f"named by ${variable}"

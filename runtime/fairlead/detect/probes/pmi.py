@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.base.system import View
 from fairlead.base.timeboxed import answers, failed, settings
 from fairlead.detect.model import PmiFact, Unknown
-from fairlead.detect.probes.scheduler import slurm_conf
+from fairlead.schedulers.slurm import slurm_conf
 
 # Of a rank: what its launcher has set.
 _VARIABLES = (

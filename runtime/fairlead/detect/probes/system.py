@@ -9,21 +9,11 @@ from typing import Any
 from fairlead.base.system import View
 from fairlead.base.timeboxed import answers, words
 from fairlead.detect.model import SystemFact
+from fairlead.engines.registry import ENGINES
 
 # What container engines leave for a process inside. A disk made of an image has these files too, so
 # that the engine has mounted something must be seen as well.
-_MARKS = (
-    ("/.dockerenv", "docker"),
-    ("/run/.containerenv", "podman"),
-    ("/.singularity.d", "apptainer"),
-)
 _MOUNTED = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
-_VARIABLES = {
-    "APPTAINER_CONTAINER": "apptainer",
-    "SINGULARITY_CONTAINER": "singularity",
-    "SHIFTER_RUNTIME": "shifter",
-    "CH_RUNNING": "charliecloud",
-}
 
 
 def probe(world: View) -> dict[str, Any]:
@@ -52,14 +42,16 @@ def _value(text: str, key: str) -> str:
 
 
 def _inside(world: View) -> tuple[str, str]:
-    for variable, engine in _VARIABLES.items():
-        if variable in world.environ:
-            return f"container: {engine}", f"${variable}"
+    for driver in ENGINES:
+        for variable in driver.inside_variables:
+            if variable in world.environ:
+                return f"container: {driver.kind}", f"${variable}"
     mounts = world.read("/proc/self/mounts")
     folders = {line.split()[1] for line in (mounts or "").splitlines() if line.count(" ") > 1}
-    for path, engine in _MARKS:
-        if world.access(path, 0) and (mounts is None or folders & set(_MOUNTED)):
-            return f"container: {engine}", path
+    for driver in ENGINES:
+        for path in driver.inside_files:
+            if world.access(path, 0) and (mounts is None or folders & set(_MOUNTED)):
+                return f"container: {driver.kind}", path
     groups = world.read("/proc/1/cgroup") or ""
     if found := re.search(r"/(docker|kubepods|lxc|libpod)\b", groups):
         return f"container: {found[1]}", "/proc/1/cgroup"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Finding, Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, well
+from fairlead.doctor.world import World
 from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 
 NAME = "capabilities"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor import podman
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
 
 NAME = "cgroups"
 ROOT = "/sys/fs/cgroup"

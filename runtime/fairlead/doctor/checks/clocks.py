@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
 
 NAME = "clocks"
 SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
 
 NAME = "cma"
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"

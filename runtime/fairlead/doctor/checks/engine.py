@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.checks.packages import apt_fix, apt_line
 from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, well
 from fairlead.doctor.install.apptainer import RETRY, install_apptainer
+from fairlead.doctor.world import World
 from fairlead.engines.find import private_apptainer
 
 NAME = "engine"

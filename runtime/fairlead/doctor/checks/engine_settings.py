@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from fairlead.base import process
 from fairlead.base.errors import Severity
 from fairlead.base.paths import data_dir
-from fairlead.base.system import World
 from fairlead.doctor import podman
 from fairlead.doctor.checks.setuid import configuration, starters
 from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, note, well
+from fairlead.doctor.world import World
 from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 from fairlead.engines.apptainer_conf import parse
 

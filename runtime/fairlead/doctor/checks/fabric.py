@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
-from fairlead.doctor.site_expectations import DEVICES, FABRICS, in_job, says
+from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
+from fairlead.schedulers.registry import in_job
 from fairlead.site import Site
 
 NAME = "fabric"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.world import World
 
 NAME = "fuse"
 DEVICE = "/dev/fuse"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.reader import version_key
 from fairlead.engines.model import Engine

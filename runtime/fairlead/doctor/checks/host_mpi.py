@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, note, well
 from fairlead.doctor.install.host_mpi import RETRY, install_wheel_mpi, known_wheels
 from fairlead.doctor.site_expectations import FABRICS, says, severity
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
 from fairlead.site import Site

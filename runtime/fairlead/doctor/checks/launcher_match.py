@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor import slurm
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
 from fairlead.doctor.site_expectations import says, severity
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
-from fairlead.launch.choose_launcher import launcher_of
+from fairlead.launchers.identify import launcher_of
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
 

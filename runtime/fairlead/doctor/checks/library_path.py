@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.checks.launcher_match import loaded
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 
 NAME = "library-path"

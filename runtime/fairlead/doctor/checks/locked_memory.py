@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
+from fairlead.doctor.world import World
 
 NAME = "locked-memory"
 UNLIMITED = -1

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
 from fairlead.doctor.site_expectations import says
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
 

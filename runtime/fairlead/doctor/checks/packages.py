@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import NamedTuple
 
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.world import World
 
 NAME = "packages"
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
 from fairlead.doctor.site_expectations import says, severity
+from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
-from fairlead.launch.choose_launcher import slurm_pmi
+from fairlead.launchers.pmi import slurm_pmi
 from fairlead.launchers.srun import pmi_listed
 from fairlead.mpi.host import HostMpi
 

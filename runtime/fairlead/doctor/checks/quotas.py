@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, well
+from fairlead.doctor.world import World
 
 NAME = "quotas"
 FILES_NEEDED = 60_000  # a TensorFlow image's tree while it is packed

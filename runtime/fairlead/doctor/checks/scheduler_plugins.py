@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor import slurm
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.world import World
 
 NAME = "scheduler-plugins"
 # A plugin's file name, and whose it is.

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
 
 NAME = "shared-memory"
 FOLDER = "/dev/shm"

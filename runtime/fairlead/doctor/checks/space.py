@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
 
 NAME = "space"
 # A TensorFlow image: 1.8 GB of tree, 0.45 GB of squashfs, as much of SIF, 0.5 GB of downloads.

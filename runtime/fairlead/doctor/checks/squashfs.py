@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
 from fairlead.doctor.site_expectations import says
+from fairlead.doctor.world import World
 
 NAME = "squashfs"
 # fairlead's own images, and what Apptainer packs where it is not told otherwise.

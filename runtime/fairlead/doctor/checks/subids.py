@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.world import World
 
 NAME = "subids"
 NEEDED = 65536

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.base.system import World
 from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.world import World
 
 NAME = "user-namespaces"
 # Switch, the value that forbids, the remedy.

@@ -26,6 +26,7 @@ except KeyboardInterrupt:
     pathlib.Path("cleaned").touch()
     sys.exit(130)
 """
+ROOT = Path(__file__).parents[4]
 _DEMO = "import sys; from tools.demo import run_step; sys.exit(run_step(sys.argv[1:]))"
 
 
@@ -34,6 +35,7 @@ def test_step_interrupted_cleans_up_before_the_demo_ends(tmp_path: Path, to_all:
     process = subprocess.Popen(
         [sys.executable, "-c", _DEMO, sys.executable, "-c", _STEP],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
     )
     until = time.monotonic() + 60

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm import core
-from fairlead.comm import backend
+from fairlead.comm import backend, core
 from fairlead.comm.backend import Alone, ranks_promised
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule
@@ -217,10 +216,10 @@ def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
     class Two(Alone):
         size = 2
 
-    monkeypatch.setattr(model, "Mpi4py", lambda mpi: Two())
+    monkeypatch.setattr(backend, "Mpi4py", lambda mpi: Two())
     monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=None))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    assert model.connect({"PMIX_RANK": "0"}).size == 2
+    assert backend.connect({"PMIX_RANK": "0"}).size == 2
 
 
 def test_gather_to_no_rank_is_refused(comm):

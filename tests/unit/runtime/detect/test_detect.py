@@ -22,12 +22,12 @@ from fairlead import site as sites
 from fairlead.base import paths
 from fairlead.base.serde import from_json, to_json
 from fairlead.detect.draft import draft, name_for
-from fairlead.detect.gather import gather
+from fairlead.detect.gather import cautions, gather
 from fairlead.detect.model import SiteFacts
 from fairlead.detect.probes.system import _value
 from fairlead.detect.table import rows
 from fairlead.site import Site, layers
-from fairlead.site.match import SILENCE, Detected, account, cautions, detect, match, why_not
+from fairlead.site.match import SILENCE, Detected, account, detect, match, why_not
 from fairlead.site.model import Clues
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "sites"
@@ -65,12 +65,12 @@ EXPECTED = {
         "Cray MPICH 7.7.14", True,
     ),
     "perlmutter-login": Expected(
-        "perlmutter", "slurm 23.11.7 perlmutter out", "", "podman 4.7.0, shifter, podman-hpc 1.1.0",
+        "perlmutter", "slurm 23.11.7 perlmutter out", "", "podman 4.7.0, podman-hpc 1.1.0, shifter",
         "cray pmi2 pmix", "zen3", "1 nvidia", "Cray MPICH 8.1.28", True,
     ),
     "perlmutter-gpu": Expected(
         "perlmutter", "slurm 23.11.7 perlmutter in", "slingshot",
-        "podman 4.7.0, shifter, podman-hpc 1.1.0", "cray pmi2 pmix", "zen3", "4 nvidia",
+        "podman 4.7.0, podman-hpc 1.1.0, shifter", "cray pmi2 pmix", "zen3", "4 nvidia",
         "Cray MPICH 8.1.28",
     ),
     "frontier-compute": Expected(
@@ -112,10 +112,10 @@ EXPECTED = {
         "ethernet", "slurm 22.05.8 physics in", "", "apptainer 1.3.4", "pmi2 pmix", "zen2", "",
         "MPICH 4.0.2",
     ),
-    "laptop-ubuntu": Expected("laptop", "", "", "podman 4.9.3, docker 27.1.1", "", "skylake"),
+    "laptop-ubuntu": Expected("laptop", "", "", "docker 27.1.1, podman 4.9.3", "", "skylake"),
     "docker-container": Expected("laptop", "", "", "", "", "zen3"),
     "tools-broken": Expected(
-        "infiniband", "slurm out", "infiniband", "apptainer, podman, sarus, enroot", "", "icelake",
+        "infiniband", "slurm out", "infiniband", "apptainer, enroot, podman, sarus", "", "icelake",
         "1 nvidia",
     ),
 }  # fmt: skip

@@ -12,11 +12,12 @@ import pytest
 from fairlead.base.errors import Severity
 from fairlead.base.process import Ran
 from fairlead.base.serde import from_json, to_json
-from fairlead.base.system import FileSystem, Profile
+from fairlead.detect.machine import Profile
 from fairlead.doctor.diagnosis import Diagnosis, OwnFix, RootFix
 from fairlead.doctor.experiments import ClockState
 from fairlead.doctor.fix import examine
 from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.world import FileSystem
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
 from fairlead.site import all_sites

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from fairlead.base.errors import Severity
-from fairlead.base.system import World
 from fairlead.cli import doctor as verb
 from fairlead.cli.doctor import doctor
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, ill, note, well
 from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.world import World
 
 
 @pytest.mark.parametrize(

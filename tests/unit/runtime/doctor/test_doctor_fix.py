@@ -13,13 +13,13 @@ import pytest
 from fairlead.base.errors import FairleadError, Severity, fail
 from fairlead.base.process import Ran, follow, run
 from fairlead.base.progress import Progress, Silent
-from fairlead.base.system import Machine, World
 from fairlead.doctor.checks import packages, subids
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, ill, well
 from fairlead.doctor.fix import apply, examine, mend
+from fairlead.doctor.world import LocalWorld, World
 
 
-class Somebody(Machine):
+class Somebody(LocalWorld):
     """This machine, as ``uid``, with or without a sudo that asks for no password."""
 
     def __init__(self, uid: int, sudo: bool = False):
@@ -201,16 +201,16 @@ def test_subids_fix_appends_one_whole_line(tmp_path: Path, before: str | None, a
 
 
 def test_world_reads_what_the_kernel_says_of_itself() -> None:
-    assert Machine().read("/proc/sys/kernel/ostype") == "Linux\n"
-    assert Machine().read("/proc/self/status")
-    assert Machine().read("/proc/no/such") is None
+    assert LocalWorld().read("/proc/sys/kernel/ostype") == "Linux\n"
+    assert LocalWorld().read("/proc/self/status")
+    assert LocalWorld().read("/proc/no/such") is None
 
 
 def test_world_reads_no_more_of_a_file_than_it_may(tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as stream:
         stream.truncate(6 << 20)
-    text = Machine().read(str(large))
+    text = LocalWorld().read(str(large))
     assert text is not None and len(text) == 4 << 20
 
 

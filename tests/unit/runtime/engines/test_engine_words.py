@@ -19,7 +19,7 @@ from fairlead.engines.ce import ContainerEngine, edf
 from fairlead.engines.enroot import Enroot
 from fairlead.engines.model import Call, Driver, Engine, Takes
 from fairlead.engines.podman_hpc import PodmanHpc
-from fairlead.engines.registry import KINDS, driver
+from fairlead.engines.registry import ENGINES, kinds
 from fairlead.engines.sarus import Sarus, image_name
 from fairlead.engines.shifter import Shifter
 from fairlead.launch.launch import CommandLine, command_line
@@ -67,8 +67,8 @@ def test_engine_is_found_on_path_or_named_and_never_started(driver: Driver, tmp_
 
 
 def test_registry_has_a_driver_of_each_kind_by_its_name() -> None:
-    assert {"shifter", "podman-hpc", "sarus", "enroot", "ce"} <= set(KINDS)
-    assert all(driver(kind).kind == kind for kind in KINDS)
+    assert {"shifter", "podman-hpc", "sarus", "enroot", "ce"} <= set(kinds())
+    assert all(ENGINES.get(kind).kind == kind for kind in kinds())
 
 
 def test_shifter_words(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_path_that_would_be_read_as_two_is_refused(kind: str, image: str, bad: s
     found = Engine(kind, kind, False, (), ())
     for bind in ((bad, "/x", False), ("/x", bad, True)):
         with pytest.raises(FairleadError) as caught:
-            driver(kind).words(found, call(image, binds=(bind,)))
+            ENGINES.get(kind).words(found, call(image, binds=(bind,)))
         assert caught.value.findings[0].check == "engine-bind"
 
 

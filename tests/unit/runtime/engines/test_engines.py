@@ -13,7 +13,7 @@ from tests.support.recorded import image, planned
 from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.engines import apptainer, podman
 from fairlead.engines.model import Call, Engine, Takes
-from fairlead.engines.registry import KINDS, choose, driver
+from fairlead.engines.registry import ENGINES, choose, kinds
 from fairlead.image.open import Image
 from fairlead.launch.launch import command_line
 from fairlead.launch.unpack import opened
@@ -44,7 +44,7 @@ def pairs(words: tuple[str, ...]) -> dict[str, str]:
 
 @pytest.mark.parametrize("engine", [USER, ROOT])
 def test_podman_words_hold_the_call_in_order(engine: Engine) -> None:
-    words = driver("podman").words(engine, CALL)
+    words = ENGINES.get("podman").words(engine, CALL)
     assert words.environ == {}
     tail = ("--hooks-dir=/x", "--rootfs", "/cache/unpacked/d1:O", "python3", "-c", "print('a b')")
     assert words.argv[-len(tail) :] == tail
@@ -79,7 +79,7 @@ def test_podman_options_have_their_reason() -> None:
 
 
 def test_charliecloud_words_quote_each_value_once() -> None:
-    words = driver("charliecloud").words(CH_RUN, CALL).argv
+    words = ENGINES.get("charliecloud").words(CH_RUN, CALL).argv
     sets = [w.removeprefix("--set-env=") for w in words if w.startswith("--set-env=")]
     assert dict(item.split("=", 1) for item in sets)["A"] == "'x y\n$HOME'"
     assert words[-6:] == (
@@ -157,7 +157,7 @@ def test_engine_that_is_not_here_names_what_is(tmp_path) -> None:
     assert choose("charliecloud", (), environ).path == str(tmp_path / "ch-run")
     with pytest.raises(FairleadError, match="no engine is called") as caught:
         choose("podmann", (), environ)
-    assert "podman" in KINDS and caught.value.code is ExitCode.USAGE
+    assert "podman" in kinds() and caught.value.code is ExitCode.USAGE
 
 
 def installed(tmp_path: Path, settings: str = "") -> Path:

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.image.scan import resolve_in, scan_tree
+from fairlead.base.paths import resolve_in
+from fairlead.image.scan import scan_tree
 
 
 def make_links(root: Path, links: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ from tests.support.living import alive
 from tests.support.recorded import planned
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.engines.apptainer import DRIVER
+from fairlead.engines.apptainer import ENGINE as APPTAINER
 from fairlead.engines.model import Call
 from fairlead.launch import launch
 from fairlead.launch.launch import CommandLine, LaunchResult
@@ -228,7 +228,7 @@ def test_command_line_environment_adds_and_takes_away() -> None:
 def test_words_leave_the_users_options_last() -> None:
     engine = planned().engine
     call = Call("/i.sif", ("true",), (("/s", "/t", False),), extra=("--writable-tmpfs",))
-    argv = DRIVER.words(engine, call).argv
+    argv = APPTAINER.words(engine, call).argv
     assert argv[0] == engine.path
     assert argv[argv.index("exec") :] == (
         "exec",
@@ -242,7 +242,7 @@ def test_words_leave_the_users_options_last() -> None:
 
 def test_words_with_a_bind_of_an_odd_folder_keep_it_one() -> None:
     call = Call("x.sif", ("true",), (("/data/a,b:c", "/in", True),))
-    argv = DRIVER.words(planned().engine, call).argv
+    argv = APPTAINER.words(planned().engine, call).argv
     assert argv[argv.index("--bind") + 1] == "/data/a\\,b\\:c:/in:ro"
 
 

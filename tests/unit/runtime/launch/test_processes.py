@@ -79,7 +79,7 @@ def test_start_launcher_ends_when_this_process_is_killed(tmp_path: Path) -> None
     pid_file = tmp_path / "pid"
     program = (
         "import os, sys, time\n"
-        "from fairlead import processes\n"
+        "from fairlead.launch import processes\n"
         "processes.start(sys.argv[1:], dict(os.environ), 'run-7')\n"
         "time.sleep(600)\n"
     )

@@ -21,11 +21,13 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.launch import allocate, choose_launcher, shared_cache
 from fairlead.launch import request as request_module
 from fairlead.launch.request import Asked, on_this_machine, seconds, shape
-from fairlead.launchers import registry, srun
+from fairlead.launchers import pmi, registry, srun
 from fairlead.launchers.model import BINDINGS, Launcher, Shape
-from fairlead.schedulers import allocation
+from fairlead.schedulers import hostlist as allocation
 from fairlead.schedulers import model as jobscript_model
-from fairlead.schedulers.allocation import Allocation, counts, expand, find
+from fairlead.schedulers.hostlist import counts, expand
+from fairlead.schedulers.model import Allocation
+from fairlead.schedulers.registry import find_allocation as find
 from fairlead.site.model import Scheduler, Starter
 from fairlead.swap import checks
 
@@ -58,7 +60,7 @@ def parsed(kind: str, made: Shape, inner: tuple[str, ...] = ("app",)) -> argpars
     return grammars.launcher(kind, words.argv[1:])
 
 
-@pytest.mark.parametrize("kind", [k for k in registry.KINDS if k != "mpiexec"])
+@pytest.mark.parametrize("kind", registry.LAUNCHERS.names())
 @given(shape=SHAPES, rest=st.lists(WORD, max_size=4))
 def test_words_are_in_the_grammar_and_say_the_shape(
     kind: str, shape: Shape, rest: list[str]
@@ -279,7 +281,7 @@ def test_pmi_listed_by_old_and_new_slurm() -> None:
 def test_pmi_is_what_the_mpi_speaks_and_slurm_offers(
     family: AbiFamily, said: str, preferred: tuple[str, ...], chosen: str
 ) -> None:
-    assert choose_launcher.slurm_pmi(family, srun.pmi_listed(said), preferred) == chosen
+    assert pmi.slurm_pmi(family, srun.pmi_listed(said), preferred) == chosen
 
 
 def test_check_refuses_ranks_that_would_be_alone() -> None:
@@ -385,9 +387,7 @@ def test_allocation_that_nobody_can_make_is_refused(kind: str, asked: Asked, rem
     assert finding.check == "allocation" and remedy in finding.remedy
 
 
-@pytest.mark.parametrize(
-    "module", [allocation, choose_launcher, jobscript_model, request_module, srun]
-)
+@pytest.mark.parametrize("module", [allocation, jobscript_model, pmi, request_module, srun])
 def test_examples_in_the_docstrings_hold(module: types.ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

@@ -10,7 +10,7 @@ import pytest
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
-from fairlead.launch.choose_launcher import identify
+from fairlead.launchers.identify import identify
 from fairlead.mpi.host import discover, from_prefix, in_prefix, needs
 
 MPI = """

@@ -22,6 +22,7 @@ from fairlead.launchers.model import Shape
 from fairlead.schedulers import model
 from fairlead.schedulers import script as render
 from fairlead.schedulers.model import Array, Job
+from fairlead.schedulers.registry import SCHEDULERS, with_scripts
 
 GOLDEN = Path(__file__).parents[3] / "golden/jobscript"
 BODY = "exec fairlead run -n 8 -N 2 mpi-base -- python3 train.py"
@@ -95,7 +96,7 @@ def test_every_directive_of_the_recorded_ones_is_documented(name: str) -> None:
         assert (said["n"], said["t"], said["attrs"]) == (2, "90", "mcdram=cache:numa=quad")
 
 
-@pytest.mark.parametrize("kind", render.KINDS)
+@pytest.mark.parametrize("kind", with_scripts())
 @given(
     ranks=COUNT, nodes=MAYBE, cores=MAYBE, gpus=MAYBE, time_s=st.integers(0, 10**6), account=NAMES,
     first=st.integers(0, 50), more=st.integers(0, 50), array=st.booleans(), requeue=st.booleans(),
@@ -223,9 +224,9 @@ def test_script_without_a_scheduler_or_with_a_bad_word_is_refused() -> None:
         assert code == ExitCode.USAGE and said
 
 
-@pytest.mark.parametrize("kind", render.KINDS)
+@pytest.mark.parametrize("kind", with_scripts())
 def test_word_that_a_scheduler_would_take_for_a_directive_is_refused(kind: str) -> None:
-    line = f"{render.scheduler(kind).sentinel}-n 99"
+    line = f"{SCHEDULERS.get(kind).sentinel}-n 99"
     body = shlex.join(["echo", f"x\n{line}"])
     with pytest.raises(FairleadError) as caught:
         render.script(kind, replace(FULL, body=body, options=()))
@@ -233,6 +234,6 @@ def test_word_that_a_scheduler_would_take_for_a_directive_is_refused(kind: str) 
 
 
 def test_submit_line_is_quoted_and_cobalts_has_a_path() -> None:
-    assert render.submit_line("slurm", "my job.sh") == "sbatch 'my job.sh'"
-    assert render.submit_line("cobalt", "job.sh") == "qsub --mode script ./job.sh"
+    assert SCHEDULERS.get("slurm").submit_line("my job.sh") == "sbatch 'my job.sh'"
+    assert SCHEDULERS.get("cobalt").submit_line("job.sh") == "qsub --mode script ./job.sh"
     assert shape(Asked(ranks=2)).ranks == 2

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from tests.support.recorded import SITE, planned
 
+from fairlead.site.engine_options import with_options
 from fairlead.site.model import Engines, Environment, Gpu, Origin, Status
 from fairlead.site.resolved_paths import Here, look, matches
-from fairlead.swap.site_rules import from_site, with_options
+from fairlead.swap.site_rules import from_site
 
 
 def test_matches_highest_version_first_by_numbers(tmp_path: Path) -> None:

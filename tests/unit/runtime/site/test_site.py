@@ -52,7 +52,7 @@ def test_profile_with_three_mistakes_has_three_findings_with_lines(tmp_path: Pat
     for number in (kind, engines, start):
         assert f"{path}:{number + 1}" in where
     text = " ".join(f"{f.what} {f.why}" for f in caught.value.findings)
-    for words in ("Did you mean `kinds`?", "allowed: slurm, pbs", "greater than 0"):
+    for words in ("Did you mean `kinds`?", "allowed: cobalt, lsf", "greater than 0"):
         assert words in text
 
 

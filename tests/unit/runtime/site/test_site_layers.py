@@ -182,7 +182,7 @@ def test_three_mistakes_in_two_files_are_three_findings(environ: dict[str, str])
         (f"{path}:6", "site-source"),
         (f"{path}:8", "site-source"),
     }
-    assert "allowed: slurm" in found[f"{base}:8", "bad-value"].why
+    assert "allowed: cobalt" in found[f"{base}:8", "bad-value"].why
     assert (
         "`launcher.kinds` does not say where it comes from"
         in found[f"{path}:6", "site-source"].what

@@ -125,7 +125,7 @@ def test_ensure_file_that_vanished_is_told_and_leaves_nothing(plan: Plan, tmp_pa
 
 SLOW = """
 import sys, time, pickle
-from fairlead import stage
+from fairlead.swap import staging as stage
 plan = pickle.load(open(sys.argv[1], "rb"))
 fill = stage._fill
 def slow(work, staging):

@@ -1,0 +1,18 @@
+"""Docker: recognised on a machine; its daemon makes it no engine of ranks."""
+
+from __future__ import annotations
+
+from fairlead.engines.model import Driver
+
+
+class Docker(Driver):
+    """Docker."""
+
+    kind = "docker"
+    title = "Docker"
+    programs = ("docker",)
+    driven = False
+    inside_files = ("/.dockerenv",)
+
+
+ENGINE = Docker()

@@ -1,0 +1,39 @@
+"""Which MPI an ``mpiexec`` belongs to, from its own ``--version``."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from fairlead.base.process import run_boxed
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Launcher
+
+
+def identify(program: Path, patience_s: float = 10.0) -> Launcher:
+    """Which MPI's processes an ``mpiexec`` connects, from its own ``--version``."""
+    ran = run_boxed((program, "--version"), timeout_s=patience_s)
+    if known := launcher_of(str(program), ran.stdout + ran.stderr):
+        return known
+    if os.access(program, os.R_OK) and b"HYDRA build details" in program.read_bytes():
+        # It does not run here (it may be of a newer distribution), but it is one all the same.
+        return Launcher(str(program), AbiFamily.MPICH, "MPICH Hydra", "hydra")
+    return Launcher(str(program), AbiFamily.UNKNOWN, program.name)
+
+
+def launcher_of(path: str, said: str) -> Launcher | None:
+    """Whose ``mpiexec`` says this for ``--version``; None for one that is not known."""
+    if "HYDRA build details" in said:
+        match = re.search(r"Version:\s*(\S+)", said)
+        title = f"MPICH Hydra {match[1] if match else ''}".strip()
+        return Launcher(path, AbiFamily.MPICH, title, "hydra")
+    if "Intel(R) MPI Library" in said:
+        match = re.search(r"Version (\S+)", said)
+        title = f"Intel MPI Hydra {match[1] if match else ''}".strip()
+        return Launcher(path, AbiFamily.MPICH, title, "hydra")
+    if match := re.search(r"\(IBM (Spectrum MPI)\) (\d[\w.]*)", said):
+        return Launcher(path, AbiFamily.OPENMPI, f"{match[1]} {match[2]}", "openmpi")
+    if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", said):
+        return Launcher(path, AbiFamily.OPENMPI, f"Open MPI {match[1]}", "openmpi")
+    return None

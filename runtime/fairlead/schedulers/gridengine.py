@@ -1,0 +1,25 @@
+"""Grid Engine: recognised, so that its ``qsub`` is not taken for that of PBS; its jobs are not driven."""
+
+from __future__ import annotations
+
+from fairlead.base.process import Ran
+from fairlead.base.system import View
+from fairlead.schedulers.model import Scheduler
+
+
+class GridEngine(Scheduler):
+    """Sun's Grid Engine and its descendants."""
+
+    kind = "gridengine"
+    title = "Grid Engine"
+    programs = ("qconf",)
+    version_command = ("qconf", "-help")
+    job_variable = "JOB_ID"
+    job_variable_is_own = False
+    interactive = "qrsh {command}"
+
+    def is_present(self, view: View, version_text: str, answered: Ran | None) -> bool:
+        return view.which("qconf") is not None  # JOB_ID alone is anybody's
+
+
+SCHEDULER = GridEngine()
