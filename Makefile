@@ -7,7 +7,7 @@ BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv demo test test-full images catalogue check fix bench bench-comm bench-convergence bench-images native image-tensorflow validate clean
+.PHONY: help setup test-setup venv dist lock demo test test-full images catalogue check docs fix bench bench-comm bench-convergence bench-images native image-tensorflow validate clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -38,12 +38,16 @@ images: test-setup
 catalogue: test-setup ## build every recipe that has a lock; write docs/reference/catalogue.md
 	@$(PY) -m tools.catalogue
 
-check: venv ## ruff and mypy; changes nothing
+check: venv docs ## ruff, mypy, the layers of the rooms, the docs built strictly; changes nothing
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
+	@.venv/bin/lint-imports --no-cache
 
-fix: venv ## what ruff can mend
+docs: venv ## the documentation as a site in build/site; a broken link or anchor fails
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(PY) -m mkdocs build --strict
+
+fix: venv ## what ruff can fix
 	@$(PY) -m ruff check --fix
 	@$(PY) -m ruff format
 
@@ -58,6 +62,15 @@ bench-images: test-setup
 
 bench: images bench-images ## measure every bar; exit 1 when one is missed
 	@$(PY) -m benchmarks
+
+dist: venv ## sdist and wheel in dist/, the wheel with the native libraries for both processors
+	@$(PY) -m build
+
+EXTRAS := build native report setup data ranks dev
+lock: venv ## pin the development environment anew: requirements-dev.lock
+	@$(PY) -m venv build/lock && build/lock/bin/pip install -q uv
+	@build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+	    --custom-compile-command "make lock" --upgrade $(EXTRAS:%=--extra %) -o requirements-dev.lock pyproject.toml
 
 native: setup build/native/whole ## the image's Python packages on this machine, from the same lock
 

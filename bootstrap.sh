@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")"
 
 VENV=.venv
-EXTRAS=build,report,setup,data,ranks,dev
+LOCK=requirements-dev.lock
 PACKAGES=runtime/fairlead/doctor/system_packages.txt
 TEST_PACKAGES=tests/system/system_packages.txt
 LOG=
@@ -25,7 +25,7 @@ main() {
     # One at a time in a clone. What a killed run left running keeps the lock until it ends.
     exec 9<bootstrap.sh
     flock -n 9 || { echo "  ..    waiting for another make in this folder" >&2; flock 9; }
-    venv_key="$(cat pyproject.toml bootstrap.sh | sha256sum) $PWD"
+    venv_key="$(cat pyproject.toml bootstrap.sh "$LOCK" | sha256sum) $PWD"
     if [ "$(read_stamp made)" != "$venv_key" ] || ! "$VENV/bin/python" -c '' 2>/dev/null; then
         make_venv
     fi
@@ -71,7 +71,9 @@ make_venv() {
     [ -d "$VENV" ] ||
         stage "virtual environment ($("$python" --version))" "$python" -m venv "$VENV"
     rm -f "$VENV/.fairlead-made"
-    stage "Python packages" "$VENV/bin/python" -m pip install --progress-bar off -e ".[$EXTRAS]"
+    stage "Python packages" "$VENV/bin/python" -m pip install --progress-bar off \
+        --no-deps --require-hashes -r "$LOCK"
+    stage "fairlead itself" "$VENV/bin/python" -m pip install --no-deps --no-build-isolation -e .
     # Where PYTHONDONTWRITEBYTECODE is set, every start would compile the checkout anew.
     "$VENV/bin/python" -m compileall -q runtime containers || true
     write_stamp made "$venv_key"

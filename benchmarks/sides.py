@@ -1,8 +1,8 @@
-"""Programs of several ranks that wait for each other's turns: ``with Side(…) as side: side.ask(…)``.
+"""Programs of several ranks that take turns: ``with started({…}) as sides: …``.
 
-Each side is a job of its own, started by ``fairlead run`` in its image, all at once; only one of them
-computes at a time, the others are stopped (SIGSTOP), with all their helper threads. So many libraries,
-each with its own settings, are measured in turns within minutes.
+Each side is a job of its own, started by ``fairlead run`` in its image, all at once; only one of them computes at a
+time, the others are stopped (SIGSTOP), with all their helper threads. So many libraries, each with its own settings,
+are measured in turns within minutes.
 """
 
 from __future__ import annotations
@@ -13,58 +13,64 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.result import FAIRLEAD
 from fairlead_build.build import build
 
 PROGRAMS = Path(__file__).with_name("programs")
 _CREDENTIALS = struct.Struct("3i")
 
 
+@dataclass(frozen=True)
+class Job:
+    """What a side runs.
+
+    Attributes:
+        words: a program in ``programs/``, and its arguments after the socket.
+        env: for the ranks.
+        run: more options of ``fairlead run``.
+        before: words in front of the whole line, such as those that enter a namespace.
+        stops: it tolerates being stopped; otherwise it waits its turn in a read.
+    """
+
+    image: str
+    words: Sequence[str]
+    ranks: int = 2
+    env: Mapping[str, str] = field(default_factory=dict)
+    run: Sequence[str] = ()
+    before: Sequence[str] = ()
+    stops: bool = True
+
+
 class Side:
     """Ranks that run one of ``programs/`` and do what :meth:`ask` says."""
 
-    def __init__(
-        self,
-        name: str,
-        image: str,
-        words: Sequence[str],
-        folder: Path,
-        *,
-        ranks: int = 2,
-        env: Mapping[str, str] | None = None,
-        run: Sequence[str] = (),
-        before: Sequence[str] = (),
-        stops: bool = True,
-    ):
+    def __init__(self, name: str, job: Job, folder: Path):
         """Starts it; :meth:`ready` waits.
 
         Args:
-            words: the program in ``programs/``, and its arguments behind the socket.
             folder: a short path that container and host both see.
-            env: for the ranks.
-            run: more options of ``fairlead run``.
-            before: words in front of the whole line, as those that enter a namespace.
-            stops: it bears to be stopped; else it waits its turn in a read.
         """
-        self.name, self.ranks, self._stops = name, ranks, stops
+        self.name, self.ranks, self._stops = name, job.ranks, job.stops
         self._log = folder / f"{name}.log"
         path = folder / f"{name}.socket"
-        self._door = socket.socket(socket.AF_UNIX)
-        self._door.bind(str(path))
-        self._door.listen(ranks)
-        program, *more = words
-        variables = [word for k, v in (env or {}).items() for word in ("--env", f"{k}={v}")]
-        binds = [word for one in (folder, PROGRAMS) for word in ("--bind", str(one))]
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(job.ranks)
+        program, *more = job.words
+        variables = [word for k, v in job.env.items() for word in ("--env", f"{k}={v}")]
+        binds = [word for place in (folder, PROGRAMS) for word in ("--bind", str(place))]
         line = [
-            *before, sys.executable, "-m", "fairlead", "run", "-q", "-n", str(ranks), *binds, *variables, *run,
-            image, "--", "python3", str(PROGRAMS / program), str(path), *more,
+            *job.before, *FAIRLEAD, "run", "-q", "-n", str(job.ranks), *binds, *variables, *job.run, job.image,
+            "--", "python3", str(PROGRAMS / program), str(path), *more,
         ]  # fmt: skip
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
@@ -74,18 +80,18 @@ class Side:
         self._pids: list[int] = []
 
     def ready(self, limit_s: float = 240) -> Side:
-        """Waits until every rank has come.
+        """Waits until every rank has connected.
 
         Raises:
-            RuntimeError: it ended, or did not come in time.
+            RuntimeError: it ended, or did not connect in time.
         """
         late = time.monotonic() + limit_s
-        self._door.settimeout(1)
+        self._listener.settimeout(1)
         while len(self._links) < self.ranks:
             if self._process.poll() is not None or time.monotonic() > late:
-                raise RuntimeError(f"{self.name} did not start:\n{self.said()}")
+                raise RuntimeError(f"{self.name} did not start:\n{self._output()}")
             with suppress(TimeoutError):
-                link, _ = self._door.accept()
+                link, _ = self._listener.accept()
                 link.settimeout(limit_s)
                 size = _CREDENTIALS.size
                 peer = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -95,7 +101,7 @@ class Side:
         return self
 
     def ask(self, what: str, **words: Any) -> list[Any]:
-        """Has every rank call one of its functions at once; what they return, in order of ranks.
+        """Has every rank call one of its functions at once; what they return, by rank.
 
         Raises:
             RuntimeError: a rank failed.
@@ -103,29 +109,33 @@ class Side:
         for link in self._links.values():
             link.write(json.dumps({"do": "call", "what": what, **words}) + "\n")
             link.flush()
-        found = []
+        answers = []
         for rank in range(self.ranks):
             try:
                 answer = json.loads(self._links[rank].readline() or "{}")
             except TimeoutError:
                 answer = {"error": "no answer in time"}
             if "is" not in answer:
-                why = answer.get("error", "it ended")
-                raise RuntimeError(
-                    f"{self.name}, rank {rank}, {what} {words}: {why}\n{self.said()}"
-                )
-            found.append(answer["is"])
-        return found
+                why = f"{answer.get('error', 'it ended')}\n{self._output()}"
+                raise RuntimeError(f"{self.name}, rank {rank}, {what} {words}: {why}")
+            answers.append(answer["is"])
+        return answers
 
-    def said(self) -> str:
+    def _output(self) -> str:
         """The end of what it printed."""
         return self._log.read_text(errors="replace")[-3000:]
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)
 
-    def resume(self) -> None:
+    @contextmanager
+    def turn(self) -> Iterator[Side]:
+        """It computes, and is stopped again."""
         self._signal(signal.SIGCONT)
+        try:
+            yield self
+        finally:
+            self.pause()
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._pids if self._stops else ():
@@ -138,12 +148,12 @@ class Side:
         self, kind: type[BaseException] | None, value: BaseException | None, where: TracebackType | None
     ) -> None:  # fmt: skip
         with suppress(ProcessLookupError):
-            self.resume()
+            self._signal(signal.SIGCONT)
         for link in self._links.values():
             with suppress(OSError):
                 link.write('{"do": "end"}\n')
                 link.flush()
-        self._door.close()
+        self._listener.close()
         if len(self._links) < self.ranks:
             self._process.terminate()
         try:
@@ -153,22 +163,34 @@ class Side:
             self._process.wait()
 
 
-class Turn:
-    """``with Turn(side):`` it computes, and is stopped again."""
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder with a short path that every user of the machine can enter."""
+    with tempfile.TemporaryDirectory(prefix="fairlead-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
-    def __init__(self, side: Side):
-        self._side = side
 
-    def __enter__(self) -> Side:
-        self._side.resume()
-        return self._side
+@contextmanager
+def started(jobs: Mapping[str, Callable[[], Job]]) -> Iterator[dict[str, Side]]:
+    """All jobs, started at once, ready and paused."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch())
+        sides = {name: stack.enter_context(Side(name, job(), folder)) for name, job in jobs.items()}
+        for side in sides.values():
+            side.ready()
+        for side in sides.values():
+            side.pause()
+        yield sides
 
-    def __exit__(self, *_: object) -> None:
-        self._side.pause()
+
+def slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
+    """Of each repeat, the time of the slowest rank."""
+    return [max(each) for each in zip(*ranks, strict=True)]
 
 
 def image(recipe: str) -> str:
-    """The file of a bundled recipe's image, built where it is not."""
+    """The file of a bundled recipe's image, built if it is missing."""
     entry = build(recipe).entry
     assert entry is not None
     return entry.path

@@ -1,4 +1,4 @@
-"""`keras_serial.py` on many ranks: five lines are other, and docs/training.md tells why.
+"""`keras_serial.py` on many ranks: five lines are other, and docs/tutorials/training.md tells why.
 
 Run it from the top of the checkout, on as many ranks as you like:
 

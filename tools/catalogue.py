@@ -1,13 +1,12 @@
 """The bundled recipes as one page: what is in each, how large it is, the digests a build must give.
 
 Contents and download sizes are read from the locks. Sizes of images and digests are those of the
-last real build, kept in a JSON file beside the page, which holds for a lock only as long as its
+last real build, kept in a JSON file next to the page, which holds for a lock only as long as its
 packages stay. ``make catalogue`` builds every recipe that has a lock, and writes both files.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from fairlead.base.paths import atomic_write, bundled
 from fairlead.base.progress import Progress
 from fairlead.image.frameworks import frameworks
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe, names
@@ -59,9 +59,7 @@ def measure(recipe: str, cache: Cache, progress: Progress) -> Figures:
     entry = build(recipe, cache=cache, progress=progress).entry
     assert entry is not None
     tree = cache.tree(entry.tree)
-    with tree.open("rb") as stream:
-        squashfs = hashlib.file_digest(stream, "sha256").hexdigest()
-    return Figures(entry.lock_sha256, entry.bytes, squashfs, tree_digest(tree))
+    return Figures(entry.lock_sha256, entry.bytes, sha256_of(tree), tree_digest(tree))
 
 
 def read_figures(path: Path) -> dict[str, Figures]:
@@ -112,8 +110,8 @@ def _mpi(loaded: LoadedRecipe, lock: Lock) -> str:
     if mpi is None:
         return "none"
     title = {"mpich": "MPICH", "openmpi": "Open MPI"}[mpi.family]
-    found = next((d.version for d in lock.deb if d.name == mpi.distribution), mpi.version or "")
-    return f"{title} {found.split('-')[0]}"
+    version = next((d.version for d in lock.deb if d.name == mpi.distribution), mpi.version or "")
+    return f"{title} {version.split('-')[0]}"
 
 
 def _frameworks(lock: Lock) -> str:
@@ -127,7 +125,7 @@ _PAGE = """\
 
 <!-- Made by `make catalogue` from the locks and from real builds; do not edit. -->
 
-[The catalogue](../catalogue.md) says which one is for whom. All are for amd64, and all images have
+[The catalogue](../howto/catalogue.md) says which one is for whom. All are for amd64, and all images have
 fairlead's own runtime. The download is what a first build fetches, compilers included; 1 MB is
 10^6 bytes.
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from fairlead.base.json_schema import DRAFT, schema_text
 from fairlead.base.paths import atomic_write, checkout
-from fairlead.perf.bench import model as bench
-from fairlead.perf.validate import model, reference
+from fairlead.perf.bench import results as bench
+from fairlead.perf.judge import references as reference
+from fairlead.perf.records import validation as model
 
 PUBLISHED = {
     "validation.schema.json": (model.Validation, model.SCHEMA, model.SCHEMA_VERSION),

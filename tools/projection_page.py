@@ -1,4 +1,4 @@
-"""The generated sections of ``docs/projection.md``: fabrics, and how far off the model is on published curves.
+"""The generated sections of ``docs/explanation/projection.md``: fabrics, and how far off the model is on published curves.
 
 ``python -m tools.projection_page`` writes them between their marks; a test compares.
 """
@@ -10,19 +10,18 @@ from pathlib import Path
 
 import numpy as np
 from tools import published_scaling
-from tools.published_scaling import CASES, Assumed, Fitted, Predicted
+from tools.published_scaling import CASES, Fitted, Predicted
 
 from fairlead.base.paths import atomic_write, checkout
 from fairlead.perf.projection.fabrics import NETWORKS, Known
 
-PAGE = Path("docs/projection.md")
+PAGE = Path("docs/explanation/projection.md")
 
 
 def sections() -> dict[str, str]:
     """Markdown by the name of the section."""
     return {
         "fabrics": fabrics(),
-        "assumed": assumed(),
         "errors": errors(),
         "verdict": verdict(),
     }
@@ -63,37 +62,6 @@ def _known(value: Known | None, scale: float, unit: str) -> str:
     return f"{value.value / scale:.3g} ({low:.3g} to {high:.3g}) {unit}"
 
 
-def assumed() -> str:
-    """What every published case needs and its source does not say."""
-    rows = []
-    for case in CASES:
-        rows += [
-            (
-                f"**{case.what}**",
-                f"{case.efficiency:.0%}",
-                f"{case.source}; {case.parameters:,} parameters in float32",
-            ),
-            ("computing of a step", _range(case.compute_s, 1, "s"), case.compute_s.why),
-            ("bandwidth of a link", _range(case.bandwidth, 1e9, "GB/s"), case.bandwidth.why),
-            ("latency of a message", _range(case.latency_s, 1e-6, "us"), case.latency_s.why),
-            ("algorithm", case.algorithm.value, case.algorithm_why),
-            ("gradients move while others are computed", "yes" if case.overlaps else "no", case.overlaps_why),
-            (
-                "allreduces of a step",
-                str(case.calls),
-                "gradients over Horovod's buffer of 64 MB, rounded up"
-                if case.overlaps
-                else "one call",
-            ),
-        ]  # fmt: skip
-    return _table(("case, and what was assumed", "value", "from, or why"), rows)
-
-
-def _range(value: Assumed, scale: float, unit: str) -> str:
-    low, high = value.value / value.factor / scale, value.value * value.factor / scale
-    return f"{value.value / scale:.3g} ({low:.3g} to {high:.3g}) {unit}"
-
-
 def errors() -> str:
     """All six choices, and nothing fitted at all."""
     rows = []
@@ -107,7 +75,7 @@ def errors() -> str:
         "published",
         "predicted (95 %)",
         "error, points",
-        "published is in the band, give or take 3 points",
+        "in the band, ±3 points",
     )
     return _table(head, rows) + "\n" + _constants(published_scaling.blind())  # fmt: skip
 

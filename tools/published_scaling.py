@@ -23,9 +23,9 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.perf.cost_model import Algorithm
-from fairlead.perf.projection.model import LINK_USE, Fabric, Work, step
+from fairlead.perf.projection.cost_model import Algorithm
 from fairlead.perf.projection.spread import Floats, Spread, excess
+from fairlead.perf.projection.step_model import LINK_USE, Fabric, Work, step
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def assumed(case: Case, parts: Sequence[float]) -> tuple[float, float, float]:
 
 
 def efficiency(case: Case, parts: Sequence[float], constants: Constants) -> float:
-    """Of one case by :func:`fairlead.perf.projection.model.step`; ``parts`` as in :func:`assumed`."""
+    """Of one case by :func:`fairlead.perf.projection.step_model.step`; ``parts`` as in :func:`assumed`."""
     compute, bandwidth, latency = assumed(case, parts)
     overlap = constants.overlap if case.overlaps else 0.0
     work = Work(compute, _GRADIENT * case.parameters, overlap=overlap, calls=case.calls)

@@ -1,15 +1,17 @@
-"""The page ``docs/reference/sites.md``: every bundled profile, and how well it is known.
+"""Pages of ``docs/reference/``: ``sites.md``, every bundled profile and how well it is known, and
+``site-profile.md``, every key of a profile with its meaning.
 
-``python -m tools.site_reference`` writes it; a test compares.
+``python -m tools.site_reference`` writes them; a test compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.paths import atomic_write, bundled, checkout
-from fairlead.site import layers
+from fairlead.site import layers, schema
 from fairlead.site.model import Site, Status
 from fairlead.site.places import REPLACE
 
@@ -18,11 +20,19 @@ _INTRO = """\
 
 <!-- Made by `python -m tools.site_reference` from sitecfg/; do not edit. -->
 
-What a profile is, and how to write one, is in [the guide](../sites.md). *Known* counts values with what
-a profile inherits: seen to work with real software · documented by the site or the maker · from users'
-scripts and issues · guessed. None of the machines below but `laptop` was at hand: no value of theirs
-was tried by fairlead there, and what was read of them were stored copies, which may be older than the day
-on which they were read. `fairlead site show NAME --sources` says who says each value.
+[Site profiles](../howto/site-profiles.md) explains them. *Known* counts values, inherited ones included: seen to work with real
+software · documented by the site or manufacturer · from users' scripts and issues · guessed. fairlead has run on none of these
+machines but `laptop`; what was read about them were stored copies, possibly older than the date of reading.
+`fairlead site show NAME --sources` prints a profile's notes, values and their sources.
+"""
+
+_KEYS_INTRO = """\
+# Profile keys
+
+<!-- Made by `python -m tools.site_reference` from the schema; do not edit. -->
+
+Keys of a [site profile](../howto/site-profiles.md), from its [schema](site.schema.json). Each section but `[site]` also has
+`source`, the entry of `[sources]` its values come from, and `sources`, the same for single keys.
 """
 
 
@@ -32,16 +42,32 @@ def page(sites: Mapping[str, Site]) -> str:
     for title, families in (("Sites", False), ("Families", True)):
         chosen = [site for _, site in sorted(sites.items()) if site.is_family is families]
         parts += [f"\n## {title}\n\n", *_table(chosen)]
-    parts.append("\n## What a person should know\n")
-    for _, site in sorted(sites.items(), key=lambda s: (s[1].is_family, s[0])):
-        own = site.notes[: len(site.notes) - len(_inherited(site, sites))]
-        if own:
-            parts += [f"\n### `{site.name}`\n\n", *(f"* {_escaped(note)}\n" for note in own)]
     return "".join(parts)
 
 
-def _inherited(site: Site, sites: Mapping[str, Site]) -> tuple[str, ...]:
-    return sites[site.lineage[1]].notes if len(site.lineage) > 1 else ()
+def keys_page() -> str:
+    """Every section of a profile with its keys, as it is published."""
+    whole = schema.schema()
+    parts = [_KEYS_INTRO]
+    for name, section in whole["properties"].items():
+        repeated = section.get("type") == "array"
+        reference = (section["items"] if repeated else section).get("$ref", "")
+        if name == "sources":
+            (reference,) = (entry["$ref"] for entry in section["patternProperties"].values())
+        keys = whole["$defs"][reference.rpartition("/")[2]]["properties"]
+        title = (
+            f"[[{name}]]" if repeated else f"[{name}.NAME]" if name == "sources" else f"[{name}]"
+        )
+        parts.append(f"\n## `{title}`\n\n")
+        shared = () if repeated else ("source", "sources")
+        parts += [f"- `{key}`: {_meaning(at)}\n" for key, at in keys.items() if key not in shared]
+    return "".join(parts)
+
+
+def _meaning(key: Mapping[str, Any]) -> str:
+    allowed = key.get("enum") or key.get("items", {}).get("enum") or ()
+    values = ", ".join(f"`{value}`" for value in allowed if value)
+    return f"{_escaped(key['description'])}{f': {values}' if values else ''}"
 
 
 def _table(sites: Iterable[Site]) -> Iterable[str]:
@@ -83,6 +109,8 @@ def main() -> None:
         raise SystemExit("the page belongs to a checkout of fairlead")
     with atomic_write(Path(root, "docs/reference/sites.md"), "w") as out:
         out.write(page(bundled_sites()))
+    with atomic_write(Path(root, "docs/reference/site-profile.md"), "w") as out:
+        out.write(keys_page())
 
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ from typing import Any
 import fairlead_build
 from fairlead.base.errors import CATALOGUES
 from fairlead.base.paths import atomic_write, checkout
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 
-PAGE = "docs/why-it-stopped.md"
+PAGE = "docs/reference/why-it-stopped.md"
 SECTIONS = "sections.toml"  # beside the catalogues of a package
 _HEAD = """\
 # Why it stopped
@@ -50,7 +50,7 @@ def sections() -> tuple[str, list[dict[str, Any]]]:
 
 def documented() -> list[str]:
     """Every check that the page speaks of, as often as it does."""
-    names = [check.name for check in CHECKS]
+    names = [check.name for check in ordered()]
     for part in sections()[1]:
         names += part["checks"] + [name for row in part["row"] for name in row["checks"]]
         for section in part["section"]:
@@ -91,7 +91,7 @@ def _with_doctor_checks(text: str) -> str:
     """``{checks}`` stands for the names of doctor's checks."""
     if "{checks}" not in text:
         return text
-    *names, last = (f"`{check.name}`" for check in CHECKS)
+    *names, last = (f"`{check.name}`" for check in ordered())
     whole = text.replace("{checks}", f"{', '.join(names)} and {last}")
     return textwrap.fill(whole, 110, break_long_words=False, break_on_hyphens=False)
 

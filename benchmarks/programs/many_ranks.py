@@ -13,9 +13,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-import told
+import turns
 
-told.pin(told.rank_of())
+turns.pin(turns.rank_of())
 
 import numpy as np
 
@@ -93,7 +93,7 @@ def main(path):
         digest = hashlib.sha256(weights.tobytes()).hexdigest()
         return {"seconds": seconds, "digest": digest, "off": off}
 
-    told.serve(path, {"reduce": reduce, "train": train})
+    turns.serve(path, {"reduce": reduce, "train": train})
     comm.finalize()
 
 

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import told
+import turns
 
-told.pin(told.rank_of())
+turns.pin(turns.rank_of())
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def main(path, library):
             out, true = out[-1:], true[-1:]
         return float(np.max(np.abs(out - true) / np.maximum(np.abs(true), 1)))
 
-    told.serve(path, {"times": times, "check": check})
+    turns.serve(path, {"times": times, "check": check})
     end()
     sys.stdout.flush()
     if library in ("horovod", "gloo"):

@@ -12,11 +12,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import told
+import turns
 
 RANKS = int(os.environ.get("PMI_SIZE", "1"))
 if RANKS > 1:
-    told.pin(told.rank_of())
+    turns.pin(turns.rank_of())
 
 import cosmo_data
 import numpy as np
@@ -118,7 +118,7 @@ def main(path):
         digest = hashlib.sha256(b"".join(own)).hexdigest()
         return {"score": float(score), "digest": digest, "diverged": late.diverged_at}
 
-    told.serve(path, {"train": train})
+    turns.serve(path, {"train": train})
     comm.finalize()
 
 

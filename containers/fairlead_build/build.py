@@ -5,7 +5,7 @@ stage    makes                                                read next
 =======  ===================================================  =============================
 fetch    every .deb and wheel of the lock, by hash            ``fetch.py``
 tree     a squashfs of all that, without our own wheel        ``tree.py``
-facts    what the planner must know; checked against itself   ``examine.py``, ``mpicheck.py``
+facts    what the planner must know; checked against itself   ``tree_scan.py``, ``mpi_check.py``
 payload  our wheel and the image's description over the tree  ``payload.py``
 sif      the squashfs in a SIF                                ``sif.py``
 others   the other formats that were asked for                ``formats.py``
@@ -21,7 +21,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fai
 from fairlead.base.progress import Progress, Silent
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
+from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import (
     Cache,
@@ -41,23 +42,25 @@ from fairlead_build.cache.store import (
     workspace,
 )
 from fairlead_build.cache.sweep import sweep, used
-from fairlead_build.formats import formats as forms
-from fairlead_build.formats.formats import Format
+from fairlead_build.formats import store as forms
 from fairlead_build.formats.images import ImageEntry, read_entry, trees_in_use, write_entry
+from fairlead_build.formats.model import Format
+from fairlead_build.formats.registry import chosen as chosen_formats
+from fairlead_build.formats.sif import FORMAT as SIF
 from fairlead_build.formats.sif import write_sif
-from fairlead_build.recipe.load import LoadedRecipe, load_recipe
-from fairlead_build.recipe.lock import Lock, load_lock
+from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, load_recipe
+from fairlead_build.recipe.lock import load_lock
 from fairlead_build.resolve import fetch
 from fairlead_build.tools import tool_tree
-from fairlead_build.tools.versions import architecture
 from fairlead_build.tree import engine_tree, payload, sources
 from fairlead_build.tree.debian import debian_key
+from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.mpi_check import image_findings
 from fairlead_build.tree.payload import Description
 from fairlead_build.tree.record import TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
 from fairlead_build.tree.tree import build_tree, tree_key
-from fairlead_build.tree.tree_scan import examine
+from fairlead_build.tree.tree_scan import scan_squashfs
 from fairlead_build.tree.wheel import own_wheel, runtime_requirements
 
 
@@ -92,24 +95,34 @@ class BuildResult:
 
 @dataclass(frozen=True)
 class _Job:
-    """All that a build works from."""
+    """All that a build works from.
 
-    loaded: LoadedRecipe
-    lock: Lock
-    lock_sha256: str
+    Attributes:
+        wheel: fairlead's own; None for an image without Python.
+        key: of the finished image.
+    """
+
+    work: TreeJob
     wheel: bytes | None
-    wheel_sha256: str
-    tree: str
+    made_from: payload.Keys
     key: str
-    cache: Cache
 
     @property
     def name(self) -> str:
-        return self.loaded.name
+        return self.work.loaded.name
 
     @property
-    def again(self) -> str:
-        return f"fairlead build {self.loaded.given}"
+    def cache(self) -> Cache:
+        return self.work.cache
+
+    @property
+    def tree(self) -> str:
+        return self.made_from.tree
+
+    @property
+    def sources(self) -> tuple[RecipeSource, ...]:
+        """Fairlead's own sources that are compiled, to be laid over the tree."""
+        return sources.compiled_bundled(self.work.loaded, self.work.lock)
 
 
 def build(
@@ -125,34 +138,32 @@ def build(
 
     Args:
         recipe: the name of a bundled recipe, or a recipe's folder.
-        formats: of ``formats.FORMATS``.
+        formats: their names (``formats.registry``).
         output: the name of a copy (one format only), or a folder that gets the copies.
         dry_run: only says what would be done.
     Raises:
         FairleadError: bad recipe or lock, a failed stage, or no room; whatever stage was finished
             is kept, and the same command goes on from there.
     """
-    chosen = forms.chosen(formats, output)
+    chosen = chosen_formats(formats, output)
     cache = cache or Cache.default()
     with _system_errors_named(cache):
-        job = _prepare(load_recipe(recipe), cache)
+        job = _prepare(load_recipe(recipe), cache, progress or Silent())
     entry = _current(job)
     if dry_run:
         return BuildResult(
             job.name, job.key, entry is not None, entry, (), _stages(job, entry, chosen), ()
         )
-    progress = progress or Silent()
     cached = entry is not None
     warnings: tuple[Finding, ...] = ()
     with _system_errors_named(cache):
         if entry is None:
-            # One build of a recipe at a time; the next one is told whom it waits for.
-            with holding(job.cache, f"recipe-{job.name}", _waiting(job, progress)):
-                entry = _current(job)  # somebody else may have built it while we waited
+            with _holding(job):
+                entry = _current(job)  # another process may have built it while we waited
                 if entry is None:
                     warnings = _name_warnings(job)
-                    entry = _make(job, progress)
-        outputs = tuple(_output(job, entry, form, output, progress) for form in chosen)
+                    entry = _make(job)
+        outputs = tuple(_output(job, entry, form, output) for form in chosen)
     return BuildResult(
         job.name, job.key, cached, entry, outputs, _stages(job, entry, chosen), warnings
     )
@@ -164,13 +175,13 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
     try:
         yield
     except FairleadError as exc:
-        # A tool says in its own words that a file has gone; where all have, that is why.
+        # A tool reports a missing file its own way; where the whole cache is gone, that is why.
         if exc.findings[0].check == "tool-failed" and not cache.root.is_dir():
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(cache.root))
             raise cache.removed(gone) from exc
         raise
     except OSError as exc:
-        # A link that cannot be made is told by what it was to lead to, and by its own path.
+        # A link that cannot be made is named by its target and by its path.
         names = [Path(n) for n in (exc.filename, exc.filename2) if isinstance(n, str)]
         file = next((n for n in names if n.is_relative_to(cache.root)), names[0] if names else None)
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -182,7 +193,7 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
         raise
 
 
-def _prepare(loaded: LoadedRecipe, cache: Cache) -> _Job:
+def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     python = loaded.recipe.python is not None
     lock, lock_sha256 = load_lock(loaded, runtime_requirements() if python else ())
     if lock.architecture != architecture():
@@ -201,16 +212,11 @@ def _prepare(loaded: LoadedRecipe, cache: Cache) -> _Job:
     wheel_sha256 = hashlib.sha256(wheel).hexdigest() if wheel else ""
     tree = (engine_tree.tree_key if lock.base else tree_key)(loaded, lock)
     # The wheel holds the code that writes the payload; an image without Python has no wheel.
-    told = [
-        tree,
-        loaded.digest,
-        lock_sha256,
-        wheel_sha256,
-        fairlead.__version__,
-        payload.SCHEMA_VERSION,
-    ]
-    key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-    return _Job(loaded, lock, lock_sha256, wheel, wheel_sha256, tree, key, cache)
+    versions = (fairlead.__version__, payload.SCHEMA_VERSION)
+    inputs = [tree, loaded.digest, lock_sha256, wheel_sha256, *versions]
+    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+    made_from = payload.Keys(lock_sha256, wheel_sha256, tree)
+    return _Job(TreeJob(loaded, lock, cache, progress), wheel, made_from, key)
 
 
 def _current(job: _Job) -> ImageEntry | None:
@@ -223,17 +229,18 @@ def _stages(
 ) -> tuple[StageState, ...]:
     others = tuple(
         StageState(
-            form,
+            form.name,
             forms.is_kept(form, job.cache, job.key),
             str(forms.kept(form, job.cache, job.key)[0]),
         )
         for form in chosen
-        if form != "sif"
+        if form is not SIF
     )
     if entry is not None:
         names = ("fetch", "tree", "facts", "payload", "sif")
         return (*(StageState(name, True, "") for name in names), *others)
-    absent = missing(job.lock.packages, job.cache)
+    lock = job.work.lock
+    absent = missing(lock.packages, job.cache)
     record = read_record(job.cache, job.tree)
     tree = record is not None
     needed = not tree and bool(absent)
@@ -242,9 +249,7 @@ def _stages(
         StageState(
             "fetch", not needed, f"{len(absent)} files, {size / 1e6:.0f} MB" if needed else ""
         ),
-        StageState(
-            "tree", tree, f"{len(job.lock.deb)} Debian packages, {len(job.lock.wheel)} wheels"
-        ),
+        StageState("tree", tree, f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"),
         StageState(
             "facts",
             record is not None and record.facts is not None,
@@ -259,13 +264,13 @@ def _stages(
 def _name_warnings(job: _Job) -> tuple[Finding, ...]:
     """Two recipes of one name in different folders share one image name: the last one has it."""
     before = read_entry(job.cache, job.name)
-    if before is None or before.recipe_path == str(job.loaded.folder):
+    if before is None or before.recipe_path == str(job.work.loaded.folder):
         return ()
     return (
         Finding(
             Severity.WARNING,
             f"`{job.name}` meant the image of another recipe until now",
-            str(job.loaded.folder),
+            str(job.work.loaded.folder),
             f"until now it was the image of {before.recipe_path}",
             "give one of the two recipes another `name`",
             "image-name",
@@ -273,101 +278,86 @@ def _name_warnings(job: _Job) -> tuple[Finding, ...]:
     )
 
 
-def _make(job: _Job, progress: Progress) -> ImageEntry:
-    lock, cache = job.lock, job.cache
-    tree = cache.tree(job.tree)
-    stored = [
-        cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)
-    ]
-    for part in (job.loaded.sources, job.loaded.bundled):
-        stored += [cache.source(key) for key in sources.keys(job.loaded, lock, part)]
-    used(tree, cache.tree_record(job.tree), *stored)
-    record = read_record(cache, job.tree)
-    # Over an image of a registry nothing is built from source.
-    own = job.loaded.bundled if lock.base is None else ()
-    built = all(cache.source(key).is_dir() for key in sources.keys(job.loaded, lock, own))
-    if record is None or not built:
-        absent = sum(package.size for package in missing(lock.packages, cache))
-        # A squashfs is about a third larger than the packages in it; there is one of the tree and
-        # one of the image.
-        need_space(
-            cache.root, absent + 3 * lock.download_bytes, f"building `{job.name}`", "XDG_CACHE_HOME"
-        )
-        fetch.fetch(job.loaded, lock, cache, progress)
-    if record is None:
-        make = engine_tree.build_tree if lock.base else build_tree
-        record = make(job.loaded, lock, job.tree, cache, progress)
+def _make(job: _Job) -> ImageEntry:
+    record = _tree(job)
+    cache, tree = job.cache, job.cache.tree(job.tree)
     size = tree.stat().st_size
     need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
     with (
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
-        facts, packages, bytecode = _examine(job, record, scratch, progress)
-        materials, parts = bill_of_materials(
-            job.loaded, lock, job.lock_sha256, job.wheel_sha256, packages
-        )
-        description = payload.describe(
-            job.loaded,
-            lock,
-            facts,
-            lock_sha256=job.lock_sha256,
-            tree_key=job.tree,
-            wheel_sha256=job.wheel_sha256,
-            materials=materials,
-            components=parts,
-            below=engine_tree.base_environment(job.loaded, lock, cache, progress),
-        )
-        members = payload.layer(job.loaded, description, job.wheel, bytecode, materials)
-        members += payload.of_sources(sources.build_sources(job.loaded, lock, own, cache, progress))
+        facts, packages, bytecode = _facts(job, record, scratch)
+        loaded, lock, keys = job.work.loaded, job.work.lock, job.made_from
+        sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, packages)
+        below = engine_tree.base_environment(job.work)
+        description = payload.describe(loaded, lock, facts, keys, sbom, below)
+        members = payload.layer(loaded, description, job.wheel, bytecode, sbom)
+        members += payload.core(loaded, lock, job.wheel)
+        members += payload.of_sources(sources.build_sources(job.work, job.sources))
         squashfs = scratch / "image.squashfs"
-        made = payload.overlay(tree, record, members, squashfs, lock, cache, progress, job.again)
-        return _wrap(job, squashfs, made, description, work, progress)
+        overlaid = payload.overlay(tree, record, members, squashfs, job.work)
+        return _wrap(job, squashfs, overlaid, description, work)
+
+
+def _tree(job: _Job) -> TreeRecord:
+    """The record of the tree in the cache, which is built if it is not there."""
+    work, cache = job.work, job.cache
+    loaded, lock = work.loaded, work.lock
+    parts = [cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)]
+    for declared in (loaded.sources, job.sources):
+        parts += [cache.source(key) for key in sources.keys(loaded, lock, declared)]
+    used(cache.tree(job.tree), cache.tree_record(job.tree), *parts)
+    record = read_record(cache, job.tree)
+    built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.sources))
+    if record is None or not built:
+        absent = sum(package.size for package in missing(lock.packages, cache))
+        # A squashfs is about a third larger than the packages in it; there is one of the tree and
+        # one of the image.
+        need = absent + 3 * lock.download_bytes
+        need_space(cache.root, need, f"building `{job.name}`", "XDG_CACHE_HOME")
+        fetch.fetch(loaded, lock, cache, work.progress)
+    if record is None:
+        record = (engine_tree.build_tree if lock.base else build_tree)(work, job.tree)
+    return record
 
 
 def _wrap(
-    job: _Job,
-    squashfs: Path,
-    overlaid: payload.Overlaid,
-    description: Description,
-    work: Path,
-    progress: Progress,
+    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: Description, work: Path
 ) -> ImageEntry:
-    digest = overlaid.sha256
-    size = squashfs.stat().st_size
+    """The SIF of a finished squashfs, under its name."""
+    size, keys, lock = squashfs.stat().st_size, job.made_from, job.work.lock
     document = {
         **description.to_json(),
-        "squashfs_sha256": digest,
+        "squashfs_sha256": overlaid.sha256,
         "squashfs_bytes": size,
         "tree_sha256": overlaid.tree_sha256,
         "tree_bytes": overlaid.tree_bytes,
     }
     text = json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
-    made = work / "image.sif"
-    with progress.stage("write the SIF", size, "B") as stage:
+    with job.work.progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
-            made,
+            work / "image.sif",
             squashfs,
-            text,
-            arch=job.lock.architecture,
-            epoch=job.lock.source_date_epoch,
-            squashfs_sha256=digest,
+            ("image.json", text),
+            arch=lock.architecture,
+            epoch=lock.source_date_epoch,
+            squashfs_sha256=overlaid.sha256,
             advance=stage.advance,
         )
-        final = job.cache.image(job.key)
-        made.replace(final)  # write_sif has synced it
+        final = (work / "image.sif").replace(job.cache.image(job.key))  # write_sif has synced it
         stage.result(f"{final.stat().st_size / 1e6:.0f} MB")
     entry = ImageEntry(
         key=job.key,
         path=str(final),
         sif_sha256=sif_sha256,
-        squashfs_sha256=digest,
+        squashfs_sha256=overlaid.sha256,
         tree_sha256=overlaid.tree_sha256,
         recipe=job.name,
-        recipe_path=str(job.loaded.folder),
-        lock_sha256=job.lock_sha256,
-        wheel_sha256=job.wheel_sha256,
-        tree=job.tree,
+        recipe_path=str(job.work.loaded.folder),
+        lock_sha256=keys.lock_sha256,
+        wheel_sha256=keys.wheel_sha256,
+        tree=keys.tree,
         bytes=final.stat().st_size,
     )
     write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))
@@ -375,8 +365,8 @@ def _wrap(
     return entry
 
 
-def _examine(
-    job: _Job, record: TreeRecord, scratch: Path, progress: Progress
+def _facts(
+    job: _Job, record: TreeRecord, scratch: Path
 ) -> tuple[ImageFacts, Installed, dict[str, bytes]]:
     """The tree's facts and packages, from its record or by a scan; and our wheel's .pyc.
 
@@ -384,9 +374,9 @@ def _examine(
     """
     facts, packages = record.facts, record.installed
     known = facts is not None and packages is not None
-    python = job.loaded.recipe.python
-    with progress.stage("examine the tree") as stage:
-        found = examine(
+    python = job.work.loaded.recipe.python
+    with job.work.progress.stage("examine the tree") as stage:
+        scan = scan_squashfs(
             job.cache.tree(job.tree),
             scratch,
             facts=not known,
@@ -395,25 +385,26 @@ def _examine(
             site=python.site if python else "",
         )
         if not known:
-            facts, packages = found.facts, found.installed
+            facts, packages = scan.facts, scan.installed
             write_record(job.cache, job.tree, replace(record, facts=facts, installed=packages))
         assert facts is not None and packages is not None
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
-    if wrong := image_findings(facts, job.loaded):
+    if wrong := image_findings(facts, job.work.loaded):
         raise FairleadError(wrong)
-    return facts, packages, found.bytecode
+    return facts, packages, scan.bytecode
 
 
-def _output(
-    job: _Job, entry: ImageEntry, form: Format, output: Path | None, progress: Progress
-) -> Path:
-    if output is None and form == "sif":
+def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> Path:
+    if output is None and form is SIF:
         return Path(entry.path)
-    with holding(job.cache, f"recipe-{job.name}", _waiting(job, progress)):
+    with _holding(job):
         if output is None:
-            return forms.make(form, entry, job.cache, progress)
-        return forms.hand_out(form, entry, job.cache, output, progress)
+            return forms.make(form, entry, job.cache, job.work.progress)
+        return forms.hand_out(form, entry, job.cache, output, job.work.progress)
 
 
-def _waiting(job: _Job, progress: Progress) -> Callable[[str], AbstractContextManager[object]]:
-    return lambda who: progress.stage(f"wait for {who}, which is building `{job.name}` too")
+def _holding(job: _Job) -> AbstractContextManager[None]:
+    """The lock of the recipe: one build at a time; a second one shows what it waits for."""
+    title = f"which is building `{job.name}` too"
+    stage = job.work.progress.stage
+    return holding(job.cache, f"recipe-{job.name}", lambda who: stage(f"wait for {who}, {title}"))

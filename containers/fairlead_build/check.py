@@ -7,7 +7,6 @@ where one can. When a digest differs, :func:`first_difference` says which file d
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pwd
@@ -25,6 +24,7 @@ from typing import IO, Any
 from fairlead.base.progress import Progress
 from fairlead_build.base.proc import child, tool_failed
 from fairlead_build.cache.store import Cache, copy_blob, missing, scratch_parent, workspace
+from fairlead_build.formats.registry import chosen
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.squashfs.squash import CHUNK
@@ -45,6 +45,7 @@ DISTURBED = {
 _PROBE = """
 import sys
 import fairlead_build.build
+from fairlead_build.formats.registry import chosen
 from fairlead_build.recipe.load import load_recipe
 load_recipe(sys.argv[1])
 """
@@ -113,12 +114,12 @@ def check(
         scratch.chmod(0o755)
         if user:
             _give(user, folder / "cache", scratch)
-        told = _again(given, formats, own, scratch, user)
-        again = [Path(name) for name in told["outputs"]]
+        result = _again(given, formats, own, scratch, user)
+        again = [Path(name) for name in result["outputs"]]
         compared = tuple(
-            Compared(form, digest(one), digest(two))
-            for form, one, two in zip(formats, outputs, again, strict=True)
-            if form != "sandbox"
+            Compared(form.name, form.digest(first), form.digest(second))
+            for form, first, second in zip(chosen(formats, None), outputs, again, strict=True)
+            if form.digest is not None
         )
         difference = ""
         if any(c.first != c.second for c in compared):
@@ -132,7 +133,7 @@ def check(
 
 
 def _ordinary_user(given: str, lock: Lock) -> tuple[pwd.struct_passwd | None, str]:
-    """Whom root lets build, or why nobody: an account with subordinate ids that can start us."""
+    """The account that root builds as, with subordinate ids; or why there is none."""
     if os.getuid() != 0:
         return None, ""
     if lock.base is not None:
@@ -146,8 +147,8 @@ def _ordinary_user(given: str, lock: Lock) -> tuple[pwd.struct_passwd | None, st
         env = {**os.environ, "PYTHONPATH": _path(), "PYTHONDONTWRITEBYTECODE": "1"}
         if subprocess.run(probe, env=env, capture_output=True, check=False).returncode == 0:
             return user, ""
-    said = ", ".join(u.pw_name for u in users)
-    return None, f"{said} may not read this Python, fairlead's own files or the recipe"
+    names_shown = ", ".join(u.pw_name for u in users)
+    return None, f"{names_shown} may not read this Python, fairlead's own files or the recipe"
 
 
 def _delegated(file: str) -> set[str]:
@@ -158,8 +159,8 @@ def _delegated(file: str) -> set[str]:
 
 
 def _becoming(user: pwd.struct_passwd) -> list[str]:
-    """The words that run a command as ``user``."""
-    # Another user's process forgets the signal that a parent's death sends it: it is asked for anew.
+    """The arguments that run a command as ``user``."""
+    # A change of user clears the parent-death signal, so it is set again.
     who = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
     return ["setpriv", *who, "--pdeathsig", "TERM"]
 
@@ -202,44 +203,35 @@ def _again(
     with child(argv, env=env, stderr=subprocess.PIPE) as process:
         out, err = process.communicate()
     try:
-        told: dict[str, Any] = json.loads(out)
+        answer: dict[str, Any] = json.loads(out)
     except ValueError:
-        told = {}
-    if process.returncode or not told:
-        said = [f"{f['what']}: {f['why']}" for f in told.get("findings", ())]
-        text = "\n".join(said) or err.decode("utf-8", "replace")
+        answer = {}
+    if process.returncode or not answer:
+        reasons = [f"{f['what']}: {f['why']}" for f in answer.get("findings", ())]
+        text = "\n".join(reasons) or err.decode("utf-8", "replace")
         raise tool_failed(argv, process.returncode, text, doing, remedy)
-    return told
-
-
-def digest(output: Path) -> str:
-    """sha256 of a file; of an OCI layout, the digest of its manifest."""
-    if output.is_dir():
-        index = json.loads((output / "index.json").read_text("utf-8"))
-        return str(index["manifests"][0]["digest"])
-    with output.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return answer
 
 
 def _tree(outputs: Sequence[Path]) -> Path:
     return next((path for path in outputs if path.is_file()), outputs[0])
 
 
-def first_difference(one: Path, two: Path) -> str:
+def first_difference(first_image: Path, second_image: Path) -> str:
     """The first member in which two images differ, and how; empty when no file does.
 
     Raises:
         FairleadError: one of them cannot be read.
     """
-    for mine, other in zip_longest(entries(one), entries(two)):
+    for mine, other in zip_longest(entries(first_image), entries(second_image)):
         if mine is None or other is None:
             extra = (mine or other)[0].name
             return f"/{extra}: only in the {'first' if mine else 'second'} build"
         (a, left), (b, right) = mine, other
         if a.name != b.name:
             return f"/{a.name}: the second build has /{b.name} in its place"
-        if said := _attributes(a, b) or _content(left, right):
-            return f"/{a.name}: {said}"
+        if difference := _attributes(a, b) or _content(left, right):
+            return f"/{a.name}: {difference}"
     return ""
 
 
@@ -263,13 +255,17 @@ def _attributes(a: tarfile.TarInfo, b: tarfile.TarInfo) -> str:
 def _content(left: IO[bytes] | None, right: IO[bytes] | None) -> str:
     at = 0
     while left is not None and right is not None:
-        one, two = left.read(CHUNK), right.read(CHUNK)
-        if one != two:
-            pairs = enumerate(zip(one, two, strict=False))
-            where = next((i for i, (x, y) in pairs if x != y), min(len(one), len(two)))
-            shown = [part[where : where + 16].hex(" ") or "its end" for part in (one, two)]
+        left_chunk, right_chunk = left.read(CHUNK), right.read(CHUNK)
+        if left_chunk != right_chunk:
+            pairs = enumerate(zip(left_chunk, right_chunk, strict=False))
+            where = next(
+                (i for i, (x, y) in pairs if x != y), min(len(left_chunk), len(right_chunk))
+            )
+            shown = [
+                part[where : where + 16].hex(" ") or "its end" for part in (left_chunk, right_chunk)
+            ]
             return f"content from byte {at + where} on: {shown[0]} and {shown[1]}"
-        if not one:
+        if not left_chunk:
             break
-        at += len(one)
+        at += len(left_chunk)
     return ""

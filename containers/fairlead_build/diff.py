@@ -6,7 +6,6 @@ the same.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from fairlead.elf.mpi_standard import standard_floor
 from fairlead.image.open import Image
 from fairlead.image.sbom_reader import packages_of
 from fairlead.image.tree_digest import Entry, Tree
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.squashfs.tree_stream import image_tree
 
 
@@ -96,11 +96,7 @@ def compare(a: Image, b: Image, progress: Progress) -> Difference:
 def _same_bits(a: Image, b: Image) -> bool:
     if "sandbox" in (a.format, b.format) or a.bytes != b.bytes:
         return False
-    digests = []
-    for image in (a, b):
-        with open(image.path, "rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256").digest())
-    return digests[0] == digests[1]
+    return sha256_of(Path(a.path)) == sha256_of(Path(b.path))
 
 
 def _tree(image: Image, progress: Progress) -> Tree:
@@ -140,11 +136,11 @@ def _packages(image: Image) -> dict[str, str]:
 
 
 def _mpi(image: Image) -> dict[str, str]:
-    told = {m.path: f"{m.title} ({m.family.value}, MPI {m.level})" for m in image.facts.mpis}
+    table = {m.path: f"{m.title} ({m.family.value}, MPI {m.level})" for m in image.facts.mpis}
     for elf in image.facts.consumers:
         if floor := standard_floor(elf.mpi_imports):
-            told[elf.path] = f"calls up to MPI {floor}"
-    return told
+            table[elf.path] = f"calls up to MPI {floor}"
+    return table
 
 
 def compare_trees(old: Tree, new: Tree) -> tuple[FileChange, ...]:
@@ -177,13 +173,13 @@ def _named(entry: Entry) -> str:
 def _what(old: Entry, new: Entry) -> str:
     if old.kind != new.kind:
         return f"{_named(old)} -> {_named(new)}"
-    said = []
+    changes_seen = []
     if old.kind == "link":
-        said.append(f"link to {old.detail} -> {new.detail}")
+        changes_seen.append(f"link to {old.detail} -> {new.detail}")
     elif old.sha256 != new.sha256:
-        said.append("content")
+        changes_seen.append("content")
     elif old.detail != new.detail:
-        said.append(f"device {old.detail} -> {new.detail}")
+        changes_seen.append(f"device {old.detail} -> {new.detail}")
     if old.mode != new.mode:
-        said.append(f"mode {old.mode:o} -> {new.mode:o}")
-    return ", ".join(said)
+        changes_seen.append(f"mode {old.mode:o} -> {new.mode:o}")
+    return ", ".join(changes_seen)

@@ -1,6 +1,6 @@
 """Makes a lock: apt and pip say which versions a recipe means today.
 
-``aptsolve.py`` and ``pipsolve.py`` ask them; a source's checksum comes from its index or from the
+``apt_solve.py`` and ``pip_solve.py`` ask them; a source's checksum comes from its index or from the
 recipe. Whatever the lock says already can be made to stay, but for what is to move.
 """
 
@@ -17,7 +17,9 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.progress import Progress
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import load
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, adopt, missing, publish
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import (
@@ -34,7 +36,6 @@ from fairlead_build.recipe.lock import (
 from fairlead_build.recipe.model import Source
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
-from fairlead_build.resolve.apt_sources import AptIndex
 from fairlead_build.resolve.download import Place, download
 from fairlead_build.resolve.fetch_debs import fetch_debs
 from fairlead_build.resolve.fetch_wheels import Wanted, fetch_wheels
@@ -42,7 +43,6 @@ from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.simple_index import source_archive
 from fairlead_build.tools import tool_tree
-from fairlead_build.tools.versions import versions
 from fairlead_build.tree.base_image import base_files, base_layout, open_base
 from fairlead_build.tree.wheel import runtime_requirements
 
@@ -87,7 +87,7 @@ def lock_recipe(
 
     Args:
         upgrade: packages of the lock that move, with what they force along; all else stays.
-            Without any, everything is resolved anew.
+            Without any, everything is resolved again.
         keep: an archive that gets every file of the lock.
     Raises:
         FairleadError: a package does not exist, versions contradict each other, an index cannot be
@@ -112,7 +112,7 @@ def lock_recipe(
         inputs_sha256=inputs.digest,
         base=ground.locked,
         inputs=inputs,
-        tools=versions(),
+        tools=tool_tree.versions(),
         deb=debs,
         build_deb=build_debs,
         wheel=wheels,
@@ -235,10 +235,10 @@ def _ground(job: _Job) -> _Ground:
     image, old = inputs.image, job.old
     if job.upgrade and old and old.base and old.base.image == image and "@" not in image:
         image = f"{image}@{old.base.digest}"  # what stays, stays to the bit
-    found = open_base(image, job.cache, job.progress)
-    if found.python and inputs.python and found.python != inputs.python:
+    base = open_base(image, job.cache, job.progress)
+    if base.python and inputs.python and base.python != inputs.python:
         raise fail(
-            f"the base image has Python {found.python}, the recipe wants {inputs.python}",
+            f"the base image has Python {base.python}, the recipe wants {inputs.python}",
             where=f"{job.loaded.folder / 'recipe.toml'}, python.version",
             why="the image's Python environment is made on that of the distribution",
             remedy=f"edit python.version, then `{job.again}`",
@@ -247,13 +247,13 @@ def _ground(job: _Job) -> _Ground:
         )
     locked = LockedBase(
         image=inputs.image,
-        digest=found.digest,
-        distribution=found.distribution,
-        suite=found.suite,
-        glibc=found.glibc,
+        digest=base.digest,
+        distribution=base.distribution,
+        suite=base.suite,
+        glibc=base.glibc,
     )
     parts = ("main", "universe") if locked.distribution == "ubuntu" else ("main",)
-    return _Ground(AptIndex(locked.distribution, locked.suite, parts), found.dpkg_status, locked)
+    return _Ground(AptIndex(locked.distribution, locked.suite, parts), base.dpkg_status, locked)
 
 
 def _glibc(debs: Sequence[Deb], ground: _Ground) -> str:
@@ -319,8 +319,8 @@ def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins
 
 def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) -> None:
     """Packages that stay although no index has them any more are taken from the store."""
-    there = {pair for part in root.packages for pair in part.stanzas}
-    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in there]
+    known = {pair for part in root.packages for pair in part.stanzas}
+    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in known]
     if not lost:
         return
     if absent := missing(lost, job.cache):
@@ -362,12 +362,12 @@ def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
         moved=frozenset(map(project, job.upgrade)),
     )
     with job.progress.stage("resolve Python packages") as stage:
-        found = solver.wheels(stage.note)
-        stage.result(f"{len(found)} wheels")
+        wheels = solver.wheels(stage.note)
+        stage.result(f"{len(wheels)} wheels")
     # A build needs the files anyway, and pip's report does not say how large they are.
-    if absent := missing(found, job.cache):
+    if absent := missing(wheels, job.cache):
         fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)
-    return tuple(_lock_wheel(wheel, job.cache) for wheel in found)
+    return tuple(_lock_wheel(wheel, job.cache) for wheel in wheels)
 
 
 def _lock_wheel(wheel: Wanted, cache: Cache) -> Wheel:
@@ -390,12 +390,12 @@ def _resolve_sources(job: _Job) -> tuple[SourceArchive, ...]:
     if not wanted:
         return ()
     with job.progress.stage("resolve sources") as stage:
-        found = []
+        archives = []
         for source in wanted:
             stage.note(source.name)
-            found.append(_source(job, source))
-        stage.result(f"{len(found)} archives, {sum(s.size for s in found) / 1e6:.0f} MB")
-    return tuple(sorted(found, key=lambda s: s.name))
+            archives.append(_source(job, source))
+        stage.result(f"{len(archives)} archives, {sum(s.size for s in archives) / 1e6:.0f} MB")
+    return tuple(sorted(archives, key=lambda s: s.name))
 
 
 def _source(job: _Job, source: Source) -> SourceArchive:
@@ -409,21 +409,20 @@ def _source(job: _Job, source: Source) -> SourceArchive:
         place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
         file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
     else:
-        found = source_archive(
+        listed = source_archive(
             source.name, source.version, pip, f"edit [[source]], then `{job.again}`"
         )
-        place, sha256, file = found.place, found.sha256, found.file
+        place, sha256, file = listed.place, listed.sha256, listed.file
     partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
     if not sha256:
         partial.unlink(missing_ok=True)  # nothing would show whether its halves belong together
     if not (sha256 and job.cache.blob(sha256).is_file()):
         download(place, partial, lambda amount: None)
         if sha256:
-            remedy = f"mend `sha256` of [[source]] {source.name}, then `{job.again}`"
+            remedy = f"correct `sha256` of [[source]] {source.name}, then `{job.again}`"
             adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)
         else:
-            with partial.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            sha256 = sha256_of(partial)
             publish(partial, job.cache.blob(sha256))
     return SourceArchive(
         name=source.name,

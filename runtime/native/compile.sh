@@ -1,13 +1,13 @@
 # sh compile.sh FOLDER: the collective core, and its operation for the TensorFlow of `python3` where that has one.
 #
-# Run in this folder. The same compilers give the same bytes: no paths, times or identifiers enter them. An operation
+# Run in this folder; without `src` in it, only the operation is compiled. The same compilers give the same bytes: no paths, times or identifiers enter them. An operation
 # that cannot be compiled stops nothing: gradients then go by numpy_function, and `tensorflow-op.txt` says why.
 set -eu
 out=$1
 mkdir -p "$out"
 alike="-ffile-prefix-map=$PWD=. -Wl,--build-id=none -Wl,-s"
 # shellcheck disable=SC2046,SC2086  # flags are words
-${CXX:-g++} $(cat flags) $alike -I include -o "$out/libfairlead_comm.so" src/*.cpp -lgcc
+[ ! -d src ] || ${CXX:-g++} $(cat flags) $alike -I include -o "$out/libfairlead_comm.so" src/*.cpp -lgcc
 
 # Not from here: this folder has one called tensorflow, too.
 (cd / && python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("tensorflow"))') || exit 0

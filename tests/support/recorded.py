@@ -19,7 +19,8 @@ from fairlead.mpi.host import HostMpi
 from fairlead.proof.verdict import Proof, RankProof, judge
 from fairlead.site import Site
 from fairlead.site.resolved_paths import NOTHING, Here
-from fairlead.swap.plan import Plan, Request, plan
+from fairlead.swap.model import Inputs, Plan, Request
+from fairlead.swap.plan import plan
 
 FOLDER = Path(__file__).parents[1] / "recorded"
 HOSTS = tuple(sorted(p.stem for p in (FOLDER / "hosts").glob("*.json")))
@@ -66,8 +67,11 @@ def planned(
     facts, mpi = facts or image(), mpi or host()
     witness = str(CACHE / "native/witness.so")
     return plan(
-        "/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE, (), witness, here=here
-    )
+        Inputs(
+            "/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE,
+            witness=witness, paths=here,
+        )
+    )  # fmt: skip
 
 
 def proved(made: Plan, **changes: Any) -> Proof:

@@ -43,7 +43,9 @@ def make_sif(folder: Path, name: str = "tiny.sif") -> Path:
     squashfs.write_bytes(BODY)
     target = folder / name
     digest = hashlib.sha256(BODY).hexdigest()
-    write_sif(target, squashfs, DOCUMENT, arch="amd64", epoch=1, squashfs_sha256=digest)
+    write_sif(
+        target, squashfs, ("image.json", DOCUMENT), arch="amd64", epoch=1, squashfs_sha256=digest
+    )
     return target
 
 

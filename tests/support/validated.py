@@ -10,11 +10,11 @@ import numpy as np
 
 from fairlead.base.errors import Finding, Severity
 from fairlead.ml.train.model import StepTimes
-from fairlead.perf.validate import proved
-from fairlead.perf.validate.evidence import Bound, Bounds, Culprit, Evidence, Shares
-from fairlead.perf.validate.model import Machine, Measurement, Proved, Validation, Way, What
-from fairlead.perf.validate.reference import Kept, make
-from fairlead.perf.validate.verdict import judge
+from fairlead.perf.judge.assess import proof_record
+from fairlead.perf.judge.references import Kept, make
+from fairlead.perf.judge.verdict import judge
+from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence, Shares
+from fairlead.perf.records.validation import Machine, Measurement, Proved, Validation, Way, What
 from fairlead.proof.verdict import Proof, RankProof
 
 NODES, RANKS_A_NODE = 8, 8
@@ -164,7 +164,7 @@ def proof(mpi: str) -> Proved:
         RankProof(r, 64, HOSTS[r // RANKS_A_NODE], file, 4711, 1, mpi, "ofi", ("cxi",), True, {})
         for r in range(64)
     )
-    return proved.of(Proof(64, file, 4711, mpi, ranks, (), 2.4))
+    return proof_record(Proof(64, file, 4711, mpi, ranks, (), 2.4))
 
 
 def kept() -> dict[str, Kept]:

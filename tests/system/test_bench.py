@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 from tests.system import hosts, slurm
 
-from fairlead.perf.bench import catalogue
+from fairlead.perf.bench import peers as catalogue
 
 SCHEMAS = hosts.ROOT / "docs/reference"
 
@@ -124,7 +124,7 @@ def test_interrupt_leaves_neither_ranks_nor_servers(tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     late = time.monotonic() + 300
-    while not any("fairlead.perf.bench.servers" in one for one in left(tmp_path)):
+    while not any("fairlead.perf.bench.parameter_server" in one for one in left(tmp_path)):
         assert process.poll() is None and time.monotonic() < late
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)

@@ -6,7 +6,11 @@ import os
 from itertools import product
 
 import pytest
-from benchmarks import convergence, link, peers, scaling, steps
+from benchmarks.bars import comm_link as link
+from benchmarks.bars import comm_peers as peers
+from benchmarks.bars import comm_scaling as scaling
+from benchmarks.bars import convergence
+from benchmarks.bars import step_efficiency as steps
 
 from fairlead.perf.bench import nets
 

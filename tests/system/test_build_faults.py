@@ -68,7 +68,7 @@ def stocked(root: Path, lock: Lock, tree: str = "") -> Path:
         shutil.copy(source.tree(tree), target.tree(tree))
         shutil.copy(source.tree_record(tree), target.tree_record(tree))
         loaded = load_recipe(RECIPE)
-        for key in sources.keys(loaded, lock, loaded.bundled):
+        for key in sources.keys(loaded, lock, sources.compiled_bundled(loaded, lock)):
             shutil.copytree(source.source(key), target.source(key))
     root.chmod(0o755)
     return root

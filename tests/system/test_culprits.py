@@ -10,7 +10,6 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,10 @@ from tests.system import hosts, netns
 from tests.system.netns import Host, launcher, switched
 
 import fairlead
-from fairlead.perf.validate import pairs, straggler_search
-from fairlead.perf.validate.search_result import Answer, Kind, Outcome
+from fairlead.base.serde import to_json
+from fairlead.perf.measure import straggler_search
+from fairlead.perf.measure.ranks import stragglers as pairs
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
@@ -81,10 +82,10 @@ def searched(network: tuple[Host, ...], tmp_path: Path, before: str = "", **more
     out, config = tmp_path / "found.json", tmp_path / "config.json"
     # Ranks of four hosts, and what else runs, share this machine's few cores.
     quick = {"repeats": 3, "sample_s": 0.05, "limit_s": 60, "link_threshold": 4}
-    config.write_text(json.dumps(asdict(pairs.Settings(str(out), **{**quick, **more}))))
+    config.write_text(json.dumps(to_json(pairs.Settings(out, **{**quick, **more}))))
     prefix, one = hosts.mpich(), network[0]
     where = ",".join(f"{host.name}:1" for host in network)
-    program = f"exec {sys.executable} -m fairlead.perf.validate.pairs --config {config}"
+    program = f"exec {sys.executable} -m fairlead.perf.measure.ranks.stragglers --config {config}"
     done = subprocess.run(
         one.words(
             launcher(one, prefix / "bin/mpiexec.hydra", hosts=where),

@@ -20,7 +20,7 @@ import pytest
 from tests.system import hosts
 
 import fairlead
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def test_doctor_after_setup_finds_no_error() -> None:
     found = findings(done)
     assert [f["what"] for f in found if f["severity"] == "error"] == []
     assert done.returncode == 0
-    assert {f["check"] for f in found} == {check.name for check in CHECKS}
+    assert {f["check"] for f in found} == {check.name for check in ordered()}
 
 
 @pytest.mark.full

@@ -22,7 +22,7 @@ from tests.system import hosts
 from tests.system.podman import podman
 from tests.system.slurm import slurm
 
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 from fairlead.engines.find import find_apptainer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -527,10 +527,10 @@ HANGING = """
 import sys
 from dataclasses import replace
 from fairlead.doctor.fix import examine
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 from fairlead.doctor.world import LocalWorld
 names = ("quotas", "hugepages")
-checks = [replace(c, limit_s=2) for c in CHECKS if c.name in names]
+checks = [replace(c, limit_s=2) for c in ordered() if c.name in names]
 for found in examine(LocalWorld({**__import__("os").environ, "TMPDIR": sys.argv[1]}), checks):
     print(found.finding.check, found.finding.severity, found.finding.what)
 """
@@ -582,7 +582,7 @@ def test_whole_doctor_in_an_odd_environment_has_no_check_that_failed(kind: str) 
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     findings = json.loads(done.stdout)["findings"]
-    assert {f["check"] for f in findings} == {check.name for check in CHECKS}
+    assert {f["check"] for f in findings} == {check.name for check in ordered()}
     broken = [f for f in findings if f["what"] in ("this check failed", "this check did not end")]
     assert broken == []
     if kind == "as it is":

@@ -46,7 +46,7 @@ def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None
     assert "the same bits on 1 rank(s)" in alone
 
 
-@pytest.mark.full  # docs/old-scripts.md has the same line, which is always run
+@pytest.mark.full  # docs/howto/old-scripts.md has the same line, which is always run
 def test_script_for_the_old_plugin_runs_as_it_is() -> None:
     _run("fairlead build tensorflow")
     (command,) = _commands("old_plugin_script.py")
@@ -89,7 +89,7 @@ def test_trace_of_a_run_has_ranks_their_own_phases_and_the_host(base_image: None
     [("keras", "tensorflow"), pytest.param("torch", "pytorch", marks=pytest.mark.full)],
 )
 def test_serial_script_learns(framework: str, recipe: str) -> None:
-    """Its distributed twin is run by docs/training.md."""
+    """Its distributed twin is run by docs/tutorials/training.md."""
     _run(f"fairlead build {recipe}")
     (command,) = _commands(f"{framework}_serial.py")
     (accuracy,) = re.findall(r"^accuracy (0\.\d+)$", _run(command), re.MULTILINE)

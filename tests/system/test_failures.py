@@ -25,10 +25,11 @@ from fairlead.base.paths import cache_dir
 from fairlead.image.open import open_image
 from fairlead.image.sif import read_sif
 from fairlead.launch import shm_cleanup
-from fairlead.session.session import Choices, prepare, prove_it
+from fairlead.session.model import Choices
+from fairlead.session.prepare import prepare
+from fairlead.session.run import prove_it
 from fairlead.swap import checks
-from fairlead.swap.layout import MOUNT
-from fairlead.swap.plan import Bind, Request
+from fairlead.swap.model import MOUNT, Bind, Request
 
 # Open MPI's launcher refuses root without them; so it would for anybody testing as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

@@ -22,7 +22,7 @@ from fairlead.base.errors import FairleadError
 from fairlead.image.sif import read_sif
 from fairlead_build.build import BuildResult, build
 from fairlead_build.formats import oci
-from fairlead_build.formats.formats import FORMATS
+from fairlead_build.formats.registry import names
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.formats.wrapping import wrapping_of
 from fairlead_build.recipe.load import load_recipe
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(folder: Path) -> BuildResult:
     """mpi-base in every format, handed out."""
-    return build("mpi-base", formats=FORMATS, output=folder)
+    return build("mpi-base", formats=names(), output=folder)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_formats_of_one_build_have_one_tree(built: BuildResult, folder: Path) ->
 
 
 def test_formats_are_kept_and_told_by_dry_run(built: BuildResult) -> None:
-    told = build("mpi-base", formats=FORMATS, dry_run=True)
+    told = build("mpi-base", formats=names(), dry_run=True)
     states = {stage.name: stage.cached for stage in told.stages}
     assert states["oci"] and not states["sandbox"], "a sandbox is handed out, never kept unasked"
     again = build("mpi-base", formats=("oci", "shifter"))
@@ -233,7 +233,14 @@ def test_sandbox_that_was_changed_is_not_replaced(built: BuildResult, folder: Pa
 
 def test_image_of_others_cannot_be_wrapped_again(tmp_path: Path) -> None:
     image = tmp_path / "other.sif"
-    write_sif(image, hosts.image_with_programs(), b"{}", arch="amd64", epoch=0, squashfs_sha256="")
+    write_sif(
+        image,
+        hosts.image_with_programs(),
+        ("image.json", b"{}"),
+        arch="amd64",
+        epoch=0,
+        squashfs_sha256="",
+    )
     with pytest.raises(FairleadError, match=r"other\.sif cannot be wrapped in another format"):
         wrapping_of(image, "")
 

@@ -139,7 +139,7 @@ def endless(piece: bytes) -> Answer:
         (answer(401, WWW_Authenticate="Negotiate"), "registry-login", "401"),
         (answer(401, WWW_Authenticate='Bearer realm="ftp://x/"'), "registry-answer", "token server"),
         (answer(401, WWW_Authenticate='Bearer realm=""'), "registry-answer", "token server"),
-        (answer(302, Location="file:///etc/passwd"), "registry-answer", "no web address"),
+        (answer(302, Location="file:///etc/passwd"), "registry-answer", "other than a web address"),
         (answer(302, Location="http://[::1"), "registry-answer", ""),
         (answer(302, Location="/v2/a/manifests/1"), "registry-redirect", "redirects"),
     ],

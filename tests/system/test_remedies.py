@@ -9,8 +9,11 @@ from tests.system import hosts
 from tests.system.hosts import answer, fairlead, ranks_of
 
 from fairlead.base.paths import cache_dir
-from fairlead.session.session import Choices, launch_proved, prepare
-from fairlead.swap.plan import Request, plan
+from fairlead.session.model import Choices, LaunchOptions
+from fairlead.session.prepare import prepare
+from fairlead.session.run import launch_proved
+from fairlead.swap.model import Inputs, Request
+from fairlead.swap.plan import plan
 
 REPORT = """
 import os, subprocess
@@ -127,13 +130,18 @@ def test_engine_that_binds_no_files_starts_the_program_by_the_hosts_loader() -> 
     prepared = prepare(str(hosts.image()), choices, Request(ranks=2, command=command))
     made = prepared.plan
     by_loader = plan(
-        made.image, made.facts, made.host, made.launcher, made.site,
-        replace(made.engine, binds_files=False), made.request, cache_dir(), (), made.witness,
+        Inputs(
+            made.image, made.facts, made.host, made.launcher, made.site,
+            replace(made.engine, binds_files=False), made.request, cache_dir(),
+            witness=made.witness,
+        )
     )  # fmt: skip
     assert "LD_LIBRARY_PATH" not in by_loader.env, "children would be given the host's libraries"
     said = cache_dir() / "tests" / "by-loader"
     with said.open("w+b") as out:
-        done = launch_proved(replace(prepared, plan=by_loader), command, 2, stdout=out, stderr=out)
+        done = launch_proved(
+            replace(prepared, plan=by_loader), command, 2, LaunchOptions(stdout=out, stderr=out)
+        )
     text = said.read_text()
     assert done.result.code == 0, text
     assert done.proof and done.proof.holds

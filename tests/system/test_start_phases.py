@@ -14,15 +14,18 @@ import pytest
 from tests.system import hosts
 
 import fairlead
-from fairlead.perf.validate import machine
-from fairlead.perf.validate.start import INIT, INTERPRETER, LAUNCH
+from fairlead.base.serde import to_json
+from fairlead.perf.measure.ranks.startup import INIT, INTERPRETER, LAUNCH, Settings
+from fairlead.perf.measure.steps.startup import clock_findings
 
 
 def begun(tmp_path: Path, around: str) -> Any:
     """What rank 0 tells of three ranks, each started by the shell line ``around``."""
     out, prefix = tmp_path / "start.json", hosts.mpich()
-    program = [sys.executable, "-m", "fairlead.perf.validate.start", "--out", str(out)]
-    words = ["sh", "-c", around, "rank", *program, "--begun", repr(time.time())]
+    config = tmp_path / "config.json"
+    program = [sys.executable, "-m", "fairlead.perf.measure.ranks.startup", "--config", str(config)]
+    config.write_text(json.dumps(to_json(Settings(out, time.time()))))
+    words = ["sh", "-c", around, "rank", *program]
     done = subprocess.run(
         [prefix / "bin/mpiexec", "-n", "3", *words],
         capture_output=True,
@@ -58,5 +61,5 @@ def test_clock_of_another_host_that_is_ahead_is_named(tmp_path: Path) -> None:
     ahead, sure = told["clocks"]["elsewhere"]
     assert abs(ahead - 100) < 1 + sure
     assert -1 < told["phases"][LAUNCH] < 60  # not a hundred seconds later
-    (finding,) = machine._clocks(told["clocks"])
+    (finding,) = clock_findings(told["clocks"])
     assert finding.what.startswith("the clock of elsewhere is 100 s ahead")

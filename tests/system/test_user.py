@@ -247,7 +247,7 @@ def test_user_mpich_5_needs_the_planned_variables(user: User) -> None:
 def test_user_unpacks_a_sandbox_of_their_own_and_runs_it(user: User) -> None:
     script = (
         "import sys; from pathlib import Path; from fairlead.base.progress import Silent; "
-        "from fairlead_build.formats.formats import unpack; "
+        "from fairlead_build.formats.sandbox import unpack; "
         "unpack(Path(sys.argv[1]), Path('mine.sandbox'), Silent())"
     )
     made = user.run(PYTHON, "-c", script, user.image)

@@ -1,6 +1,6 @@
 """Faults that are injected for real into a validation, by its command line: each is named rightly, and first, in the verdict.
 
-The table of docs/validation.md has a row for each; :mod:`tests.system.test_validate_nodes` has those of several nodes.
+The table of docs/howto/validation.md has a row for each; :mod:`tests.system.test_validate_nodes` has those of several nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.write import write_shard
 from fairlead.ml.train.events import EventLog
-from fairlead.perf.validate import hardware
+from fairlead.perf.measure.ranks import hardware
 
 ROOT_ONLY = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can mount and make control groups"
@@ -178,7 +178,7 @@ def test_disk_that_fills_up_meanwhile_costs_the_page_and_not_the_validation(tmp_
     with small_disk(tmp_path / "disk", "12m") as disk:
 
         def fill() -> None:
-            waited(lambda: (disk / "out/run/sweeps.json").exists())
+            waited(lambda: (disk / "out/run/messages.json").exists())
             with (disk / "filler").open("wb", buffering=0) as stream:
                 try:
                     while stream.write(bytes(4096)):
@@ -279,7 +279,7 @@ def test_rank_that_is_killed_in_a_sweep_is_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def kill() -> None:
-        pid = waited(lambda: process_of("fairlead.perf.validate.sweeps", 0, out))
+        pid = waited(lambda: process_of("fairlead.perf.measure.ranks.messages", 0, out))
         time.sleep(1)
         os.kill(pid, signal.SIGKILL)
 
@@ -360,7 +360,7 @@ def test_nan_in_a_file_is_named_with_rank_tensor_step_and_file(data: Path, tmp_p
     assert found["code"] == 1
     told = fault(found, "loss-not-finite")
     step = int(told["where"].rpartition("step ")[2])
-    assert f"on rank 1 is no finite number in step {step}" in told["what"]
+    assert f"on rank 1 is not finite in step {step}" in told["what"]
     assert f"rank 1 on {os.uname().nodename}" in told["where"]
     assert str(path) in told["why"] and "gradient is that of" in told["why"]
     assert verdict_of(found, "input container")["state"] != "cannot tell" or found["measurements"]

@@ -21,7 +21,7 @@ from tests.system import hosts, netns
 from tests.system.netns import Host
 from tests.system.test_validate_faults import fault, process_of, waited
 
-from fairlead.perf.validate import stats
+from fairlead.perf import stats
 
 pytestmark = [
     pytest.mark.full,
@@ -175,7 +175,7 @@ def test_rank_that_is_killed_on_another_node_is_named_with_its_host(
     out = tmp_path / "out"
 
     def kill() -> None:
-        pid = waited(lambda: process_of("fairlead.perf.validate.sweeps", 1, out))
+        pid = waited(lambda: process_of("fairlead.perf.measure.ranks.messages", 1, out))
         time.sleep(2)
         os.kill(pid, signal.SIGKILL)
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tarfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,10 +38,10 @@ def tool(name: str) -> str:
     Raises:
         FairleadError: it is not installed; the remedy installs it.
     """
-    # Ordinary users seldom have /usr/sbin on their PATH.
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
-    if found:
-        return found
+    # Ordinary users rarely have /usr/sbin on their PATH.
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
+    if path:
+        return path
     raise fail(
         f"`{name}` is not installed",
         where="this machine's PATH",
@@ -97,7 +98,7 @@ def child(
             _end(process, patience_s)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None and not pipe.closed:
-                # What was still to be written to a child that has gone is of no use to anybody.
+                # Data that an ended child did not read is of no use.
                 with suppress(BrokenPipeError):
                     pipe.close()
 
@@ -130,7 +131,7 @@ def run(
 
     Args:
         doing: what for, as in "cannot DOING".
-        on_line: told each line of stdout and stderr as it comes; without it, stdout is returned.
+        on_line: called with each line of stdout and stderr as it comes; without it, stdout is returned.
     Returns:
         stdout, empty with ``on_line``.
     Raises:
@@ -160,6 +161,35 @@ def run(
     return out
 
 
+@contextmanager
+def piped(
+    argv: Sequence[str | os.PathLike[str]],
+    *,
+    doing: str,
+    remedy: str,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[IO[bytes]]:
+    """The stdout of a tool, to be read to its end in the block.
+
+    It may end the block with a ``tarfile.TarError``: what the tool says explains it.
+
+    Raises:
+        FairleadError: the tool failed, or the block could not read what came.
+    """
+    with child(argv, env=env, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        unreadable = ""
+        try:
+            yield process.stdout
+        except tarfile.TarError as exc:
+            unreadable = str(exc)
+            process.stdout.read()
+        # It writes little: a line a file at the most, so the pipe has room for all of it.
+        errors = process.stderr.read().decode("utf-8", "replace")
+        if (code := process.wait()) or unreadable:
+            raise tool_failed(argv, code, errors or unreadable, doing, remedy)
+
+
 def tool_failed(
     argv: Sequence[str | os.PathLike[str]], code: int, text: str, doing: str, remedy: str
 ) -> FairleadError:
@@ -167,28 +197,28 @@ def tool_failed(
     name = Path(os.fspath(argv[0])).name
     if says_no_space(text):
         return no_space(doing)
-    said = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
+    tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
     ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
     return fail(
         f"cannot {doing}",
         where=f"`{name}`",
-        why=f"it {ended}" + (f":\n{said}" if said else ""),
+        why=f"it {ended}" + (f":\n{tail}" if tail else ""),
         remedy=remedy,
         check="tool-failed",
     )
 
 
 def says_no_space(text: str) -> bool:
-    """Whether a tool's words tell of a full disk."""
+    """Whether a tool's output mentions a full disk."""
     return any(words in text for words in _NO_SPACE)
 
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
-    """A write failed for want of room, although the estimate before the build held."""
+    """A write failed on a full disk, although the estimate before the build held."""
     return fail(
         f"no space left while trying to {doing}",
         where=str(folder) if folder else "the cache or TMPDIR",
-        why="the file system or a quota is full; nothing half-made was kept, and what was finished is used next time",
+        why="the file system or a quota is full; finished stages are kept, and nothing incomplete is",
         remedy="free some space, or set XDG_CACHE_HOME (what is kept) and TMPDIR (what is not) to "
         "folders with room, and run the same command again",
         check="no-space",

@@ -1,8 +1,8 @@
-"""Progress of a program that tells by lines what it does.
+"""Progress of a program that reports what it does in lines.
 
 What runs inside a tree prints lines such as ``fairlead-stage`` TAB title TAB total TAB unit,
 ``fairlead-advance`` TAB amount and ``fairlead-note`` TAB text to stderr; :class:`Phases` turns them
-into stages and keeps the last of all other lines, which tell why it failed.
+into stages and keeps the last of all other lines, which explain a failure.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Phases:
             raise
         self.leave()
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         """Takes in one line."""
         word, *rest = line.split("\t")
         match word, rest:
@@ -93,8 +93,8 @@ class Phases:
             self._phase = None
 
 
-def stdout_of(process: subprocess.Popen[bytes], hear: Callable[[str], None]) -> Iterator[bytes]:
-    """stdout in chunks, while stderr's lines go to ``hear``."""
+def stdout_of(process: subprocess.Popen[bytes], feed: Callable[[str], None]) -> Iterator[bytes]:
+    """stdout in chunks, while stderr's lines go to ``feed``."""
     assert process.stdout is not None and process.stderr is not None
     out, err = process.stdout.fileno(), process.stderr.fileno()
     rest = b""
@@ -111,11 +111,11 @@ def stdout_of(process: subprocess.Popen[bytes], hear: Callable[[str], None]) -> 
                 else:
                     *lines, rest = (rest + data).split(b"\n")
                     for line in lines:
-                        hear(line.decode("utf-8", "replace"))
+                        feed(line.decode("utf-8", "replace"))
     if rest:
-        hear(rest.decode("utf-8", "replace"))
+        feed(rest.decode("utf-8", "replace"))
 
 
-def tell(stream: IO[str], word: str, *rest: object) -> None:
-    """The other side: one line for :meth:`Phases.hear`."""
+def report(stream: IO[str], word: str, *rest: object) -> None:
+    """The other side: one line for :meth:`Phases.feed`."""
     print(f"fairlead-{word}", *rest, sep="\t", file=stream, flush=True)

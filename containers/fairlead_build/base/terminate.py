@@ -1,7 +1,7 @@
-"""Runs a command, and ends it for good when it is asked to end.
+"""Runs a command, and ends it reliably when asked to.
 
 mmdebstrap ignores a SIGTERM that comes while a child of it works. Whoever is killed can send one
-only; so this script stands between (``debian.py``), and sends it again and again to the whole group.
+only; so this script stands between (``tree/debian.py``), and sends it again and again to the whole group.
 It imports the standard library only.
 """
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -30,23 +30,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
+from fairlead_build.base.digest import copy_file, sha256_of
 from fairlead_build.base.proc import tool
 
 _FOLDERS = (
-    "blobs/sha256",
-    "debian",
-    "sources",
-    "trees",
-    "tools",
-    "images/by-name",
-    "runtime",
-    "locks",
+    "blobs/sha256", "debian", "sources", "trees", "tools", "images/by-name", "runtime", "locks",
     "work",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Cache:
     """Names below one cache folder.
 
     Attributes:
-        archive: a folder of files by hash that is asked before any index; ``archive.py``.
+        archive: a folder of files by hash that is asked before any index; ``resolve/archive.py``.
     """
 
     root: Path
@@ -74,7 +68,7 @@ class Cache:
         return self.root / "blobs" / "sha256" / sha256
 
     def partial(self, name: str) -> Path:
-        """A download that may have to be gone on with."""
+        """A download that may be resumed."""
         return self.root / "work" / f"part-{name}"
 
     def debian(self, key: str) -> Path:
@@ -128,8 +122,8 @@ class Cache:
         return fail(
             "part of the cache was removed while it was in use",
             where=str(exc.filename or self.root),
-            why="another program, or somebody, has cleared the folder",
-            remedy="run the same command again; what is missing is made or fetched anew",
+            why="a program or a person cleared the folder",
+            remedy="run the same command again; what is missing is made or fetched again",
             check="cache-removed",
         )
 
@@ -177,7 +171,7 @@ def _claim(parent: Path, stem: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=stem, dir=parent))
         folder.chmod(0o755)
-        # Held until this process ends, however it ends; that is how _sweep tells the dead.
+        # Held until this process ends, however it ends; that is how _sweep knows dead ones.
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if folder.exists():
@@ -205,15 +199,8 @@ def remove_tree(folder: Path) -> None:
     """Removes ``folder``, also what mmdebstrap left in it under subordinate user ids."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists() and os.getuid() != 0:
-        helper = [
-            tool("mmdebstrap"),
-            "--unshare-helper",
-            "rm",
-            "-rf",
-            "--one-file-system",
-            str(folder),
-        ]
-        subprocess.run(helper, check=False, capture_output=True)
+        helper = [tool("mmdebstrap"), "--unshare-helper", "rm", "-rf", "--one-file-system"]
+        subprocess.run([*helper, str(folder)], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -250,14 +237,13 @@ def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, re
     if size is not None and real_size != size:
         why = f"it has {real_size} bytes, the lock says {size}"
     else:
-        with made.open("rb") as stream:
-            real = hashlib.file_digest(stream, "sha256").hexdigest()
+        real = sha256_of(made)
         if real == sha256:
             made.chmod(0o644)
             publish(made, cache.blob(sha256))
             return cache.blob(sha256)
         why = f"its sha256 is {real}, the lock says {sha256}"
-    made.unlink()  # a download is not to be gone on with when what came is wrong
+    made.unlink()  # wrong content is never resumed
     raise fail(
         f"{what} is not the file that the lock names",
         where=made.name,
@@ -273,12 +259,8 @@ def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
     Raises:
         FairleadError: the blob has changed since it was stored; it is removed.
     """
-    digest = hashlib.sha256()
-    with cache.blob(sha256).open("rb") as source, target.open("wb") as out:
-        _copy(source, out, digest.update)
-    target.chmod(0o644)
-    if digest.hexdigest() != sha256:
-        raise _rotten(cache.blob(sha256), digest.hexdigest())
+    if (real := copy_file(cache.blob(sha256), target)) != sha256:
+        raise _rotten(cache.blob(sha256), real)
 
 
 def check_blob(cache: Cache, sha256: str) -> Path:
@@ -288,9 +270,7 @@ def check_blob(cache: Cache, sha256: str) -> Path:
         FairleadError: the blob has changed since it was stored; it is removed.
     """
     path = cache.blob(sha256)
-    with path.open("rb") as stream:
-        real = hashlib.file_digest(stream, "sha256").hexdigest()
-    if real != sha256:
+    if (real := sha256_of(path)) != sha256:
         raise _rotten(path, real)
     return path
 
@@ -301,15 +281,9 @@ def _rotten(path: Path, real: str) -> FairleadError:
         "a file in the cache has changed",
         where=str(path),
         why=f"its sha256 is now {real}",
-        remedy="run the same command again: it was removed, and will be downloaded anew",
+        remedy="run the same command again: it was removed, and will be downloaded again",
         check="blob-rotten",
     )
-
-
-def _copy(source: IO[bytes], out: IO[bytes], see: Callable[[bytes], None]) -> None:
-    while chunk := source.read(1 << 20):
-        see(chunk)
-        out.write(chunk)
 
 
 def need_space(folder: Path, need: int, what: str, variable: str) -> None:
@@ -323,7 +297,7 @@ def need_space(folder: Path, need: int, what: str, variable: str) -> None:
         raise fail(
             f"not enough space for {what}",
             where=str(folder),
-            why=f"{_mb(need)} are needed, {_mb(free)} are free",
+            why=f"{need / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free",
             remedy=f"free some space there, or set {variable} to a folder with room, "
             "and run the same command again",
             check="no-space",
@@ -338,11 +312,7 @@ def scratch_parent(need: int) -> Path:
     """
     if "TMPDIR" not in os.environ:
         memory = Path("/dev/shm")
-        if (
-            memory.is_dir()
-            and os.access(memory, os.W_OK)
-            and min(_available(), _free(memory)) > 2 * need
-        ):
+        if os.access(memory, os.W_OK) and _available(memory) > 2 * need:
             return memory
     folder = Path(tempfile.gettempdir()).resolve()
     need_space(folder, need, "unpacking the image", "TMPDIR")
@@ -359,17 +329,8 @@ def scratch_parent(need: int) -> Path:
     return folder
 
 
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
-
-
-def _available() -> int:
-    """Memory that can be had without swapping, in bytes."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _mb(amount: int) -> str:
-    return f"{amount / 1e6:.0f} MB"
+def _available(memory: Path) -> int:
+    """Bytes that fit into the file system ``memory`` without swapping."""
+    kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+    free = int(kilobytes[1]) * 1024 if kilobytes else 0
+    return min(free, shutil.disk_usage(memory).free)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from fairlead.base.errors import ExitCode
 from fairlead.cli.screen import (
@@ -19,15 +20,37 @@ from fairlead.cli.screen import (
     table,
 )
 
+if TYPE_CHECKING:
+    from fairlead_build.build import BuildResult
+    from fairlead_build.check import CheckResult
+
+
+class _FormatOption(click.Option):
+    """``--format``; its values are looked up on demand, since that loads every format."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        from fairlead_build.formats.registry import names
+
+        self.help = f"Any of {', '.join(names())}. [default: {self.default}]"
+        record = super().get_help_record(ctx)
+        assert record is not None
+        return record
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from fairlead_build.formats.registry import names
+
+        before, comma, last = incomplete.rpartition(",")
+        return [CompletionItem(before + comma + n) for n in names() if n.startswith(last)]
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("name", metavar="RECIPE")
 @click.option(
     "--format",
     "formats",
+    cls=_FormatOption,
     default="sif",
     metavar="F[,F]",
-    help="Any of sif, shifter, oci, squashfs, sandbox. [default: sif]",
 )
 @click.option(
     "-o",
@@ -82,29 +105,36 @@ def build(
 
         cache = Cache.default(archive)
         checked = build_again(name, chosen, result.outputs, cache, progress(as_json))
-    if as_json:
-        payload: dict[str, Any] = {
-            "recipe": result.recipe,
-            "key": result.key,
-            "dry_run": dry_run,
-            "cached": result.cached,
-            "image": asdict(result.entry) if result.entry else None,
-            "outputs": [str(path) for path in result.outputs],
-            "stages": [asdict(stage) for stage in result.stages],
-            "findings": [finding.to_json() for finding in result.warnings],
-        }
-        if checked is not None:
-            payload["check"] = {"same": checked.same, **asdict(checked)}
-        print_json("build", payload)
-        if checked is not None and not checked.same:
-            sys.exit(ExitCode.FAILED)
-        return
-    if result.warnings:
+    if result.warnings and not as_json:
         print_findings(result.warnings)
-    if dry_run:
+    if as_json:
+        _print_json(result, checked, dry_run)
+    elif dry_run:
         rows = [(s.name, "cached" if s.cached else "to do", s.detail) for s in result.stages]
         click.echo(table(rows, ("STAGE", "STATE", "WHAT")))
-        return
+    else:
+        _print(result, checked)
+    if checked is not None and not checked.same:
+        sys.exit(ExitCode.FAILED)
+
+
+def _print_json(result: BuildResult, checked: CheckResult | None, dry_run: bool) -> None:
+    payload: dict[str, Any] = {
+        "recipe": result.recipe,
+        "key": result.key,
+        "dry_run": dry_run,
+        "cached": result.cached,
+        "image": asdict(result.entry) if result.entry else None,
+        "outputs": [str(path) for path in result.outputs],
+        "stages": [asdict(stage) for stage in result.stages],
+        "findings": [finding.to_json() for finding in result.warnings],
+    }
+    if checked is not None:
+        payload["check"] = {"same": checked.same, **asdict(checked)}
+    print_json("build", payload)
+
+
+def _print(result: BuildResult, checked: CheckResult | None) -> None:
     assert result.entry is not None
     for path in result.outputs:
         click.echo(str(path))
@@ -124,4 +154,3 @@ def build(
         click.echo(f"left out, a build by an ordinary user: {checked.left_out}", err=True)
     if not checked.same:
         click.echo(f"the first difference: {checked.difference or 'outside the files'}", err=True)
-        sys.exit(ExitCode.FAILED)

@@ -39,38 +39,38 @@ def diff(a: str, b: str, files: bool, as_json: bool) -> int:
     shown = progress(as_json)
     try:
         images = [open_image(name, progress=shown) for name in (a, b)]
-        found = compare(images[0], images[1], shown)
+        difference = compare(images[0], images[1], shown)
     except FairleadError as exc:
         raise FairleadError(exc.findings, ExitCode.USAGE) from None
     if as_json:
-        told = to_json(found)
-        told["files"] = {**_totals(found.files), "paths": told["files"]}
+        payload = to_json(difference)
+        payload["files"] = {**_totals(difference.files), "paths": payload["files"]}
         if not files:
-            told["files"]["paths"] = told["files"]["paths"][:_SHOWN]
+            payload["files"]["paths"] = payload["files"]["paths"][:_SHOWN]
         paths = {"a": images[0].path, "b": images[1].path}
-        print_json("diff", {**paths, **told})
+        print_json("diff", {**paths, **payload})
     else:
-        click.echo(_text(found, None if files else _SHOWN))
-    return int(ExitCode.DONE if found.same_tree else ExitCode.FAILED)
+        click.echo(_text(difference, None if files else _SHOWN))
+    return int(ExitCode.DONE if difference.same_tree else ExitCode.FAILED)
 
 
-def _text(found: Difference, limit: int | None) -> str:
-    if found.same_bits:
+def _text(difference: Difference, limit: int | None) -> str:
+    if difference.same_bits:
         return "same bits"
-    if found.same_tree:
+    if difference.same_tree:
         return "same tree, wrapped in another way"
     parts = [
         f"{click.style(title, bold=True)}\n{_rows(rows)}"
         for title, rows in (
-            ("System", found.system),
-            ("Packages", found.packages),
-            ("MPI", found.mpi),
-            ("Environment", found.environment),
-            ("Labels", found.labels),
+            ("System", difference.system),
+            ("Packages", difference.packages),
+            ("MPI", difference.mpi),
+            ("Environment", difference.environment),
+            ("Labels", difference.labels),
         )
         if rows
     ]
-    parts.append(_files(found.files, limit))
+    parts.append(_files(difference.files, limit))
     return "\n\n".join(parts)
 
 

@@ -26,7 +26,7 @@ from fairlead.cli.screen import json_option, print_findings, print_json
 def import_(
     file: Path, output: Path | None, allow_loss: bool, dry_run: bool, as_json: bool
 ) -> int | None:
-    """Makes a recipe of a Containerfile or a Singularity.def, and tells what it could not carry.
+    """Convert a Containerfile or a Singularity.def to a recipe, and list what was lost.
 
     A recipe says what is in an image; these files say what to run. What does not certainly mean the
     same is listed with its line, the reason, and what to do instead. Then nothing is written and

@@ -22,7 +22,7 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress
     "--arch", metavar="ARCH", help="Of several variants this one. [default: this machine's]"
 )
 @click.option(
-    "--layers", is_flag=True, help="Make the SIF of the layers, though one lies beside them."
+    "--layers", is_flag=True, help="Build the SIF from the layers, even where the registry has one."
 )
 @click.option("--insecure", is_flag=True, help="Speak plain HTTP where the host speaks no HTTPS.")
 @click.option("--dry-run", is_flag=True, help="Say what would be transferred; write nothing.")
@@ -48,17 +48,11 @@ def pull(
     fairlead pull docker://docker.io/library/debian:12 -o debian.sif
     fairlead pull oras://registry.example.org/ml/mpi-base:1-sif --dry-run
     """
-    from fairlead_build.distribution.pull import pull as bring
+    from fairlead_build.distribution.pull import PullOptions
+    from fairlead_build.distribution.pull import pull as fetch
 
-    result = bring(
-        reference,
-        output=output,
-        arch=arch or "",
-        layers=layers,
-        insecure=insecure,
-        dry_run=dry_run,
-        progress=progress(as_json),
-    )
+    options = PullOptions(output, arch or "", layers, insecure, dry_run)
+    result = fetch(reference, options, progress=progress(as_json))
     if as_json:
         print_json(
             "pull",

@@ -23,7 +23,7 @@ def push(
     """Give an image to a registry, or to Docker's or Podman's own store.
 
     `docker://` references get the image as OCI layers, for Podman, Docker and Apptainer, and its SIF
-    beside them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references
+    next to them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references
     get the SIF only. What the registry has is not sent again. Logins are those of `podman login`,
     `docker login` and `apptainer registry login`.
 
@@ -52,8 +52,7 @@ def push(
     with source_of(image, layers, cache, shown) as source:
         result = give(
             reference,
-            layout=source.layout,
-            sif=source.sif,
+            source,
             insecure=insecure,
             dry_run=dry_run,
             cache=cache,
@@ -144,15 +143,15 @@ def _by_engine(
         return
     click.echo(f"{text}@{stored.digest}" if stored.digest else stored.name)
     if send and not stored.digest:
-        click.echo("its digest is unknown: the registry answers nobody but the engine", err=True)
+        click.echo("its digest is unknown: the registry answers only to the engine", err=True)
     state = "loaded" if stored.bytes_sent else "unchanged"
     click.echo(f"{state}: {human_bytes(stored.bytes_sent)} sent to {stored.engine}", err=True)
 
 
 def _no_engine_use(image: str, text: str, insecure: bool) -> FairleadError:
-    why = "an engine pushes layers to docker:// references, and keeps its own store by itself"
+    why = "an engine pushes layers to docker:// references, and manages its store itself"
     if insecure:
-        why = "whether a registry may speak plain HTTP is told to the engine, in registries.conf(5)"
+        why = "whether a registry may speak plain HTTP is set for the engine in registries.conf(5)"
     return fail(
         "an engine cannot do that",
         where="--insecure" if insecure else f"--engine with {text[:200]}",

@@ -47,7 +47,7 @@ recipe.add_command(import_)
 @json_option
 def list_(as_json: bool) -> None:
     """The bundled recipes and their variants."""
-    found = [recipes.load_recipe(a) for name in recipes.names() for a in recipes.addresses(name)]
+    loaded = [recipes.load_recipe(a) for name in recipes.names() for a in recipes.addresses(name)]
     if as_json:
         rows = [
             {
@@ -57,11 +57,11 @@ def list_(as_json: bool) -> None:
                 "accelerator": r.recipe.recipe.accelerator,
                 "locked": r.lock_path.is_file(),
             }
-            for r in found
+            for r in loaded
         ]
         print_json("recipe-list", {"recipes": rows})
         return
-    click.echo(table([(r.name, r.recipe.recipe.summary) for r in found], ("RECIPE", "SUMMARY")))
+    click.echo(table([(r.name, r.recipe.recipe.summary) for r in loaded], ("RECIPE", "SUMMARY")))
 
 
 @recipe.command()
@@ -75,18 +75,23 @@ def show(name: str, as_json: bool) -> None:
     """
     loaded = recipes.load_recipe(name)
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
-    told = loaded.recipe.model_dump(mode="json", exclude_none=True)
+    tables = loaded.recipe.model_dump(mode="json", exclude_none=True)
     if as_json:
         summary = _lock_summary(lock) if lock else None
         print_json(
             "recipe",
-            {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": told, "lock": summary},
+            {
+                "path": str(loaded.folder),
+                "sha256": loaded.digest,
+                "recipe": tables,
+                "lock": summary,
+            },
         )
         return
     click.echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
-    for title, found in told.items():
-        several = isinstance(found, list)
-        for keys in filter(None, found if several else [found]):
+    for title, content in tables.items():
+        several = isinstance(content, list)
+        for keys in filter(None, content if several else [content]):
             click.echo(f"\n[[{title}]]" if several else f"\n[{title}]")
             click.echo(table([(key, _shown(value)) for key, value in keys.items()]))
     click.echo(click.style(f"\n{loaded.lock_path}", bold=True))
@@ -144,10 +149,10 @@ def check(name: str, as_json: bool) -> None:
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
     why = "" if lock else why_unlocked(loaded)
     if as_json:
-        told = {"recipe": loaded.name, "path": str(loaded.folder)}
+        head = {"recipe": loaded.name, "path": str(loaded.folder)}
         print_json(
             "recipe-check",
-            {**told, "locked": lock is not None, "not_locked_because": why, "findings": []},
+            {**head, "locked": lock is not None, "not_locked_because": why, "findings": []},
         )
         return
     if lock is None:
@@ -304,7 +309,7 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
     from fairlead_build.tools import tool_tree
 
     if name is None:
-        path, told = tool_tree.LOCK, tool_tree.tool_lock().packages
+        path, packages = tool_tree.LOCK, tool_tree.tool_lock().packages
         before = after = tool_tree.versions()
         if not dry_run:
             tool_tree.relock(progress(as_json), Cache.default())
@@ -313,15 +318,15 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
         loaded = recipes.load_recipe(name)
         path, lock = loaded.lock_path, _lock_of(loaded)
         before, after = dict(lock.tools), tool_tree.versions(lock.architecture)
-        told = tuple(after)
+        packages = tuple(after)
         if not dry_run:
             write_lock(lock.model_copy(update={"tools": after}), path)
     if as_json:
-        names = {"dry_run": dry_run, "path": str(path), "tools": list(told)}
+        names = {"dry_run": dry_run, "path": str(path), "tools": list(packages)}
         print_json("recipe-lock-tools", {**names, "before": before, "after": after})
         return
     if dry_run:
-        click.echo(f"would lock {', '.join(told)}, and write to {path}")
+        click.echo(f"would lock {', '.join(packages)}, and write to {path}")
         return
     for key in sorted({*before, *after}):
         if before.get(key) != after.get(key):
@@ -331,10 +336,10 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
 
 def _versions(packages: Iterable[Package]) -> dict[str, str]:
     """What a lock has, by name; a package may be there in several roles."""
-    found: dict[str, set[str]] = {}
+    versions_of: dict[str, set[str]] = {}
     for package in packages:
-        found.setdefault(package.name, set()).add(package.version)
-    return {name: ", ".join(sorted(versions)) for name, versions in found.items()}
+        versions_of.setdefault(package.name, set()).add(package.version)
+    return {name: ", ".join(sorted(versions)) for name, versions in versions_of.items()}
 
 
 def _move(package: str, old: str, new: str) -> str:

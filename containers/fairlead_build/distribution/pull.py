@@ -7,7 +7,6 @@ its layers. What a cut or killed pull has brought is used by the next one.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,8 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.sif import read_sif
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import Cache, holding, need_space, publish, workspace
 from fairlead_build.distribution.pull_store import (
@@ -23,7 +24,8 @@ from fairlead_build.distribution.pull_store import (
     read_pulled,
     write_pulled,
 )
-from fairlead_build.formats.images import hand_out
+from fairlead_build.formats.convert import from_layout
+from fairlead_build.formats.images import hand_out_copy
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download, partial_of
 from fairlead_build.registry.layout import fetch_layout, manifest_for, no_platform, read_layout
@@ -31,14 +33,13 @@ from fairlead_build.registry.manifest import SIF_LAYER, Descriptor, Manifest
 from fairlead_build.registry.problems import plain
 from fairlead_build.registry.reference import Reference, is_digest, parse_reference
 from fairlead_build.registry.signature_artifact import fetch_signature
-from fairlead_build.tools.versions import architecture
 
 SIF_NOTE = "org.fairlead.sif.sha256"
 
 
 @dataclass(frozen=True)
 class PullResult:
-    """What a pull brought, or would bring.
+    """What a pull fetched, or would fetch.
 
     Attributes:
         image: None after a dry run of what is not here.
@@ -59,76 +60,100 @@ class PullResult:
     signed: bool = False
 
 
+@dataclass(frozen=True)
+class PullOptions:
+    """How to pull.
+
+    Attributes:
+        output: a file or folder that gets a copy.
+        arch: of the variant wanted; empty for this machine's.
+        layers: make the SIF from the layers, even where one lies next to them.
+        insecure: plain HTTP is allowed where the host speaks no TLS.
+    """
+
+    output: Path | None = None
+    arch: str = ""
+    layers: bool = False
+    insecure: bool = False
+    dry_run: bool = False
+
+
 def pull(
     text: str,
+    options: PullOptions | None = None,
     *,
-    output: Path | None = None,
-    arch: str = "",
-    layers: bool = False,
-    insecure: bool = False,
-    dry_run: bool = False,
     cache: Cache | None = None,
     progress: Progress | None = None,
     client: Client | None = None,
 ) -> PullResult:
-    """Brings the image that the reference ``text`` means.
+    """Pulls the image that the reference ``text`` means.
 
     Args:
-        output: a file or folder that gets a copy.
-        arch: of the variant wanted; this machine's by default.
-        layers: make the SIF of the layers, also where one lies beside them.
         client: to ask instead of a new one.
     Raises:
-        FairleadError: it cannot be had, or is for other machines; what has come is kept.
+        FairleadError: it cannot be fetched, or is for other machines; what has come is kept.
     """
+    options = options or PullOptions()
     reference = parse_reference(text)
     cache, progress = cache or Cache.default(), progress or Silent()
-    client = client or Client(reference, insecure=insecure)
+    client = client or Client(reference, insecure=options.insecure)
     with progress.stage(f"ask {reference.host}"):
-        manifest, asked = manifest_for(client, arch)
-        item = None if layers else _sif(client, manifest)
+        manifest, asked = manifest_for(client, options.arch)
+        item = None if options.layers else _sif(client, manifest)
         if not manifest.sif:
-            _check_platform(client, manifest, arch or architecture())
-    source = "sif" if item else "layers"
+            _check_platform(client, manifest, options.arch or architecture())
     target = _target(cache, manifest, item)
     known = read_pulled(cache, reference.at(manifest.digest))
     known = known if known and known.path == str(target) else None
     expected = item.hex if item else known.sif_sha256 if known else ""
     cached = target.is_file() and _sha256(target, progress) == expected
-    missing = 0 if cached else _missing(cache, manifest, item)
-    if dry_run:
-        found = known if cached else None
-        return PullResult(str(reference), manifest.digest, found, cached, source, missing, None)
-    cache.make()
+    result = PullResult(
+        str(reference), manifest.digest, known if cached else None, cached,
+        "sif" if item else "layers", 0 if cached else _missing(cache, manifest, item), None,
+    )  # fmt: skip
+    if options.dry_run:
+        return result
     if not cached:
-        target.unlink(missing_ok=True)  # it has changed on disk, or nobody knows what it should be
-        try:
-            if item:
-                _fetch_sif(client, item, target, cache, progress)
-            else:
-                _fetch_layers(client, manifest, target, cache, progress)
-        except OSError as exc:
-            if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise no_space("pull the image", cache.root) from None
-            raise
+        _fetch(client, manifest, item, target, cache, progress)
     image = PulledImage(
         reference=str(reference),
         digest=manifest.digest,
         path=str(target),
         sif_sha256=item.hex if item else _sha256(target, progress),
         bytes=target.stat().st_size,
-        source=source,
+        source=result.source,
     )
     signed = item is not None and fetch_signature(client, item.hex, target)
     # The tag last: when it means this image, everything else does.
     for digest in dict.fromkeys((manifest.digest, asked)):
-        write_pulled(cache, reference.at(digest), replace(image, reference=str(reference)))
+        write_pulled(cache, reference.at(digest), image)
     if not reference.digest:
         write_pulled(cache, reference, image)
-    given = hand_out(target, output, ".sif", _file_name(reference)) if output else None
-    return PullResult(
-        str(reference), manifest.digest, image, cached, source, missing, given, signed
-    )
+    output = options.output
+    copy = hand_out_copy(target, output, ".sif", _file_name(reference)) if output else None
+    return replace(result, image=image, output=copy, signed=signed)
+
+
+def _fetch(
+    client: Client,
+    manifest: Manifest,
+    item: Descriptor | None,
+    target: Path,
+    cache: Cache,
+    progress: Progress,
+) -> None:
+    """The SIF ``item``, or without one a SIF made from the layers."""
+    cache.make()
+    target.unlink(missing_ok=True)  # it has changed on disk, or its digest is unknown
+    try:
+        if item:
+            _fetch_sif(client, item, target, cache, progress)
+        else:
+            _fetch_layers(client, manifest, target, cache, progress)
+    except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise no_space("pull the image", cache.root) from None
+        raise
 
 
 def converted(folder: Path, cache: Cache, progress: Progress) -> Path:
@@ -145,7 +170,7 @@ def converted(folder: Path, cache: Cache, progress: Progress) -> Path:
 
 
 def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
-    """The SIF of the image: its own layer, or what its builder laid beside it."""
+    """The SIF of the image: its only layer, or the one its builder pushed with it."""
     if manifest.sif:
         return manifest.sif
     noted = manifest.annotations.get(SIF_NOTE, "")
@@ -169,18 +194,18 @@ def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
 def _check_platform(client: Client, manifest: Manifest, arch: str) -> None:
     try:
         config = json.loads(client.small_blob(manifest.config))
-        found = (str(config.get("os", "linux")), str(config.get("architecture", arch)))
+        platform = (str(config.get("os", "linux")), str(config.get("architecture", arch)))
     except (ValueError, AttributeError, RecursionError):
         raise fail(
             "the image has no configuration",
             where=f"{client.reference}, {manifest.config.digest}",
-            why=f"its {plain(manifest.config.media_type)} is no JSON object",
+            why=f"its {plain(manifest.config.media_type)} is not a JSON object",
             remedy="give the reference of an image, or have it pushed again",
             check="manifest",
             code=ExitCode.USAGE,
         ) from None
-    if found != ("linux", arch):
-        raise no_platform(str(client.reference), arch, [plain("/".join(found))])
+    if platform != ("linux", arch):
+        raise no_platform(str(client.reference), arch, [plain("/".join(platform))])
 
 
 def _target(cache: Cache, manifest: Manifest, item: Descriptor | None) -> Path:
@@ -190,13 +215,13 @@ def _target(cache: Cache, manifest: Manifest, item: Descriptor | None) -> Path:
 
 def _missing(cache: Cache, manifest: Manifest, item: Descriptor | None) -> int:
     wanted = [item] if item else [manifest.config, *manifest.layers]
-    here = 0
+    missing = sum(blob.size for blob in wanted)
     for blob in wanted:
         if cache.blob(blob.hex).is_file():
-            here += blob.size
+            missing -= blob.size
         elif partial_of(cache, blob).is_file():
-            here += min(partial_of(cache, blob).stat().st_size, blob.size)
-    return sum(blob.size for blob in wanted) - here
+            missing -= min(partial_of(cache, blob).stat().st_size, blob.size)
+    return missing
 
 
 def _fetch_sif(
@@ -230,9 +255,6 @@ def _fetch_layers(
 def _convert(
     layout: Path, manifest: Manifest, target: Path, cache: Cache, progress: Progress
 ) -> None:
-    # Here, since it imports `layout.py` of this package; and it is seldom needed.
-    from fairlead_build.formats.convert import from_layout
-
     cache.make()
     name = f"convert-{manifest.digest.partition(':')[2][:16]}"
     with (
@@ -245,15 +267,8 @@ def _convert(
 
 
 def _sha256(path: Path, progress: Progress) -> str:
-    digest = hashlib.sha256()
-    with (
-        progress.stage("check what is here", path.stat().st_size, "B") as stage,
-        path.open("rb") as stream,
-    ):
-        while data := stream.read(4 << 20):
-            digest.update(data)
-            stage.advance(len(data))
-    return digest.hexdigest()
+    with progress.stage("check what is here", path.stat().st_size, "B") as stage:
+        return sha256_of(path, stage.advance)
 
 
 def _file_name(reference: Reference) -> str:

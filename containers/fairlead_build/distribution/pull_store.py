@@ -45,7 +45,7 @@ def folder_of(cache: Cache) -> Path:
 
 
 def _record(cache: Cache, reference: Reference) -> Path:
-    # A digest says all; a tag beside it may have moved since.
+    # A digest says all; a tag given with it may have moved since.
     name = str(reference.at(reference.digest) if reference.digest else reference)
     key = hashlib.sha256(name.encode()).hexdigest()
     return folder_of(cache) / "by-reference" / f"{key}.json"
@@ -55,11 +55,11 @@ def read_pulled(cache: Cache, reference: Reference) -> PulledImage | None:
     """What ``reference`` meant when it was last pulled; None when that is not here, whole."""
     try:
         data = json.loads(_record(cache, reference).read_text("utf-8"))
-        found = PulledImage(**{f.name: data[f.name] for f in fields(PulledImage)})
-        whole = Path(found.path).stat().st_size == found.bytes
+        pulled = PulledImage(**{f.name: data[f.name] for f in fields(PulledImage)})
+        whole = Path(pulled.path).stat().st_size == pulled.bytes
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if whole else None
+    return pulled if whole else None
 
 
 def write_pulled(cache: Cache, reference: Reference, image: PulledImage) -> None:
@@ -79,13 +79,13 @@ def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Pat
     cache = Cache(cache_dir(environ))
     if is_reference(name):
         reference = parse_reference(name)
-        found = read_pulled(cache, reference)
-        if found:
-            return Path(found.path)
+        pulled = read_pulled(cache, reference)
+        if pulled:
+            return Path(pulled.path)
         raise fail(
             f"{reference} has not been pulled",
             where="IMAGE",
-            why="fairlead opens what is on this machine, and asks no registry by itself",
+            why="fairlead opens what is on this machine, and contacts no registry unasked",
             remedy=f"fairlead pull {reference}",
             check="not-pulled",
             code=ExitCode.USAGE,

@@ -1,4 +1,4 @@
-"""``fairlead push``: an image to a registry, as OCI layers and as the SIF beside them.
+"""``fairlead push``: an image to a registry, as OCI layers, with its SIF next to them.
 
 The SIF's signature goes first, where it has one, then the SIF, under ``TAG-sif`` in the manner of
 ORAS, then the layers: an image whose note names a SIF has it. What the registry has is not sent again; what another repository of it has is
@@ -10,7 +10,6 @@ Source: OCI distribution specification 1.1, "Pushing"; the SIF's media types are
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,9 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache
+from fairlead_build.distribution.source import Source
 from fairlead_build.registry.client import Advance, Client
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import (
@@ -102,9 +103,8 @@ class _Upload:
 
 def push(
     text: str,
+    source: Source,
     *,
-    layout: Path | None,
-    sif: Path | None,
     insecure: bool = False,
     dry_run: bool = False,
     cache: Cache | None = None,
@@ -114,21 +114,21 @@ def push(
     """Pushes an image to the reference ``text``.
 
     Args:
-        layout: its OCI layout; left out for ``oras://`` references, which take the SIF only.
-        sif: its SIF; None when it has none.
+        source: the image; of it ``oras://`` references take the SIF only.
         dry_run: only asks what is there.
     Raises:
         FairleadError: refused or cut; what was sent is there when the command is run again.
     """
     reference = parse_reference(text)
-    _check(reference, layout, sif)
+    layout, sif = source.layout, source.sif
+    _check(reference, source)
     cache, progress = cache or Cache.default(), progress or Silent()
     client = client or Client(reference, insecure=insecure)
     uploads: list[_Upload] = []
     if sif:
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
         uploaded = _of_sif(sif, tag, reference, progress)
-        # First, so that whoever sees the image finds it signed.
+        # First, so that an image is never seen before its signature.
         uploads += [*_of_signature(sif, uploaded), uploaded]
     if layout and reference.scheme == "docker":
         uploads.append(_of_layout(layout, reference.tag))
@@ -139,10 +139,10 @@ def push(
     with progress.stage(title, total, "B") as stage:
         for upload in uploads:
             before = client.has_manifest(upload.tag)
-            there = before == upload.manifest.digest
+            unchanged = before == upload.manifest.digest
             for blob in upload.blobs:
                 stage.note(blob.what)
-                if there:
+                if unchanged:
                     stage.advance(blob.item.size)
                     state = "there"
                 elif dry_run:
@@ -151,33 +151,33 @@ def push(
                 else:
                     state = _send(client, blob, cache, stage.advance)
                 parts.append(Part(blob.what, blob.item.digest, blob.item.size, state))
-            if not there and not dry_run:
+            if not unchanged and not dry_run:
                 data, kind = upload.manifest.data, upload.manifest.media_type
                 client.push_manifest(data, kind, upload.tag)
         sent = sum(part.bytes for part in parts if part.state in ("sent", "to send"))
         verb = "to send" if dry_run else "sent"
         stage.result(f"{sent / 1e6:.1f} MB {verb}, {(total - sent) / 1e6:.1f} MB are there already")
-    beside = next((u for u in uploads if u.manifest.sif), None)
-    place = replace(reference, scheme="oras", tag=beside.tag) if beside else None
+    sif_upload = next((u for u in uploads if u.manifest.sif), None)
+    place = replace(reference, scheme="oras", tag=sif_upload.tag) if sif_upload else None
     signed = next((u for u in uploads if u.manifest.layers[0].media_type == SIGNATURE_LAYER), None)
     return PushResult(
         str(reference),
         uploads[-1].manifest.digest,
         str(place) if place else "",
-        beside.manifest.digest if beside else "",
+        sif_upload.manifest.digest if sif_upload else "",
         str(replace(reference, scheme="oras", tag=signed.tag)) if signed else "",
         tuple(parts),
         before,
     )
 
 
-def _check(reference: Reference, layout: Path | None, sif: Path | None) -> None:
+def _check(reference: Reference, source: Source) -> None:
     why = ""
     if reference.digest:
         why = "a digest is made by what is pushed, and cannot be chosen"
-    elif reference.scheme == "oras" and sif is None:
+    elif reference.scheme == "oras" and source.sif is None:
         why = "oras:// takes a SIF, and this image has none"
-    elif sif and layout and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
+    elif source.sif and source.layout and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
         why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
     if why:
         raise fail(
@@ -207,21 +207,17 @@ def _of_layout(folder: Path, tag: str) -> _Upload:
 def _of_sif(path: Path, tag: str, reference: Reference, progress: Progress) -> _Upload:
     size = path.stat().st_size
     with progress.stage("hash the SIF", size, "B") as stage:
-        digest = hashlib.sha256()
-        with path.open("rb") as stream:
-            while data := stream.read(4 << 20):
-                digest.update(data)
-                stage.advance(len(data))
+        digest = sha256_of(path, stage.advance)
     # The name that `oras pull` would give the file; not that of the file here, which is a hash.
     notes = {TITLE: f"{reference.repository.rpartition('/')[2]}.sif"}
-    item = Descriptor(SIF_LAYER, f"sha256:{digest.hexdigest()}", size, notes)
+    item = Descriptor(SIF_LAYER, f"sha256:{digest}", size, notes)
     manifest = artifact(item, SIF_CONFIG, str(path))
     label = _Blob("SIF's label", manifest.config, EMPTY)
     return _Upload(manifest, (_Blob("SIF", item, path), label), tag)
 
 
 def _of_signature(sif: Path, uploaded: _Upload) -> list[_Upload]:
-    """What lies beside a SIF that is signed."""
+    """The signature of a SIF, if it is signed."""
     (item,) = uploaded.manifest.layers
     text = signature_of(sif, item.hex)
     if not text:

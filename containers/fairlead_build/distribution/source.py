@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from fairlead.base.errors import ExitCode, fail
 from fairlead.base.progress import Progress
 from fairlead.image.open import find
 from fairlead.image.sif import is_sif, read_sif
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, holding, need_space, workspace
-from fairlead_build.formats import formats
+from fairlead_build.formats import oci, store
 from fairlead_build.formats.images import read_entry
-from fairlead_build.formats.oci import write_layout
 from fairlead_build.formats.wrapping import wrapping_of
 from fairlead_build.registry.layout import is_layout
 
@@ -69,16 +68,15 @@ def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Ite
             f"recipe-{entry.recipe}",
             lambda who: progress.stage(f"wait for {who}, which is building `{image}` too"),
         ):
-            layout = formats.make("oci", entry, cache, progress)
+            layout = store.make(oci.FORMAT, entry, cache, progress)
         yield Source(layout, path)
         return
     size = path.stat().st_size
     need_space(cache.root, 2 * size, "the layers", "XDG_CACHE_HOME")
     with workspace(cache.root / "work", "layers-") as work:
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(path)
         layout = work / "image.oci"
         layout.mkdir()
         with progress.stage("write the OCI layers", unit="B") as stage:
-            write_layout(layout, path, wrapping_of(path, digest), stage.advance)
+            oci.write_layout(layout, path, wrapping_of(path, digest), stage.advance)
         yield Source(layout, path)

@@ -1,6 +1,6 @@
 """Docker's or Podman's socket: which one there is, and its failures as findings.
 
-``enginestore.py`` gives images to the engine behind it; nothing here starts an engine.
+``store.py`` gives images to the engine behind it; nothing here starts an engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.problems import plain
 
 _PING_S = 10
-# Between two words of the engine: it is silent while it unpacks a layer of gigabytes.
+# Between two lines of the engine: it is silent while it unpacks a layer of gigabytes.
 _SILENCE_S = 1800
 
 
@@ -115,17 +115,17 @@ def asking(engine: Engine, doing: str, again: str, secrets: tuple[str, ...] = ()
 def refused(
     engine: Engine, doing: str, why: str, again: str, secrets: tuple[str, ...] = ()
 ) -> FairleadError:
-    """The engine said no, in its own words ``why``."""
-    said = plain(why, secrets)
-    remedy = f"mend what it says, then `{again}`"
-    if "HTTP response to HTTPS client" in said:
+    """The engine refused; ``why`` is its message."""
+    reason = plain(why, secrets)
+    remedy = f"fix what it reports, then `{again}`"
+    if "HTTP response to HTTPS client" in reason:
         remedy = f"name the registry with `insecure = true` in registries.conf(5), then `{again}`"
-    elif "no space left" in said:
+    elif "no space left" in reason:
         remedy = f"podman system prune (or docker system prune), then `{again}`"
     return fail(
         f"{engine.name} refused to {doing}",
         where=engine.address,
-        why=said or "it gave no reason",
+        why=reason or "it gave no reason",
         remedy=remedy,
         check="engine-refused",
     )
@@ -160,7 +160,7 @@ def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> F
         "the engine's socket does not answer",
         where=f"{address}{', by DOCKER_HOST' if named else ''}",
         why=why,
-        remedy=f"{remedy}{', mend or unset DOCKER_HOST' if named else ''}, then `{again}`",
+        remedy=f"{remedy}{', correct or unset DOCKER_HOST' if named else ''}, then `{again}`",
         check="engine-silent",
     )
 
@@ -168,9 +168,9 @@ def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> F
 def _reason(exc: BaseException) -> str:
     """The innermost cause: the SDK wraps it three times."""
     text = str(exc)
-    here: BaseException | None = exc
-    while here is not None:
-        if isinstance(here, OSError) and here.strerror:
-            text = here.strerror
-        here = here.__cause__ or here.__context__
+    link: BaseException | None = exc
+    while link is not None:
+        if isinstance(link, OSError) and link.strerror:
+            text = link.strerror
+        link = link.__cause__ or link.__context__
     return plain(text) or type(exc).__name__

@@ -50,14 +50,14 @@ def parse_name(text: str) -> Reference:
     """What ``docker-daemon:NAME:TAG`` names.
 
     Raises:
-        FairleadError: exit code 2; it is no name that an engine takes.
+        FairleadError: exit code 2; an engine does not take such a name.
     """
     reference = parse_reference("docker://" + text.removeprefix(SCHEME).removeprefix("//"))
     if reference.digest:
         raise fail(
             "an engine's store takes a tag, not a digest",
             where=text,
-            why="the digest comes of what is put there",
+            why="the digest follows from the content",
             remedy=f"{SCHEME}NAME:TAG",
             check="reference",
             code=ExitCode.USAGE,
@@ -68,7 +68,7 @@ def parse_name(text: str) -> Reference:
 def load(
     engine: Engine, layout: Path, reference: Reference, again: str, progress: Progress
 ) -> Stored:
-    """Puts the image of an OCI layout into the engine's store and tags it; again does nothing.
+    """Loads the image of an OCI layout into the engine's store and tags it, unless it is there.
 
     Raises:
         FairleadError: the layout is damaged, or the engine refuses or breaks off.
@@ -77,9 +77,9 @@ def load(
     name = name_of(reference)
     wanted = json.loads(blob_of(layout, manifest.config).read_bytes())["rootfs"]["diff_ids"]
     with asking(engine, "look into its store", again):
-        found = _inspect(engine, name)
+        stored = _inspect(engine, name)
     sent = 0
-    if not _is_same(found, manifest):
+    if not _is_same(stored, manifest):
         archive = _Archive(layout, manifest, name)
         with (
             progress.stage(f"load into {engine.name}", archive.size, "B") as stage,
@@ -91,11 +91,11 @@ def load(
             sent = archive.size
             stage.result(f"{sent / 1e6:.0f} MB as {name}")
         with asking(engine, "look into its store", again):
-            found = _inspect(engine, name)
-    layers = (found or {}).get("RootFS", {}).get("Layers")
-    if found is None or layers != wanted:
+            stored = _inspect(engine, name)
+    layers = (stored or {}).get("RootFS", {}).get("Layers")
+    if stored is None or layers != wanted:
         raise refused(engine, "load the image", f"it holds {layers} under {name}", again)
-    return Stored(engine.name, engine.address, name, str(found["Id"]), sent)
+    return Stored(engine.name, engine.address, name, str(stored["Id"]), sent)
 
 
 def push(
@@ -104,12 +104,12 @@ def push(
     """Lets the engine push what it has under the reference's name.
 
     Returns:
-        ``stored`` with the digest that the registry knows the image by, if it tells.
+        ``stored`` with the digest that the registry reports, if it does.
     Raises:
         FairleadError: engine or registry refuse.
     """
-    found = find_credential(reference)
-    secrets = found.secrets if found else ()
+    credential = find_credential(reference)
+    secrets = credential.secrets if credential else ()
     digest = ""
     with (
         progress.stage(f"push by {engine.name}") as stage,
@@ -120,14 +120,14 @@ def push(
             tag=reference.tag,
             stream=True,
             decode=True,
-            auth_config=_login(found),
+            auth_config=_login(credential),
         )
         for line in lines:
             if "error" in line:
                 raise refused(engine, "push the image", str(line["error"]), again, secrets)
             digest = str((line.get("aux") or {}).get("Digest") or digest)
             _tell(line, stage)
-        # Podman 4 does not tell it.
+        # Podman 4 does not report it.
         digest = digest or _digest_at(reference)
         stage.result(digest or stored.name)
     return replace(stored, digest=digest)
@@ -150,24 +150,24 @@ def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
     from docker.errors import ImageNotFound, NotFound
 
     try:
-        found: dict[str, Any] = engine.client.inspect_image(name)
+        image: dict[str, Any] = engine.client.inspect_image(name)
     except (ImageNotFound, NotFound):
         return None
-    return found
+    return image
 
 
-def _is_same(found: dict[str, Any] | None, manifest: Manifest) -> bool:
+def _is_same(image: dict[str, Any] | None, manifest: Manifest) -> bool:
     """Docker and Podman call an image by the digest of its configuration, or of its manifest."""
-    ident = str((found or {}).get("Id", "")).removeprefix("sha256:")
+    ident = str((image or {}).get("Id", "")).removeprefix("sha256:")
     return ident in (manifest.config.hex, manifest.digest.partition(":")[2])
 
 
-def _login(found: Credential | None) -> dict[str, str]:
-    if found is None:
+def _login(credential: Credential | None) -> dict[str, str]:
+    if credential is None:
         return {}
-    if found.identity_token:
-        return {"identitytoken": found.identity_token}
-    return {"username": found.user, "password": found.password}
+    if credential.identity_token:
+        return {"identitytoken": credential.identity_token}
+    return {"username": credential.user, "password": credential.password}
 
 
 def _tell(line: dict[str, Any], stage: Stage) -> None:

@@ -1,4 +1,4 @@
-"""An OCI image layout, whoever made it, as a SIF: its layers merged, squashed and wrapped.
+"""An OCI image layout of any origin as a SIF: its layers merged, squashed and wrapped.
 
 What the image's configuration says (variables, working directory, entry point, labels) goes to the
 scripts of ``/.singularity.d``, where Apptainer looks for it. The same layout gives the same SIF.
@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Progress, Silent
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import Compression, squashing
-from fairlead_build.tools.versions import architecture
 
 _MOST_CONFIG_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -36,7 +37,7 @@ _HOOKS = "# Apptainer adds the caller's variables after this file.\n"
 
 @dataclass(frozen=True)
 class Configuration:
-    """What an image says of itself. ``epoch`` is when it was made, in seconds since 1970."""
+    """What an image's configuration says. ``epoch`` is when it was made, in seconds since 1970."""
 
     architecture: str
     epoch: int
@@ -73,23 +74,21 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
             progress.stage("squash", merged.bytes, "B") as stage,
             squashing(squashfs, how, "run the same command again") as sink,
         ):
-            # What an image made of a SIF has there would tell Apptainer something else.
+            # An image made from a SIF has scripts of its own there, which would win.
             for path in _scripts(config):
                 merged.tree.remove(path)
             sink.write(_tar(_scripts(config), config.epoch))
             write_tar(merged, sink, advance=stage.advance)
-        with squashfs.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(squashfs)
         with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
             write_sif(
                 target,
                 squashfs,
-                _note(manifest),
+                ("oci.json", _note(manifest)),
                 arch=config.architecture,
                 epoch=config.epoch,
                 squashfs_sha256=digest,
                 advance=stage.advance,
-                name="oci.json",
             )
 
 
@@ -104,13 +103,13 @@ def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list
             layout,
             f"it has {len(manifest.layers)} layers, its configuration lists {len(config.diff_ids)}",
         )
-    found = []
+    layers = []
     for item, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
         path = blob_of(layout, item)
         if not path.is_file():
             raise layout_damaged(layout, f"layer {item.digest} is missing")
-        found.append(LayerFile(path, item.digest, diff_id))
-    return found
+        layers.append(LayerFile(path, item.digest, diff_id))
+    return layers
 
 
 def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
@@ -132,7 +131,7 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
     try:
         return parse_configuration(json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise layout_damaged(layout, f"its configuration is unsound: {exc}") from None
+        raise layout_damaged(layout, f"its configuration is invalid: {exc}") from None
 
 
 def parse_configuration(data: Mapping[str, Any]) -> Configuration:
@@ -151,14 +150,14 @@ def parse_configuration(data: Mapping[str, Any]) -> Configuration:
             env[name] = value
     labels = inner.get("Labels") or {}
     if not all(isinstance(part, str) for pair in labels.items() for part in pair):
-        raise ValueError("its labels are no texts")
+        raise ValueError("its labels are not texts")
     entry = _texts(inner.get("Entrypoint"))
     command = _texts(inner.get("Cmd"))
     if any("\0" in word for word in (*entry, *command)):
         raise ValueError("its command holds a NUL")
     folder = inner.get("WorkingDir") or ""
     if not isinstance(folder, str) or "\0" in folder:
-        raise ValueError("its working folder is no path")
+        raise ValueError("its working folder is not a path")
     rootfs = data["rootfs"]
     return Configuration(
         architecture=_architecture(str(data.get("architecture", ""))),
@@ -199,7 +198,7 @@ def _epoch(created: Any) -> int:
 
 
 def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:
-    """The files that tell Apptainer what the configuration says, by path, with their modes."""
+    """The scripts from which Apptainer reads the configuration: content and mode by path."""
     variables = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in config.env.items()
     )
@@ -234,5 +233,5 @@ def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
 
 
 def _note(manifest: Manifest) -> bytes:
-    told = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
-    return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"
+    note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
+    return json.dumps(note, indent=1, sort_keys=True).encode() + b"\n"

@@ -93,24 +93,29 @@ def trees_in_use(cache: Cache) -> set[str]:
 def _before(path: Path) -> dict[str, str]:
     """Key and tree of the image that the newest of a recipe replaced; empty when there is none."""
     try:
-        told = json.loads(path.read_text("utf-8"))["before"]
-        return {"key": str(told["key"]), "tree": str(told["tree"])}
+        before = json.loads(path.read_text("utf-8"))["before"]
+        return {"key": str(before["key"]), "tree": str(before["tree"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def hand_out(source: Path, output: Path, suffix: str, name: str) -> Path:
-    """Gives the user a copy of ``source`` as ``output``: signing it must not reach the cache.
+def file_in(output: Path, name: str, suffix: str) -> Path:
+    """``output`` itself, or in a folder the file called after the recipe or image ``name``."""
+    return output / f"{file_name(name)}{suffix}" if output.is_dir() else output
+
+
+def hand_out_copy(source: Path, output: Path, suffix: str, name: str) -> Path:
+    """Gives the user a copy of ``source``: signing it must not reach the cache.
 
     Args:
-        output: a file name, or a folder, in which the image is called after its recipe.
+        output: a file name, or a folder, in which the copy is called after the image ``name``.
     Raises:
         FairleadError: it cannot be written there.
     """
-    target = output / f"{file_name(name)}{suffix}" if output.is_dir() else output
+    target = file_in(output, name, suffix)
     try:
-        with source.open("rb") as given, atomic_write(target) as out:
-            shutil.copyfileobj(given, out, 4 << 20)
+        with source.open("rb") as content, atomic_write(target) as out:
+            shutil.copyfileobj(content, out, 4 << 20)
         carry(source, target)
     except OSError as exc:
         raise unwritable(target, exc) from None

@@ -20,8 +20,13 @@ from pathlib import Path
 from tarfile import TarInfo
 from typing import IO, Any
 
+from fairlead.base.progress import Progress
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import child, clean_environment, tool_failed
-from fairlead_build.formats.wrapping import PARTS, Wrapping
+from fairlead_build.cache.store import need_space
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.formats.model import Format
+from fairlead_build.formats.wrapping import PARTS, Wrapping, wrapping_of
 from fairlead_build.squashfs.squash import CHUNK
 from fairlead_build.squashfs.tree_stream import bare_squashfs, squashfs_entries
 from fairlead_build.tools import tool_tree
@@ -62,7 +67,7 @@ def write_layout(
 
     Args:
         image: a SIF, or a bare squashfs.
-        advance: told the bytes of the layers' content, as they are read.
+        advance: called with the bytes of the layers' content, as they are read.
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
@@ -93,7 +98,7 @@ def write_layout(
 
 
 class _LinkBetweenLayers(Exception):
-    """A hard link whose file is in another layer; engines unpack each layer by itself."""
+    """A hard link whose file is in another layer; engines unpack each layer separately."""
 
 
 def _write_layers(
@@ -153,7 +158,7 @@ class _Writer:
         folders: dict[str, TarInfo],
         advance: Callable[[int], None],
     ) -> None:
-        # A layer tells of the folders above its files too: else an engine would make them anew,
+        # A layer lists the folders above its files too: else an engine would create them,
         # with modes of its own, over those of the layers below.
         for above in reversed(_parents(info.name)):
             if above not in self._told and above in folders:
@@ -185,27 +190,26 @@ class _Writer:
         self._process.stdin.close()
         if self._process.wait():
             raise self._failed()
-        with self._path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest = sha256_of(self._path)
         size = self._path.stat().st_size
         self._path.replace(self._path.with_name(digest))
         return Layer(self._title, f"sha256:{digest}", f"sha256:{self._digest.hexdigest()}", size)
 
     def _failed(self) -> Exception:
         assert self._process.stderr is not None
-        said = self._process.stderr.read().decode("utf-8", "replace")
+        output = self._process.stderr.read().decode("utf-8", "replace")
         return tool_failed(
-            self._argv, self._process.wait(), said, "write an OCI layer", "fairlead build RECIPE"
+            self._argv, self._process.wait(), output, "write an OCI layer", "fairlead build RECIPE"
         )
 
 
 def _parents(path: str) -> list[str]:
     """The folders above ``path``, nearest first, the root included."""
-    found = []
+    parents = []
     while path != ".":
         path = posixpath.dirname(path) or "."
-        found.append(path)
-    return found
+        parents.append(path)
+    return parents
 
 
 def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
@@ -267,7 +271,7 @@ def _json(document: dict[str, Any]) -> bytes:
 
 
 def read_result(folder: Path) -> OciResult:
-    """What :func:`write_layout` told of the layout in ``folder``.
+    """What :func:`write_layout` returned for the layout in ``folder``.
 
     Raises:
         OSError, ValueError, KeyError: it is none.
@@ -279,6 +283,39 @@ def read_result(folder: Path) -> OciResult:
     config = json.loads((blobs / config_digest.partition(":")[2]).read_text("utf-8"))
     rows = zip(manifest["layers"], config["rootfs"]["diff_ids"], config["history"], strict=True)
     layers = [
-        Layer(told["comment"], file["digest"], diff, file["size"]) for file, diff, told in rows
+        Layer(history["comment"], file["digest"], diff, file["size"])
+        for file, diff, history in rows
     ]
     return OciResult(digest, config_digest, tuple(layers))
+
+
+def _write(entry: ImageEntry, target: Path, progress: Progress) -> None:
+    image = Path(entry.path)
+    need_space(target.parent, 2 * entry.bytes, "the OCI layout", "XDG_CACHE_HOME")
+    wrapping = wrapping_of(image, entry.sif_sha256)
+    with progress.stage("write the OCI layers", wrapping.bytes, "B") as stage:
+        target.mkdir()
+        result = write_layout(target, image, wrapping, stage.advance)
+        size = sum(layer.size for layer in result.layers)
+        stage.result(f"{len(result.layers)} layers, {size / 1e6:.0f} MB, {result.manifest_digest}")
+
+
+def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> bool:
+    try:
+        return all(
+            (target / path.relative_to(kept)).stat().st_size == path.stat().st_size
+            for path in kept.rglob("*")
+            if path.is_file()
+        ) and read_result(target) == read_result(kept)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return False
+
+
+def _digest(layout: Path) -> str:
+    return read_result(layout).manifest_digest
+
+
+FORMAT = Format(
+    "oci", ".oci", "an OCI image layout, for Podman, Docker and registries", _write,
+    folder=True, copied=True, holds=_holds, digest=_digest, rank=2,
+)  # fmt: skip

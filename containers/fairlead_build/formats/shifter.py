@@ -1,4 +1,4 @@
-"""Shifter's image: the squashfs as it is, and beside it ``.meta``, in the dialect Shifter reads.
+"""Shifter's image: the squashfs as it is, with ``.meta`` in the dialect that Shifter reads.
 
 A file of ``KEY: value`` lines. Commands are Python lists in single quotes; JSON's double quotes
 would become one word. What the dialect cannot hold is refused.
@@ -8,9 +8,13 @@ Source: NERSC/shifter, src/ImageData.c and src/utility.c (shifter_parseConfig, s
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, error
-from fairlead_build.formats.wrapping import Wrapping
+from fairlead_build.formats import squashfs
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.formats.model import Format
+from fairlead_build.formats.wrapping import Wrapping, wrapping_of
 
 
 def meta(image: Wrapping) -> str:
@@ -55,9 +59,19 @@ def _word(word: str, image: Wrapping) -> Finding | None:
 
 def _refused(key: str, image: Wrapping, why: str) -> Finding:
     return error(
-        f"Shifter cannot be told {key}",
+        f"Shifter's .meta cannot hold {key}",
         where=f"recipe `{image.name}`, {key}",
         why=why,
         remedy="give it another value, or leave `shifter` out of --format",
         check="shifter-value",
     )
+
+
+def _meta_of(entry: ImageEntry) -> str:
+    return meta(wrapping_of(Path(entry.path), entry.sif_sha256))
+
+
+FORMAT = Format(
+    "shifter", ".squashfs", "the squashfs and `.meta`, for Shifter's imagePath", squashfs.write,
+    sidecars={".meta": _meta_of}, rank=1,
+)  # fmt: skip

@@ -7,11 +7,12 @@ time of day, this writer puts a hash of the content and the lock's SOURCE_DATE_E
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 from fairlead.base.paths import atomic_write
+from fairlead.base.progress import Progress
 from fairlead.image.sif import (
     ARCHES,
     DATA_GENERIC_JSON,
@@ -28,6 +29,8 @@ from fairlead.image.sif import (
     VERSION,
     identity,
 )
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.formats.model import Format
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
 _TABLE = PAGE
@@ -37,43 +40,43 @@ _CHUNK = 4 << 20
 def write_sif(
     target: Path,
     squashfs: Path,
-    document: bytes,
+    document: tuple[str, bytes],
     *,
     arch: str,
     epoch: int,
     squashfs_sha256: str,
     advance: Callable[[int], None] = lambda amount: None,
-    name: str = "image.json",
 ) -> str:
     """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
 
     Args:
-        document: the bytes of the generic JSON object called ``name``.
+        document: the name and the bytes of the generic JSON object.
         arch: ``amd64`` or ``arm64``.
         epoch: seconds since 1970 for every time in the file.
         squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
-        advance: told the bytes written, as they are.
+        advance: called with the bytes written, as they are.
     Returns:
         The sha256 of the file, hex.
     Raises:
         OSError: as writing does; nothing is left under ``target`` then.
     """
+    name, text = document
     size = squashfs.stat().st_size
     data = _align(_TABLE + _SLOTS * DESCRIPTOR.size)
     json_at = _align(data + size)
-    end = json_at + len(document)
+    end = json_at + len(text)
     code = ARCHES[arch] + b"\0"
     extra = PARTITION_EXTRA.pack(FS_SQUASHFS, PART_PRIMARY_SYSTEM, code)
     table = (
         _descriptor(DATA_PARTITION, 1, data, size, epoch, "rootfs.squashfs", extra)
-        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(document), epoch, name, b"")
+        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(text), epoch, name, b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
         LAUNCH,
         MAGIC,
         VERSION,
         code,
-        identity(squashfs_sha256, document).bytes,
+        identity(squashfs_sha256, text).bytes,
         epoch,
         epoch,
         _SLOTS - 2,
@@ -94,15 +97,11 @@ def write_sif(
         put(header.ljust(_TABLE, b"\0") + table)
         put(bytes(data - _TABLE - len(table)))
         with squashfs.open("rb") as source:
-            _copy(source, put, advance)
-        put(bytes(json_at - data - size) + document)
+            while chunk := source.read(_CHUNK):
+                put(chunk)
+                advance(len(chunk))
+        put(bytes(json_at - data - size) + text)
     return digest.hexdigest()
-
-
-def _copy(source: IO[bytes], put: Callable[[bytes], None], advance: Callable[[int], None]) -> None:
-    while chunk := source.read(_CHUNK):
-        put(chunk)
-        advance(len(chunk))
 
 
 def _descriptor(
@@ -128,3 +127,11 @@ def _descriptor(
 
 def _align(offset: int) -> int:
     return -(-offset // PAGE) * PAGE
+
+
+def _copy_image(entry: ImageEntry, target: Path, progress: Progress) -> None:
+    shutil.copyfile(entry.path, target)
+
+
+# The build itself writes it; all other formats are made from it.
+FORMAT = Format("sif", ".sif", "the squashfs and its record in one file", _copy_image, rank=0)

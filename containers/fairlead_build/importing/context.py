@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from fairlead_build.importing.ledger import Ledger
 
-# More than this is no list of files that a person would write.
+# Nobody would list more files than this.
 _MOST = 300
 # Folders that every Debian has: what is copied to one of them lands inside.
 _THERE = {"/", *(f"/{n}" for n in ("etc", "home", "mnt", "opt", "root", "srv", "usr", "var")),
@@ -19,32 +19,35 @@ _THERE = {"/", *(f"/{n}" for n in ("etc", "home", "mnt", "opt", "root", "srv", "
 
 
 class Context:
-    """The folder of the file that is read, and what of it goes into the image."""
+    """The folder of the file that is read, and what of it goes into the image.
+
+    Attributes:
+        executable: the mode that files get which are copied next; None for what each file has.
+    """
+
+    executable: bool | None = None
 
     def __init__(self, folder: Path, ledger: Ledger):
         self.folder = folder
         self.ledger = ledger
-        self._executable: bool | None = None
         self._ignored: set[str] | None = None
 
     def copy(
-        self, source: str, place: str, *, into: bool, docker: bool, executable: bool | None = None
+        self, source: str, place: str, *, into: bool, docker: bool
     ) -> Iterator[tuple[str, str]]:
         """Lays ``source`` at ``place``; yields each part that cannot be, and why.
 
         Args:
             into: ``place`` is a folder that it lands in.
-            executable: the mode that all of it gets; None for what each file has.
             docker: as COPY does it: sources lie in the folder, a folder's contents are copied, and
                 links stay links. Otherwise as `cp -rL` does it.
         """
-        self._executable = executable
-        found = list(self._matches(source, docker))
-        if not found:
-            yield source, "there is no such file beside it here"
-        for path in found:
+        matches = list(self._matches(source, docker))
+        if not matches:
+            yield source, "there is no such file next to it"
+        for path in matches:
             if not path.is_dir():
-                inside = into or place in _THERE or len(found) > 1
+                inside = into or place in _THERE or len(matches) > 1
                 yield from self._lay(path, f"{place}/{path.name}" if inside else place, docker)
                 continue
             inside = not docker and (into or place in _THERE)
@@ -95,7 +98,7 @@ class Context:
             yield shown, "it is a link; [files] holds files only"
         elif not path.is_file() or not os.access(path, os.R_OK):
             yield shown, "it is not a file that can be read"
-        elif why := self.ledger.add_file(target, path, self._executable):
+        elif why := self.ledger.add_file(target, path, self.executable):
             yield f"{shown} to {target}", why
 
     def _is_ignored(self, path: Path) -> bool:

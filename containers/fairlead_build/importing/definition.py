@@ -1,16 +1,15 @@
 """Sections of a Singularity.def, each with its lines.
 
-The lines are cut into stages and sections here, as Apptainer cuts them (pkg/build/types/parser of
-its source); then spython reads each section of variables, labels and files. spython is not shown a
-whole file: it merges stages, writes `From` in small letters, refuses every bootstrap but docker, and
-takes a `bootstrap:` or `from:` anywhere for a header. %post is not shown to it either: it strips the
-lines, which breaks here-documents. What it drops of a section is lost, and told.
+Stages and sections are cut here, as Apptainer cuts them (pkg/build/types/parser of its source);
+spython then reads %labels and %files. It reads nothing else: of a whole file it merges stages,
+writes `From` in small letters and refuses every bootstrap but docker; of %environment it takes the
+lines of an `if` for variables; of %post it strips the lines, which breaks here-documents.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,9 +30,13 @@ _LOST_SECTIONS = {
         "the command behind `fairlead run NAME --`",
     ),
     "startscript": ("nothing of an image runs as a service", "nothing"),
-    "test": ("a recipe's test is a program beside it", "an executable `verify` beside recipe.toml"),
+    "test": (
+        "a recipe's test is a program next to it",
+        "an executable `verify` next to recipe.toml",
+    ),
     "help": ("a recipe has a summary of one line", "summary in [recipe]"),
 }
+_FILES = "[files]"
 _APP = ("an image has one environment and no apps", "an image for each app")
 # How the default runscript of the rendered and of most files begins: it only starts a shell.
 _IDLE_RUNSCRIPT = re.compile(
@@ -127,7 +130,7 @@ def _stage(rows: list[Row], ledger: Ledger) -> _Stage:
 
 def _arguments(text: str) -> dict[str, str]:
     """The defaults of all %arguments sections."""
-    found: dict[str, str] = {}
+    defaults: dict[str, str] = {}
     inside = False
     for _, line in split_lines(text):
         words = line.split()
@@ -137,8 +140,8 @@ def _arguments(text: str) -> dict[str, str]:
             inside = False
         elif inside and _says_something(line) and "=" in line:
             name, _, value = line.strip().partition("=")
-            found[name.strip()] = value.strip()
-    return found
+            defaults[name.strip()] = value.strip()
+    return defaults
 
 
 class _Reader:
@@ -148,6 +151,13 @@ class _Reader:
         self.ledger, self.arguments = ledger, arguments
         self.interpreter = Interpreter(ledger)
         self.context = Context(folder, ledger)
+        self.readers: dict[str, Callable[[_Section, list[Row]], object]] = {
+            "arguments": self._arguments,
+            "files": self._files,
+            "labels": self._labels,
+            "environment": self._environment,
+            "post": self._post,
+        }
 
     def stage(self, stage: _Stage) -> None:
         self._header(stage.header)
@@ -165,11 +175,11 @@ class _Reader:
         elif kind == "debootstrap":
             self._debootstrap(header, where)
         else:
-            self.ledger.lose(where, "a recipe starts from a mirror or an image of a registry",
-                             "[base] with a suite of Debian or Ubuntu")  # fmt: skip
+            why = "a recipe starts from a mirror or an image of a registry"
+            self.ledger.lose(where, why, "[base] with a suite of Debian or Ubuntu")
         for key, (value, place) in header.items():
-            self.ledger.lose(place, f"[base] has nothing like `{key}`", "check what it did",
-                             text=f"{key}: {value}")  # fmt: skip
+            why = f"[base] has nothing like `{key}`"
+            self.ledger.lose(place, why, "check what it did", f"{key}: {value}")
 
     def _docker(self, header: dict[str, tuple[str, Located]], where: Located) -> None:
         value, place = header.pop("from", ("", where))
@@ -194,127 +204,98 @@ class _Reader:
             names, at = header.pop("include")
             for name in names.replace(",", " ").split():
                 if why := self.ledger.add_apt(name):
-                    self.ledger.lose(at, why, "its name in packages.apt", text=name)
+                    self.ledger.lose(at, why, "its name in packages.apt", name)
             self.ledger.carry(at)
 
     def _section(self, section: _Section) -> None:
+        name, lose = section.name, self.ledger.lose
         rows = [row for row in section.rows if _says_something(row[1])]
         self.ledger.carry(of_lines([section.title]))
-        reader = getattr(self, f"_{section.name}", None)
-        if section.name in _LOST_SECTIONS:
-            if section.name == "runscript" and all(
-                _IDLE_RUNSCRIPT.fullmatch(line.strip()) for _, line in rows
-            ):
-                self.ledger.carry(section.where)
-            elif rows:
-                self.ledger.lose(of_lines(rows), *_LOST_SECTIONS[section.name],
-                                 text=f"%{section.name}: {rows[0][1].strip()}")  # fmt: skip
-        elif section.name.startswith("app"):
-            self.ledger.lose(section.where, *_APP, text=f"%{section.name} {section.argument}")
-        elif section.name not in ("arguments", "files", "labels", "environment", "post"):
-            self.ledger.lose(section.where, "no such section is known", "check its spelling",
-                             text=f"%{section.name}")  # fmt: skip
-        elif reader is not None:
-            reader(section, rows)
+        if name in self.readers:
+            self.readers[name](section, rows)
+        elif name == "runscript" and all(_IDLE_RUNSCRIPT.fullmatch(row[1].strip()) for row in rows):
+            self.ledger.carry(section.where)
+        elif name in _LOST_SECTIONS:
+            if rows:
+                lose(of_lines(rows), *_LOST_SECTIONS[name], f"%{name}: {rows[0][1].strip()}")
+        elif name.startswith("app"):
+            lose(section.where, *_APP, f"%{name} {section.argument}")
+        else:
+            lose(section.where, "no such section is known", "check its spelling", f"%{name}")
 
     def _arguments(self, section: _Section, rows: list[Row]) -> None:
         for row in rows:
             name, equals, _ = row[1].strip().partition("=")
-            if equals and name.strip() in self.arguments:
-                self.ledger.carry(of_lines([row]))
-            else:
-                self.ledger.lose(of_lines([row]), "a recipe has no arguments, and this one has no "
-                                 "default", "write its value where it is used")  # fmt: skip
+            known = equals and name.strip() in self.arguments
+            why = "" if known else "a recipe has no arguments, and this one has no default"
+            self._account(row, why, "write its value where it is used")
 
     def _labels(self, section: _Section, rows: list[Row]) -> None:
-        for row, entry in self._by_spython("labels", rows):
-            if entry is None:
-                continue
+        for row, entry in self._entries("labels", rows):
             filled = self._filled(entry)
-            key, _, value = (filled or "").partition(" ")
-            why = self.ledger.add_label(key, value.strip())
-            why = why if filled is not None else "its value is known only while building"
+            why = "its value is known only while building"
+            if filled is not None:
+                key, _, value = filled.partition(" ")
+                why = self.ledger.add_label(key, value.strip())
             self._account(row, why, "[labels]")
 
     def _files(self, section: _Section, rows: list[Row]) -> None:
         if section.argument:
             for row in rows:
-                self.ledger.lose(of_lines([row]), "it comes out of another stage",
-                                 "a [[source]] with `run`, or the file in [files]")  # fmt: skip
+                instead = "a [[source]] with `run`, or the file in [files]"
+                self._account(row, "it comes out of another stage", instead)
             return
-        for row, entry in self._by_spython("files", rows):
-            if entry is None:
+        for row, entry in self._entries("files", rows):
+            filled = self._filled(entry) or ""
+            paths = [path.strip("\"'") for path in re.findall(r"\"[^\"]*\"|'[^']*'|\S+", filled)]
+            line = Located(filled, (row[0],) * len(filled))
+            if len(paths) not in (1, 2) or len(paths) != sum(len(c.words) for c in commands(line)):
+                self._account(row, "it does not name a source and a target", _FILES)
                 continue
-            filled = self._filled(entry)
-            words = [w.value for c in commands(Located(filled or "", (row[0],) * len(filled or "")))
-                     for w in c.words]  # fmt: skip
-            raw = re.findall(r"\"[^\"]*\"|'[^']*'|\S+", filled or "")
-            known = [r.strip("\"'") for r in raw] if len(words) == len(raw) else []
-            if filled is None or len(known) not in (1, 2):
-                self._account(row, "it does not name a source and a target", "[files]")
-                continue
-            source, target = known[0], (known[1:] or [""])[0]
-            place = resolved("/", target or source)
+            source, target = paths[0], (paths[1:] or [""])[0]
             whole = True
-            for text, why in self.context.copy(
-                source, place, into=target.endswith("/"), docker=False
-            ):
-                whole = False
-                self.ledger.lose(of_lines([row]), why, "[files]", text=text)
+            place, into = resolved("/", target or source), target.endswith("/")
+            for text, why in self.context.copy(source, place, into=into, docker=False):
+                whole = self.ledger.lose(of_lines([row]), why, _FILES, text)
             if whole:
                 self.ledger.carry(of_lines([row]))
 
     def _environment(self, section: _Section, rows: list[Row]) -> None:
-        # spython takes `A=1` for `export A=1`, and lines of an `if` for variables: what it read
-        # counts only where a command of the script says the same.
-        read = {row[0] for row, entry in self._by_spython("environ", rows) if entry is not None}
         for command in commands(self._script(section.rows), {}):
             where, words = command.where, command.words
             pairs = list(assignments(words[1:]))
             sets = bool(pairs) and len(pairs) == len(words) - 1 and words[0].value == "export"
-            if command.why or command.redirections or not sets or where.first not in read:
+            if command.why or command.redirections or not sets:
                 why = command.why or "only `export NAME=value` sets a variable of a recipe"
                 self.ledger.lose(where, why, "[env]")
                 continue
-            wrong = [(name, why) for name, value in pairs if (why := self._variable(name, value))]
-            for name, why in wrong:
-                instead = "fairlead puts [python] and [mpi] on PATH itself"
-                self.ledger.lose(
-                    where, why, instead if name == "PATH" else "[env]",
-                    text=f"{name} in %environment",
-                )  # fmt: skip
-            if not wrong:
+            whole = True
+            for name, value in pairs:
+                why = "its value is known only when a container starts"
+                if value is not None:
+                    why = self.ledger.add_env(name, value)
+                if why:
+                    automatic = "fairlead puts [python] and [mpi] on PATH itself"
+                    instead = automatic if name == "PATH" else "[env]"
+                    whole = self.ledger.lose(where, why, instead, f"{name} in %environment")
+            if whole:
                 self.ledger.carry(where)
 
-    def _variable(self, name: str, value: str | None) -> str:
-        if value is None:
-            return "its value is known only when a container starts"
-        return self.ledger.add_env(name, value)
-
     def _post(self, section: _Section, rows: list[Row]) -> None:
-        shell = re.fullmatch(r"-c\s+\S*/(ba|da)?sh", section.argument)
-        if section.argument and shell is None:
-            self.ledger.lose(section.where, "it is a program of another language",
-                             "its packages in packages.apt and packages.pip")  # fmt: skip
+        if section.argument and not re.fullmatch(r"-c\s+\S*/(ba|da)?sh", section.argument):
+            why = "it is a program of another language"
+            self.ledger.lose(section.where, why, "its packages in packages.apt and packages.pip")
         else:
             self.interpreter.script(self._script(section.rows))
 
-    # --- spython ------------------------------------------------------------------------------
-
-    def _by_spython(self, kind: str, rows: list[Row]) -> Iterator[tuple[Row, str | None]]:
-        """Each line of a section with what spython read in it; None, and a loss, for nothing."""
+    def _entries(self, kind: str, rows: list[Row]) -> list[tuple[Row, str]]:
+        """Each line of a section with what spython reads in it; lost where it cannot read all."""
         entries = _read_section(kind, [line for _, line in rows])
-        at = 0
+        if len(entries) == len(rows):
+            return list(zip(rows, entries, strict=True))
         for row in rows:
-            wanted = row[1].strip()
-            bare = re.sub(r"^export", "", wanted).strip() if kind == "environ" else wanted
-            if at < len(entries) and entries[at] == bare:
-                at += 1
-                yield row, bare
-            else:
-                if kind != "environ":  # a script's lines are accounted for by its commands
-                    self.ledger.lose(of_lines([row]), "it could not be read", "check its spelling")
-                yield row, None
+            self._account(row, "a line of its section cannot be read", "check its spelling")
+        return []
 
     def _script(self, rows: list[Row]) -> Located:
         """A script with the defaults of %arguments in it; one without a default becomes unknown."""
@@ -337,17 +318,15 @@ class _Reader:
 
 
 def _read_section(kind: str, lines: list[str]) -> list[str]:
-    """What spython makes of the lines of one section; nothing when it fails."""
+    """The entries of %labels or %files as spython reads them; none when it fails."""
     from spython.logger import bot
     from spython.main.parse.parsers.singularity import SingularityParser
 
-    title = {"environ": "environment"}.get(kind, kind)
     bot.level = 0  # it would print
     try:
         parser = SingularityParser(None, load=False)
-        parser.lines = [f"%{title}", *lines]
+        parser.lines = [f"%{kind}", *lines]
         parser.parse()
-        found = getattr(parser.recipe[parser.active_layer], kind)
-    except (Exception, SystemExit):  # it raises whatever happens, and ends the process at times
+        return [str(entry) for entry in getattr(parser.recipe[parser.active_layer], kind)]
+    except (Exception, SystemExit):  # it takes `bootstrap:` for a header anywhere, and may exit
         return []
-    return [str(entry) for entry in found]

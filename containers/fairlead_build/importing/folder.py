@@ -186,9 +186,9 @@ def _settle(ledger: Ledger) -> None:
 
 def _sweep(text: str, ledger: Ledger) -> None:
     """Tells what no reader has seen, so that no line passes in silence."""
-    seen = ledger.accounted()
+    accounted = ledger.accounted()
     for number, line in split_lines(text):
-        if meaningful(line) and (ledger.file, number) not in seen:
+        if meaningful(line) and (ledger.file, number) not in accounted:
             ledger.lose(of_lines([(number, line)]), "it was not understood", "check what it does")
 
 

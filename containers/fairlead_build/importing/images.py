@@ -19,7 +19,7 @@ _SUITES = {
 
 
 def set_base(ledger: Ledger, where: Located, image: str) -> bool:
-    """Sets [base] to the image of a FROM line. Whether nothing of the line was lost."""
+    """Sets [base] to the image of a FROM line. Returns whether the line was carried whole."""
     ledger.base_place = where
     image = image.removeprefix("docker://").strip()
     if not image or image == "scratch":

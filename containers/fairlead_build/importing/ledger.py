@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import TypeAdapter, ValidationError
@@ -93,11 +93,16 @@ class Ledger:
         self.carried |= {(file or self.file, line) for line in range(where.first, where.last + 1)}
 
     def lose(
-        self, where: Located, why: str, instead: str, *, text: str = "", file: str = ""
-    ) -> None:
-        """These lines are not in the recipe; ``text`` when only a part of them is not."""
+        self, where: Located, why: str, instead: str, text: str = "", file: str = ""
+    ) -> Literal[False]:
+        """These lines are not in the recipe; ``text`` when only a part of them is not.
+
+        Returns:
+            False, for readers that say whether a line was carried whole.
+        """
         shown = text or where.shown
         self.losses.append(Loss(file or self.file, where.first, where.last, shown, why, instead))
+        return False
 
     def accounted(self) -> set[tuple[str, int]]:
         """Every line that was carried or lost, by file."""
@@ -166,6 +171,6 @@ def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """A recipe's name made of any words: ``My Image.def`` becomes ``my-image-def``."""
+    """A recipe's name from any text: ``My Image.def`` becomes ``my-image-def``."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
     return name or "imported"

@@ -1,6 +1,6 @@
 """What is wrong with a recipe as a whole: tables that contradict each other, paths that cannot be.
 
-Looks at the merged, raw recipe of ``inherit.py``: anything may be of any type.
+Reads the merged, raw recipe of ``inherit.py``: anything may be of any type.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
             if key in base:
                 yield Mistake(
                     ("base", key),
-                    f"`base.{key}` cannot stand beside `base.image`",
+                    f"`base.{key}` cannot be combined with `base.image`",
                     "the image says itself what it is made of",
                 )
         return

@@ -1,7 +1,7 @@
 """One recipe out of several files: what it extends, its own keys, its architecture's, its variant's.
 
 Works on raw TOML, in which anything may be of any type, so that every mistake of every file is
-told at once; ``recipemodel.py`` says what is right.
+reported at once; ``model.py`` defines what is valid.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def merge(folder: Path, variant: str, architecture: str, remedy: str) -> Merged:
 
     Args:
         variant: its name; empty for none.
-        remedy: the command to type once the files are mended.
+        remedy: the command to run once the files are corrected.
     """
     findings: list[Finding] = []
     layers = tuple(_chain(folder, variant, architecture, remedy, [], findings))
@@ -131,11 +131,11 @@ def _chain(
     chain = [*before, (folder, variant)]
     parent = document.data.get("extends")
     if isinstance(parent, str):
-        found = _parent(parent, own, chain)
-        if isinstance(found, Mistake):
-            findings.append(document.finding(found))
+        parent_place = _parent(parent, own, chain)
+        if isinstance(parent_place, Mistake):
+            findings.append(document.finding(parent_place))
         else:
-            yield from _chain(*found, architecture, remedy, chain, findings)
+            yield from _chain(*parent_place, architecture, remedy, chain, findings)
     yield own
     yield Layer(document, ("architecture", architecture))
     if variant:
@@ -157,7 +157,7 @@ def _parent(given: str, own: Layer, chain: list[tuple[Path, str]]) -> tuple[Path
         folder = bundled("recipes") / text
         why = "no bundled recipe has that name. " + suggest(text, bundled_names())
         if text and _is_recipe(own.folder.parent / text):
-            why += f' A folder beside this one is called so: write "../{text}"'
+            why += f' A folder next to this one has that name: write "../{text}"'
     if not text or not _is_recipe(folder):
         return Mistake(("extends",), f"`extends` names no recipe: {given!r}", why, "recipe-extends")
     folder = folder.resolve()
@@ -270,7 +270,7 @@ def _sources(merged: Merged, layer: Layer, added: list[Any]) -> None:
     items = list(zip(merged.data.get("source", []), merged.source_at, strict=True))
     for number, item in enumerate(added):
         if not isinstance(item, dict):
-            continue  # told by the model itself
+            continue  # reported by the model
         name = project(item["name"]) if isinstance(item.get("name"), str) else None
         place = (layer, number)
         at = next((i for i, (old, _) in enumerate(items) if _project_of(old) == name), None)

@@ -1,7 +1,7 @@
-"""What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` says what came of it.
+"""What goes in an image, as a person writes it: ``recipe.toml``. ``lock.py`` has what it resolves to.
 
 A recipe is addressed by the name of a bundled one (``tensorflow``) or by its folder (``./mine``);
-``:VARIANT`` behind either means one of its variants. The keys are in ``recipemodel.py``, and
+``:VARIANT`` behind either means one of its variants. The keys are in ``model.py``, and
 ``inherit.py`` lays a recipe over those that it extends.
 """
 
@@ -19,10 +19,16 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Mistake, read
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.platform import Architecture
+from fairlead_build.base.platform import architecture as this_architecture
 from fairlead_build.recipe.checks import cross_mistakes
 from fairlead_build.recipe.inherit import Merged, bundled_names, merge, split_variant
-from fairlead_build.recipe.model import Architecture, Recipe, Source
-from fairlead_build.tools.versions import architecture as this_architecture
+from fairlead_build.recipe.model import Recipe, Source
+
+# The folder of the core in an image, and the command of a recipe that asks for no more than that it is there.
+CORE_FOLDER = "/usr/local/lib/fairlead"
+INSTALL_CORE = f"sh compile.sh $DESTDIR{CORE_FOLDER}"
 
 
 @dataclass(frozen=True)
@@ -45,15 +51,17 @@ class RecipeSource:
 
     Attributes:
         tree: with ``path`` or ``bundled``, its files, named relative to it; a single file has its own name.
+        core_from_wheel: with ``bundled``: our wheel has the core, so only TensorFlow's operation is compiled.
     """
 
     source: Source
     patches: tuple[RecipeFile, ...] = ()
     tree: tuple[RecipeFile, ...] = ()
+    core_from_wheel: bool = False
 
     @property
     def digest(self) -> str:
-        """sha256 of all that the recipe says of it, and of its files."""
+        """sha256 of its table in the recipe, and of its files."""
         told = {
             "source": self.source.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
@@ -63,7 +71,7 @@ class RecipeSource:
 
 @dataclass(frozen=True)
 class LoadedRecipe:
-    """A sound recipe and where it came from.
+    """A valid recipe and where it came from.
 
     Attributes:
         folder: that of the recipe itself, not of what it extends.
@@ -101,7 +109,7 @@ class LoadedRecipe:
 
     @property
     def digest(self) -> str:
-        """sha256 of all that the recipe says, comments and layout apart, and of its files."""
+        """sha256 of the recipe's content, without comments and layout, and of its files."""
         told = {
             "recipe": self.recipe.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
@@ -211,11 +219,12 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     recipe = Recipe.model_validate(merged.data)
     files = _Files(merged)
     laid = tuple(
-        found
+        file
         for target, source in sorted(recipe.files.items())
-        if (found := files.one(("files", target), target, source)) is not None
+        if (file := files.one(("files", target), target, source)) is not None
     )
-    every = [_source(files, number, source) for number, source in enumerate(recipe.source)]
+    shipped = recipe.python is not None  # an image without Python has no wheel of ours
+    every = [_source(files, n, source, shipped) for n, source in enumerate(recipe.source)]
     sources = tuple(s for s in every if s.source.bundled is None)
     own = tuple(s for s in every if s.source.bundled is not None)
     if files.wrong:
@@ -224,22 +233,25 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, sources, paths, own)
 
 
-def _source(files: _Files, number: int, source: Source) -> RecipeSource:
+def _source(files: _Files, number: int, source: Source, shipped: bool) -> RecipeSource:
     patches = [
         files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
     ]
     if source.bundled is not None:
-        return RecipeSource(source, (), tuple(_native()))
+        # Other commands than the usual one get all files, and compile them as they say.
+        usual = " ".join((source.run or "").split()) == INSTALL_CORE and not source.env
+        ours = shipped and usual
+        needed = tuple(f for f in _native() if not (ours and f.target.startswith("src/")))
+        return RecipeSource(source, (), needed, core_from_wheel=ours)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
     return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
 
 
 def _native() -> Iterator[RecipeFile]:
-    """The source of fairlead's collective core, and the script that compiles it."""
+    """The source of fairlead's collective core and of its operation for TensorFlow, and the script that compiles them."""
     folder = native.core_folder()
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, digest)
+        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, sha256_of(path))
 
 
 class _Files:
@@ -265,17 +277,17 @@ class _Files:
         if path is None:
             return
         if path.is_file():
-            found = {path.name: path}
+            inner_paths = {path.name: path}
         else:
-            found = {
+            inner_paths = {
                 str(p.relative_to(path)): p
                 for p in path.rglob("*")
                 if p.is_file() or p.is_symlink()
             }
-        if not found:
-            self._refuse(loc, source, f"{path} is no file and holds none")
+        if not inner_paths:
+            self._refuse(loc, source, f"{path} is not a file and holds none")
         folder = self.merged.place(loc)[0].folder.resolve()
-        for name, inner in sorted(found.items()):
+        for name, inner in sorted(inner_paths.items()):
             if not inner.resolve().is_relative_to(folder):
                 self._refuse(loc, source, f"{inner} lies outside the recipe's folder")
             elif (file := self._read(loc, name, inner)) is not None:
@@ -297,8 +309,7 @@ class _Files:
     def _read(self, loc: tuple[str | int, ...], target: str, path: Path) -> RecipeFile | None:
         try:
             mode = 0o755 if path.stat().st_mode & 0o111 else 0o644
-            with path.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digest = sha256_of(path)
         except OSError as exc:
             self._refuse(loc, path.name, exc.strerror or str(exc))
             return None

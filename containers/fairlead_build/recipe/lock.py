@@ -1,7 +1,7 @@
 """What exactly goes in an image: ``lock.toml``, every package by version and sha256.
 
 A lock names an index (``PyPI``, ``Debian bookworm main``), never a host: the machine's own
-configuration says where that index is. ``resolve.py`` makes locks, ``fetch.py`` brings what they
+configuration says where that index is. ``resolving.py`` makes locks, ``fetch.py`` brings what they
 name.
 """
 
@@ -18,11 +18,12 @@ from pydantic import Field, StringConstraints, field_validator
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.toml import Mistake, Strict, load
+from fairlead_build.base.platform import Architecture
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.model import (
     AptName,
-    Architecture,
     ImageReference,
     IndexName,
     OneLine,
@@ -34,7 +35,6 @@ from fairlead_build.recipe.model import (
     Suite,
     Version,
 )
-from fairlead_build.resolve.apt_sources import AptIndex
 
 # One path component or several, none of them special: it becomes a file name and a part of a URL.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%!-]*$")]
@@ -168,12 +168,15 @@ class Lock(Strict):
 
     @property
     def packages_digest(self) -> str:
-        """sha256 of all that is in the image by this lock, tools apart."""
-        told: dict[str, Any] = {"epoch": self.source_date_epoch, "architecture": self.architecture}
-        told["base"] = self.base.model_dump(mode="json") if self.base else None
+        """sha256 of everything this lock puts into the image, tools excluded."""
+        content: dict[str, Any] = {
+            "epoch": self.source_date_epoch,
+            "architecture": self.architecture,
+        }
+        content["base"] = self.base.model_dump(mode="json") if self.base else None
         for name in ("deb", "build_deb", "wheel", "source"):
-            told[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+            content[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
     def glibc(self) -> str:
@@ -236,10 +239,10 @@ def _source_phrase(source: Source) -> str:
 
 
 def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str]:
-    """The lock beside a recipe, and the sha256 of its file.
+    """The lock next to a recipe, and the sha256 of its file.
 
     Raises:
-        FairleadError: there is none, it is unsound, or it does not match its recipe.
+        FairleadError: it is missing, invalid, or does not match its recipe.
     """
     path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
     if not path.is_file():
@@ -273,10 +276,10 @@ def why_unlocked(loaded: LoadedRecipe) -> str:
     recipe = loaded.recipe
     if recipe.base.image is not None:
         image = recipe.base.image.removeprefix("docker://")
-        return f"it starts from {image}, and only that registry can tell the digest to pin"
+        return f"it starts from {image}, and only that registry knows the digest to pin"
     if recipe.recipe.accelerator != "none":
         return (
-            f"its packages are for {recipe.recipe.accelerator} accelerators, and whoever locks it "
+            f"its packages are for {recipe.recipe.accelerator} accelerators, and who locks it "
             "should try them on one"
         )
     return "nobody has resolved it yet"
@@ -295,18 +298,20 @@ _WORDS = {
 
 def differences(locked: Inputs, wanted: Inputs) -> list[str]:
     """What the recipe wants that the lock does not have, and the reverse, a phrase each."""
-    said = []
+    phrases = []
     for field in Inputs.model_fields:
         old, new = getattr(locked, field), getattr(wanted, field)
         word = _WORDS.get(field, field)
         if isinstance(old, tuple):
             if added := sorted(set(new) - set(old)):
-                said.append(f"the recipe now wants {word} {', '.join(added)}")
+                phrases.append(f"the recipe now wants {word} {', '.join(added)}")
             if gone := sorted(set(old) - set(new)):
-                said.append(f"the lock still has {word} {', '.join(gone)}")
+                phrases.append(f"the lock still has {word} {', '.join(gone)}")
         elif old != new:
-            said.append(f"{word} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock")
-    return said
+            phrases.append(
+                f"{word} is {new or 'none'!s} in the recipe, {old or 'none'!s} in the lock"
+            )
+    return phrases
 
 
 def _cross(data: dict[str, Any]) -> Iterator[Mistake]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from fairlead.base.toml import Strict
+from fairlead_build.base.platform import Architecture
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 AptName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
@@ -25,7 +26,7 @@ OneLine = Annotated[
 ProjectName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=200)
 ]
-# How a lock names a place that packages come from: words, never a host.
+# How a lock names an index: by a title, never by a host.
 IndexName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9._-]*( [A-Za-z0-9._-]+)*$", max_length=200)
 ]
@@ -44,7 +45,6 @@ SourceUrl = Annotated[
     str, StringConstraints(pattern=r"^https?://[^\s\x00-\x1f]+$", max_length=2000)
 ]
 Accelerator = Literal["none", "nvidia", "amd"]
-Architecture = Literal["amd64", "arm64"]
 Component = Literal[
     "main", "contrib", "non-free", "non-free-firmware", "universe", "restricted", "multiverse"
 ]
@@ -68,7 +68,7 @@ class Head(_Table):
 
 
 def _one_of(*keys: str) -> dict[str, Any]:
-    """Exactly one of ``keys``, for an editor; ``recipechecks.py`` says it in words."""
+    """Exactly one of ``keys``, for an editor; ``checks.py`` says it in words."""
     return {"oneOf": [{"required": [key]} for key in keys]}
 
 
@@ -191,7 +191,7 @@ class Source(_Table):
     path: str | None = None
     """Take this file or folder of the recipe's own folder."""
     bundled: Literal["native"] | None = None
-    """`native`: take fairlead's own collective core; what is built is laid beside fairlead, over the tree."""
+    """`native`: take fairlead's own collective core; what is built is laid next to fairlead, over the tree."""
     patches: tuple[str, ...] = ()
     """Files of the recipe's folder, applied in this order with `patch -p1`."""
     apt: tuple[AptName, ...] = ()

@@ -1,4 +1,4 @@
-"""A first recipe of one's own: small, sound, and on top of another."""
+"""A first recipe: small, valid, and on top of another."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def plan(given: str, parent: str) -> NewRecipe:
             "nothing is written over",
             f"fairlead recipe check {folder}",
         )
-    load_recipe(parent)  # it must be sound
+    load_recipe(parent)  # it must be valid
     text = _TEXT.format(
         name=name,
         parent=parent,

@@ -1,4 +1,4 @@
-"""Who one is to a registry: from the files that ``podman login``, ``docker login`` and
+"""Logins to registries: from the files that ``podman login``, ``docker login`` and
 ``apptainer registry login`` write, and from the helpers that these files name.
 
 A password is held in memory only. It is never an argument of a command, never in a URL that is
@@ -82,13 +82,13 @@ def find_credential(
         if content is None:
             continue
         for key in _keys(reference):
-            if found := _entry(content, key, path, environ):
-                return found
+            if credential := _entry(content, key, path, environ):
+                return credential
         store = content.get("credsStore")
         if isinstance(store, str) and store:
             for server in _servers(reference):
-                if found := _helped(store, server, path, environ):
-                    return found
+                if credential := _helped(store, server, path, environ):
+                    return credential
     return None
 
 
@@ -104,7 +104,7 @@ def _read(path: Path, named: bool) -> dict[str, Any] | None:
     except OSError as exc:
         raise _unreadable(path, exc.strerror or str(exc)) from None
     except (ValueError, RecursionError):
-        # The parser's own words would quote the file.
+        # The parser's message would quote the file.
         raise _unreadable(path, "it is not JSON") from None
     if not isinstance(content, dict):
         raise _unreadable(path, "it is not a JSON object")
@@ -134,8 +134,12 @@ def _entry(
         if _plain(name) == key and isinstance(helper, str) and helper:
             return _helped(helper, name, path, environ)
     for name, value in _table(content, "auths", path).items():
-        if _plain(name) == key and isinstance(value, dict) and (found := _decoded(value, path)):
-            return found
+        if (
+            _plain(name) == key
+            and isinstance(value, dict)
+            and (credential := _decoded(value, path))
+        ):
+            return credential
     return None
 
 
@@ -177,21 +181,21 @@ def _decoded(value: Mapping[str, Any], path: Path) -> Credential | None:
 
 
 def _helped(helper: str, server: str, path: Path, environ: Mapping[str, str]) -> Credential | None:
-    """Asks ``docker-credential-HELPER``; it is told the server on its standard input."""
+    """Asks ``docker-credential-HELPER``; the server goes to its standard input."""
     from docker.credentials import CredentialsNotFound, Store, StoreError
 
     if "/" in helper:
-        raise _unreadable(path, f"`{helper[:60]}` is no name of a credential helper")
+        raise _unreadable(path, f"`{helper[:60]}` is not the name of a credential helper")
     source = f"docker-credential-{helper}"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is not installed is told below
+            warnings.simplefilter("ignore")  # that it is not installed is reported below
             answer = Store(helper, environment=dict(environ)).get(server)
         user, secret = answer["Username"], answer["Secret"]
     except CredentialsNotFound:
         return None
     except StoreError:
-        # Its own words are not repeated: nobody knows what a broken helper prints.
+        # Its message is not repeated: a broken helper may print anything.
         raise _no_helper(source, path, "it is not installed, or it ended with an error") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _no_helper(source, path, "its answer is not the JSON that a helper gives") from None
@@ -217,6 +221,6 @@ def _unreadable(path: Path, why: str) -> FairleadError:
         "the file of registry credentials cannot be used",
         where=str(path),
         why=why,
-        remedy="mend it, or move it away and log in again: podman login HOST",
+        remedy="correct it, or move it away and log in again: podman login HOST",
         check="auth-file",
     )

@@ -31,16 +31,16 @@ def read_challenges(header: str) -> tuple[Challenge, ...]:
     >>> read_challenges('Bearer realm="https://a/token",service="a", Basic realm="b"')[1].scheme
     'basic'
     """
-    found: list[dict[str, str]] = []
+    challenges: list[dict[str, str]] = []
     at = 0
     text = header[:_LONGEST]
     while match := _PART.match(text, at):
         at = match.end()
         name, value = match[1].lower(), match[2]
         if value is None:
-            found.append({"scheme": name})
-        elif found:
+            challenges.append({"scheme": name})
+        elif challenges:
             plain = re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
-            found[-1].setdefault(name, plain)
+            challenges[-1].setdefault(name, plain)
     known = ("scheme", "realm", "service", "scope")
-    return tuple(Challenge(**{k: v for k, v in item.items() if k in known}) for item in found)
+    return tuple(Challenge(**{k: v for k, v in item.items() if k in known}) for item in challenges)

@@ -1,12 +1,12 @@
 """What fairlead asks a registry: manifests and blobs, checked by their digests.
 
 Source: OCI distribution specification 1.1. ``transport.py`` speaks HTTP, ``manifest.py`` reads what
-comes, ``download.py`` goes on where a transfer was cut.
+comes, ``download.py`` goes on where a transfer was cut. skopeo and oras begin a cut transfer anew,
+report neither bytes nor causes to a program, and oras reads no certs.d; so they are not used.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import time
@@ -25,10 +25,11 @@ from fairlead_build.registry.manifest import (
     Descriptor,
     Index,
     Manifest,
+    digest_of,
     read_document,
 )
 from fairlead_build.registry.reference import Reference, is_digest
-from fairlead_build.registry.transport import PAUSES_S, Transport, read_most
+from fairlead_build.registry.transport import PAUSES_S, Request, Transport, read_most
 
 Sent = Literal["there", "mounted", "sent"]
 Advance = Callable[[float], None]
@@ -75,14 +76,10 @@ class Client:
         Args:
             pushing: ask for the right to push too, once for all that follows.
         """
-        with self.transport.request(
-            "HEAD",
-            f"{self._name}/manifests/{wanted}",
-            doing="look for images",
-            scope=self._scope("pull,push" if pushing else "pull"),
-            expect=(200, 404),
-            headers={"Accept": _ACCEPT},
-        ) as answer:
+        scope, accept = self._scope("pull,push" if pushing else "pull"), {"Accept": _ACCEPT}
+        place = f"{self._name}/manifests/{wanted}"
+        request = Request("HEAD", place, "look for images", scope, (200, 404), accept)
+        with self.transport.request(request) as answer:
             digest = answer.headers.get("Docker-Content-Digest", "")
             return digest if answer.status_code == 200 and is_digest(digest) else ""
 
@@ -90,22 +87,20 @@ class Client:
         """The manifest or index called ``wanted`` (a tag or digest; the reference's without it).
 
         Raises:
-            FairleadError: there is none, it may not be had, or it is not what its digest says.
+            FairleadError: there is none, access is denied, or it is not what its digest says.
         """
         wanted = wanted or self.reference.wanted
-        where = str(
-            self.reference.at(wanted) if is_digest(wanted) else self.reference.tagged(wanted)
-        )
-        data, kind, told = self._whole(
-            f"{self._name}/manifests/{wanted}", "pull images", MOST_BYTES, {"Accept": _ACCEPT}
-        )
-        if len(data) > MOST_BYTES:
+        pinned = wanted if is_digest(wanted) else ""
+        where = str(self.reference.at(wanted) if pinned else self.reference.tagged(wanted))
+        place, accept = f"{self._name}/manifests/{wanted}", {"Accept": _ACCEPT}
+        body, media_type, announced = self._whole(place, MOST_BYTES, accept)
+        if len(body) > MOST_BYTES:
             raise self.transport.odd(f"its manifest is larger than {MOST_BYTES} bytes")
-        found = read_document(data, kind, where)
-        for expected in (wanted if is_digest(wanted) else "", told if is_digest(told) else ""):
-            if expected and expected != found.digest:
-                raise wrong_digest("the manifest", where, expected, found.digest)
-        return found
+        document = read_document(body, media_type, where)
+        for expected in (pinned, announced if is_digest(announced) else ""):
+            if expected and expected != document.digest:
+                raise wrong_digest("the manifest", where, expected, document.digest)
+        return document
 
     def small_blob(self, item: Descriptor, most: int = 4 << 20) -> bytes:
         """A blob that fits into memory, such as an image's configuration.
@@ -117,43 +112,33 @@ class Client:
             raise self.transport.odd(
                 f"its {item.media_type} has {item.size} bytes, {most} at most are read"
             )
-        data, _, _ = self._whole(f"{self._name}/blobs/{item.digest}", "pull images", item.size, {})
-        real = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        if real != item.digest:
+        body, _, _ = self._whole(f"{self._name}/blobs/{item.digest}", item.size, {})
+        if (real := digest_of(body)) != item.digest:
             raise wrong_digest("a part of the image", str(self.reference), item.digest, real)
-        return data
+        return body
 
-    def _whole(
-        self, place: str, doing: str, most: int, headers: Mapping[str, str]
-    ) -> tuple[bytes, str, str]:
-        """A small body, its media type and the digest that the registry tells of it."""
+    def _whole(self, place: str, most: int, headers: Mapping[str, str]) -> tuple[bytes, str, str]:
+        """A small body, its media type and the digest that the registry announces."""
+        request = Request("GET", place, "pull images", self._scope("pull"), headers=headers)
         pauses = list(self.transport.pauses_s)
         while True:
-            with self.transport.request(
-                "GET", place, doing=doing, scope=self._scope("pull"), expect=(200,), headers=headers
-            ) as answer:
+            with self.transport.request(request) as answer:
                 try:
-                    data = read_most(answer, most)
+                    body = read_most(answer, most)
                 except requests.exceptions.ChunkedEncodingError:
                     if not pauses:
-                        raise self.transport.odd("its answer is cut off again and again") from None
+                        raise self.transport.odd("its answer is cut off repeatedly") from None
                     self.transport.sleep(pauses.pop(0))
                     continue
-                return (
-                    data,
-                    answer.headers.get("Content-Type", ""),
-                    answer.headers.get("Docker-Content-Digest", ""),
-                )
+                fields = answer.headers
+                return body, fields.get("Content-Type", ""), fields.get("Docker-Content-Digest", "")
 
     def blob_size(self, digest: str, *, pushing: bool = False) -> int | None:
         """Bytes of a blob; None when the repository does not have it."""
-        with self.transport.request(
-            "HEAD",
-            f"{self._name}/blobs/{digest}",
-            doing="look for parts of an image",
-            scope=self._scope("pull,push" if pushing else "pull"),
-            expect=(200, 404),
-        ) as answer:
+        scope = self._scope("pull,push" if pushing else "pull")
+        place = f"{self._name}/blobs/{digest}"
+        request = Request("HEAD", place, "look for parts of an image", scope, (200, 404))
+        with self.transport.request(request) as answer:
             if answer.status_code == 404:
                 return None
             text = answer.headers.get("Content-Length", "")
@@ -173,9 +158,9 @@ class Client:
         Args:
             digest: of the file; the registry checks it too.
             mount_from: another repository of the registry that may have it.
-            advance: told the bytes that are there, as they come.
+            advance: called with the bytes that are there, as they come.
         Raises:
-            FairleadError: refused, or cut off again and again.
+            FairleadError: refused, or cut off repeatedly.
         """
         size = path.stat().st_size
         if self.blob_size(digest, pushing=True) is not None:
@@ -192,10 +177,10 @@ class Client:
                 self._send_blob(place, digest, size, reader)
                 return "sent"
             except FairleadError as exc:
-                # What was sent of a cut upload is lost; the file is sent anew.
+                # What was sent of a cut upload is lost; the file is sent again.
                 if not pauses or exc.findings[0].check not in _PASSING:
                     raise
-                advance(-reader.told)
+                advance(-reader.bytes_read)
                 self.transport.sleep(pauses.pop(0))
                 mount_from = ""
 
@@ -210,14 +195,10 @@ class Client:
     def _begin_upload(self, digest: str, mount_from: str) -> str:
         """The address for the bytes; empty when the blob was mounted."""
         query = f"?{urlencode({'mount': digest, 'from': mount_from})}" if mount_from else ""
-        with self.transport.request(
-            "POST",
-            f"{self._name}/blobs/uploads/{query}",
-            doing="push images",
-            scope=self._scope("pull,push", mount_from),
-            expect=(201, 202),
-            headers={"Content-Length": "0"},
-        ) as answer:
+        place, scope = f"{self._name}/blobs/uploads/{query}", self._scope("pull,push", mount_from)
+        empty = {"Content-Length": "0"}
+        request = Request("POST", place, "push images", scope, (201, 202), empty)
+        with self.transport.request(request) as answer:
             if answer.status_code == 201:
                 return ""
             if "Location" not in answer.headers:
@@ -235,15 +216,11 @@ class Client:
             source.seek(0)
             return source
 
+        url = f"{place}{mark}{urlencode({'digest': digest})}"
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        scope = self._scope("pull,push")
         with self.transport.request(
-            "PUT",
-            f"{place}{mark}{urlencode({'digest': digest})}",
-            doing="push images",
-            scope=self._scope("pull,push"),
-            expect=(201,),
-            headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
-            body=body,
-            tries=1,
+            Request("PUT", url, "push images", scope, (201,), headers, body, tries=1)
         ):
             pass
 
@@ -251,22 +228,17 @@ class Client:
         """Gives the registry a manifest under a tag or its digest.
 
         Raises:
-            FairleadError: refused, or the registry understood another digest than ours.
+            FairleadError: refused, or the registry computes another digest than ours.
         """
+        place, headers = f"{self._name}/manifests/{name}", {"Content-Type": media_type}
+        scope = self._scope("pull,push")
         with self.transport.request(
-            "PUT",
-            f"{self._name}/manifests/{name}",
-            doing="push images",
-            scope=self._scope("pull,push"),
-            expect=(200, 201),
-            headers={"Content-Type": media_type},
-            body=lambda: data,
+            Request("PUT", place, "push images", scope, (200, 201), headers, lambda: data)
         ) as answer:
-            told = answer.headers.get("Docker-Content-Digest", "")
-        own = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        if told and told != own:
+            theirs, ours = answer.headers.get("Docker-Content-Digest", ""), digest_of(data)
+        if theirs and theirs != ours:
             raise wrong_digest(
-                "the manifest, as the registry has it", str(self.reference), own, told
+                "the manifest, as the registry has it", str(self.reference), ours, theirs
             )
 
 
@@ -278,14 +250,10 @@ class OpenBlob:
 
     def __init__(self, client: Client, item: Descriptor, start: int):
         self._client, self._item, self.start = client, item, start
+        place, scope = f"{client._name}/blobs/{item.digest}", client._scope("pull")
         headers = {"Range": f"bytes={start}-"} if start else {}
         self._request = client.transport.request(
-            "GET",
-            f"{client._name}/blobs/{item.digest}",
-            doing="pull images",
-            scope=client._scope("pull"),
-            expect=(200, 206, 416),
-            headers=headers,
+            Request("GET", place, "pull images", scope, (200, 206, 416), headers)
         )
 
     def __enter__(self) -> OpenBlob:
@@ -294,9 +262,9 @@ class OpenBlob:
         if answer.status_code != 206:
             self.start = 0  # it sends the whole, or (416) knows another size than the descriptor
         else:
-            told = answer.headers.get("Content-Range", "")
-            if not told.startswith(f"bytes {self.start}-"):
-                raise odd(f"asked from byte {self.start} on, it sends `{told[:60]}`")
+            sent = answer.headers.get("Content-Range", "")
+            if not sent.startswith(f"bytes {self.start}-"):
+                raise odd(f"asked from byte {self.start} on, it sends `{sent[:60]}`")
         self.usable = answer.status_code != 416
         length = answer.headers.get("Content-Length")
         left = self._item.size - self.start
@@ -322,22 +290,22 @@ class OpenBlob:
 
 
 class _Reader(io.BufferedReader):
-    """A file that tells how much of it has been read."""
+    """A file that counts how much of it has been read."""
 
     def __init__(self, path: Path, advance: Advance):
         super().__init__(io.FileIO(path, "rb"), buffer_size=_CHUNK)
-        self.advance, self.told = advance, 0
+        self.advance, self.bytes_read = advance, 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = super().read(size)
-        self.told += len(data)
+        self.bytes_read += len(data)
         self.advance(len(data))
         return data
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         if offset == 0 and whence == 0:
-            self.advance(-self.told)
-            self.told = 0
+            self.advance(-self.bytes_read)
+            self.bytes_read = 0
         return super().seek(offset, whence)
 
 

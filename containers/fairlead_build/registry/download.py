@@ -1,4 +1,4 @@
-"""One blob to one file, whatever happens on the way.
+"""One blob into one file, whatever happens on the way.
 
 What has come is kept in ``work/HASH.partial``, also when the process is killed; the next download of
 the same blob goes on from there. Only the whole, checked by its hash, gets its final name.
@@ -26,7 +26,7 @@ _CHUNK = 4 << 20
 
 
 def partial_of(cache: Cache, item: Descriptor) -> Path:
-    """Where what has come of a blob is kept."""
+    """Where the part of a blob that has come is kept."""
     return cache.root / "work" / f"{item.hex}.partial"
 
 
@@ -41,16 +41,16 @@ def download(
     """Brings the blob ``item`` to ``target``, which must be on the cache's file system.
 
     Args:
-        advance: told the bytes that are there; also those of an earlier try.
+        advance: called with the bytes that are there, also those of an earlier try.
     Raises:
-        FairleadError: it cannot be had, or it is not what its digest says.
+        FairleadError: it cannot be fetched, or is not what its digest says.
     """
     if target.is_file():
         advance(item.size)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(partial_of(cache, item), progress) as partial:
-        if target.is_file():  # somebody else brought it while we waited
+        if target.is_file():  # another process fetched it while we waited
             advance(item.size)
             Path(partial.name).unlink(missing_ok=True)
             return
@@ -79,68 +79,84 @@ def _alone(path: Path, progress: Progress) -> Iterator[IO[bytes]]:
             # The other process gave it its final name: begin with a new one.
 
 
-def _complete(client: Client, item: Descriptor, partial: IO[bytes], advance: Advance) -> None:
-    """Appends to ``partial`` until it is the blob."""
-    digest, have = _hash_so_far(partial, item.size)
-    advance(have)
-    resumed, most = have > 0, have
-    pauses = list(client.transport.pauses_s)
+class _Partial:
+    """A file that grows until it is the blob ``item``. What an earlier try brought counts.
+
+    Attributes:
+        have: bytes so far; one piece more than the blob has when too much was sent.
+        resumed: some of it comes from an earlier try.
+    """
+
+    def __init__(self, stream: IO[bytes], item: Descriptor, advance: Advance):
+        self._stream, self._item, self._advance = stream, item, advance
+        self._digest, self.have = hashlib.sha256(), 0
+        stream.seek(0)
+        while data := stream.read(_CHUNK):
+            self._digest.update(data)
+            self.have += len(data)
+        advance(min(self.have, item.size))
+        if self.have > item.size:
+            self.restart()
+        self.resumed = self.have > 0
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._digest.hexdigest()}"
+
+    def restart(self) -> None:
+        self._stream.truncate(0)
+        self._advance(-min(self.have, self._item.size))
+        self._digest, self.have, self.resumed = hashlib.sha256(), 0, False
+
+    def append(self, client: Client) -> str:
+        """Asks for what is missing; the name of the error that cut it off, if any."""
+        if self.have >= self._item.size:
+            return ""
+        try:
+            with client.open_blob(self._item, self.have) as body:
+                if body.start != self.have:  # the registry sends it from the beginning
+                    self.restart()
+                while body.usable and self.have <= self._item.size and (data := body.read()):
+                    self.have += len(data)
+                    if self.have <= self._item.size:
+                        self._stream.write(data)
+                        self._digest.update(data)
+                        self._advance(len(data))
+        except requests.exceptions.ConnectionError as exc:
+            return type(exc.args[0] if exc.args else exc).__name__
+        return ""
+
+
+def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Advance) -> None:
+    """Appends to ``stream`` until it is the blob."""
+    partial = _Partial(stream, item, advance)
+    most, pauses = partial.have, list(client.transport.pauses_s)
     while True:
-        if have < item.size:
-            cut = ""
-            try:
-                with client.open_blob(item, have) as body:
-                    if body.start != have:  # it begins anew
-                        partial.truncate(0)
-                        advance(-have)
-                        digest, have, resumed = hashlib.sha256(), 0, False
-                    while body.usable and have <= item.size and (data := body.read()):
-                        have += len(data)
-                        if have <= item.size:
-                            partial.write(data)
-                            digest.update(data)
-                            advance(len(data))
-            except requests.exceptions.ConnectionError as exc:
-                cut = type(exc.args[0] if exc.args else exc).__name__
-            if have < item.size:
-                if have > most:  # it helped: be patient anew
-                    pauses, most = list(client.transport.pauses_s), have
-                if not pauses:
-                    raise _cut(client, have, item.size, cut)
-                client.transport.sleep(pauses.pop(0))
-                continue
-        real = f"sha256:{digest.hexdigest()}"
-        if have == item.size and real == item.digest:
+        cut = partial.append(client)
+        if partial.have < item.size:
+            if partial.have > most:  # it made progress: start over with the pauses
+                most, pauses = partial.have, list(client.transport.pauses_s)
+            if not pauses:
+                raise _cut(client, partial.have, item.size, cut)
+            client.transport.sleep(pauses.pop(0))
+            continue
+        if partial.have == item.size and partial.digest == item.digest:
             return
-        partial.truncate(0)
-        advance(-min(have, item.size))
-        if have > item.size:
-            raise client.transport.odd(
-                f"a part of the image has {item.size} bytes, and it sends more"
-            )
+        too_long, resumed, real = partial.have > item.size, partial.resumed, partial.digest
+        partial.restart()
+        if too_long:
+            why = f"a part of the image has {item.size} bytes, and it sends more"
+            raise client.transport.odd(why)
         if not resumed:
             raise wrong_digest("a part of the image", str(client.reference), item.digest, real)
         # What was kept from an earlier try may have been wrong: once more from the beginning.
-        digest, have, resumed = hashlib.sha256(), 0, False
 
 
 def _cut(client: Client, have: int, size: int, name: str) -> FairleadError:
     return fail(
-        f"the connection to {client.reference.host} is cut again and again",
+        f"the connection to {client.reference.host} is cut repeatedly",
         where=str(client.reference),
         why=f"{have} of {size} bytes have come" + (f"; the last end was: {name}" if name else ""),
         remedy="the same command goes on from there",
         check="registry-cut",
     )
-
-
-def _hash_so_far(partial: IO[bytes], size: int) -> tuple[hashlib._Hash, int]:
-    digest, have = hashlib.sha256(), 0
-    partial.seek(0)
-    while data := partial.read(_CHUNK):
-        digest.update(data)
-        have += len(data)
-    if have > size:
-        partial.truncate(0)
-        return hashlib.sha256(), 0
-    return digest, have

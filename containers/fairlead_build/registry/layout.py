@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress
+from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, need_space
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download
@@ -24,7 +25,6 @@ from fairlead_build.registry.manifest import (
     read_document,
 )
 from fairlead_build.registry.problems import plain
-from fairlead_build.tools.versions import architecture
 
 _DEEPEST = 3  # indexes within indexes; one is usual
 
@@ -70,19 +70,36 @@ def read_layout(folder: Path, arch: str = "") -> Manifest:
     """The image in the layout ``folder``; of several, the one for ``arch`` (this machine's).
 
     Raises:
-        FairleadError: exit code 2; it is no sound layout.
+        FairleadError: exit code 2; it is not a valid layout.
     """
-    data = _small(folder / "index.json")
-    found = read_document(data, OCI_INDEX, str(folder / "index.json"))
-    for _ in range(_DEEPEST):
-        if isinstance(found, Manifest):
-            return found
-        item = choose(found, arch or architecture(), str(folder))
+
+    def follow(item: Descriptor) -> Manifest | Index:
         path = blob_of(folder, item)
-        found = read_document(_small(path), item.media_type, str(path))
-        if found.digest != item.digest:
-            raise layout_damaged(path, f"it is {found.digest}, the index says {item.digest}")
-    raise layout_damaged(folder / "index.json", f"indexes in indexes, more than {_DEEPEST} deep")
+        document = read_document(_small(path), item.media_type, str(path))
+        if document.digest != item.digest:
+            raise layout_damaged(path, f"it is {document.digest}, the index says {item.digest}")
+        return document
+
+    index = folder / "index.json"
+    top = read_document(_small(index), OCI_INDEX, str(index))
+    manifest = _descend(top, arch, str(folder), follow)
+    if manifest is None:
+        raise layout_damaged(index, f"indexes in indexes, more than {_DEEPEST} deep")
+    return manifest
+
+
+def _descend(
+    document: Manifest | Index,
+    arch: str,
+    where: str,
+    follow: Callable[[Descriptor], Manifest | Index],
+) -> Manifest | None:
+    """The manifest that an index leads to; None when its indexes are nested too deep."""
+    for _ in range(_DEEPEST):
+        if isinstance(document, Manifest):
+            return document
+        document = follow(choose(document, arch or architecture(), where))
+    return None
 
 
 def blob_of(folder: Path, item: Descriptor) -> Path:
@@ -115,14 +132,11 @@ def manifest_for(client: Client, arch: str = "") -> tuple[Manifest, str]:
         The manifest, and the digest that the reference itself stands for: the manifest's, or that
         of the index it was chosen from.
     """
-    found = client.manifest()
-    asked = found.digest
-    for _ in range(_DEEPEST):
-        if isinstance(found, Manifest):
-            return found, asked
-        item = choose(found, arch or architecture(), str(client.reference))
-        found = client.manifest(item.digest)
-    raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
+    top, where = client.manifest(), str(client.reference)
+    manifest = _descend(top, arch, where, lambda item: client.manifest(item.digest))
+    if manifest is None:
+        raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
+    return manifest, top.digest
 
 
 def fetch_layout(
@@ -133,7 +147,7 @@ def fetch_layout(
     The blobs go to the store, where the next image finds the layers that it shares.
 
     Raises:
-        FairleadError: no room, or a blob cannot be had.
+        FairleadError: no room, or a blob cannot be fetched.
     """
     total = sum(item.size for item in manifest.blobs)
     absent = [item for item in manifest.blobs if not cache.blob(item.hex).is_file()]

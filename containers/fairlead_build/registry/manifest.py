@@ -1,4 +1,4 @@
-"""Manifests and indexes as values, from bytes that anybody may have sent.
+"""Manifests and indexes as values, from untrusted bytes.
 
 Source: OCI image specification 1.1, image-manifest.md, image-index.md and descriptor.md; Docker's
 image manifest version 2, schema 2. What the JSON says twice or in contradiction is refused, as
@@ -50,19 +50,19 @@ class Descriptor:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a manifest."""
-        said: dict[str, Any] = {
+        document: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
             "size": self.size,
         }
         if self.annotations:
-            said["annotations"] = dict(self.annotations)
-        return said
+            document["annotations"] = dict(self.annotations)
+        return document
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One image or artifact."""
+    """The manifest of one image or artifact."""
 
     data: bytes = field(repr=False)
     digest: str
@@ -97,7 +97,7 @@ def digest_of(data: bytes) -> str:
 
 
 def artifact(layer: Descriptor, config: str, where: str, kind: str = "") -> Manifest:
-    """The manifest of one file that is no image, in the manner of ORAS.
+    """The manifest of one file that is not an image, in the manner of ORAS.
 
     Args:
         config: media type of its (empty) configuration.
@@ -138,26 +138,26 @@ def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:
         raise _bad(
             where,
             f"its schemaVersion is {str(value.get('schemaVersion'))[:20]}, fairlead reads 2; "
-            "images of 2016 and before must be pushed anew by a newer Docker",
+            "images of 2016 and before must be pushed again by a newer Docker",
         )
     kind = _kind(value, media_type.partition(";")[0].strip(), where)
     if kind in INDEXES:
-        found = _descriptors(value.get("manifests"), "manifests", where)
-        return Index(data, digest_of(data), kind, found)
+        manifests = _descriptors(value.get("manifests"), "manifests", where)
+        return Index(data, digest_of(data), kind, manifests)
     config = _descriptor(value.get("config"), "config", where)
     layers = _descriptors(value.get("layers"), "layers", where)
     notes = _texts(value.get("annotations"), "annotations", where)
     return Manifest(data, digest_of(data), kind, config, layers, notes)
 
 
-def _kind(value: Mapping[str, Any], told: str, where: str) -> str:
-    own = value.get("mediaType", "")
+def _kind(value: Mapping[str, Any], announced: str, where: str) -> str:
+    declared = value.get("mediaType", "")
     known = (*MANIFESTS, *INDEXES)
-    if own and told in known and own != told:
-        raise _bad(where, f"it calls itself {str(own)[:80]}, and was sent as {told}")
+    if declared and announced in known and declared != announced:
+        raise _bad(where, f"it calls itself {str(declared)[:80]}, and was sent as {announced}")
     if "manifests" in value and ("layers" in value or "config" in value):
         raise _bad(where, "it is a manifest and an index at once")
-    kind = own or (told if told in known else "")
+    kind = declared or (announced if announced in known else "")
     if not kind:
         kind = OCI_INDEX if "manifests" in value else OCI_MANIFEST
     if kind not in known:
@@ -203,10 +203,10 @@ def _texts(value: object, name: str, where: str) -> dict[str, str]:
 
 def _bad(where: str, why: str) -> FairleadError:
     return fail(
-        "this is no manifest of an image",
+        "not the manifest of an image",
         where=where,
         why=why if why.isprintable() else ascii(why),
-        remedy="ask who pushed it to push it again, or give another tag",
+        remedy="have it pushed again, or give another tag",
         check="manifest",
         code=ExitCode.USAGE,
     )

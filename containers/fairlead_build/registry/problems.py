@@ -1,4 +1,4 @@
-"""What a registry's refusal or silence means, in words: one error a cause."""
+"""What a registry's refusal or silence means: one error for each cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST = 300
 
 
 def plain(text: str, secrets: tuple[str, ...] = ()) -> str:
-    """Somebody else's words, fit for a terminal: one line, short, printable, without secrets."""
+    """Foreign text made fit for a terminal: one line, short, printable, without secrets."""
     for secret in secrets:
         text = text.replace(secret, "***")
     line = "".join(c if c.isprintable() else " " for c in text)
@@ -23,7 +23,7 @@ def plain(text: str, secrets: tuple[str, ...] = ()) -> str:
 
 
 def said(body: bytes, secrets: tuple[str, ...]) -> str:
-    """The registry's own words in an error's body; empty when it holds none.
+    """The registry's message in an error's body; empty when there is none.
 
     Source: OCI distribution specification 1.1, "Error codes".
     """
@@ -42,7 +42,7 @@ def refused(
 
     Args:
         asked: what was asked for; a reference.
-        login: whose credentials were sent, "" when nobody's.
+        login: whose credentials were sent, "" for none.
     """
     detail = f" ({words})" if words else ""
     if status == 401:
@@ -52,7 +52,7 @@ def refused(
             f"{host} forbids to {doing}",
             where=where,
             why=f"it knows {login or 'nobody'} and answered 403{detail}",
-            remedy=f"ask its keeper for the right, or log in as somebody else: podman login {host}",
+            remedy=f"ask its administrator for access, or log in as another user: podman login {host}",
             check="registry-denied",
         )
     if status == 404:
@@ -60,14 +60,14 @@ def refused(
             f"{host} has no such image",
             where=asked,
             why=f"it answered 404{detail}",
-            remedy="mend the name or the tag; a private image may need: podman login " + host,
+            remedy="correct the name or the tag; a private image may need: podman login " + host,
             check="registry-missing",
         )
     if status == 429:
         return fail(
-            f"{host} is asked too often",
+            f"{host} refuses more requests for now",
             where=where,
-            why=f"it answered 429 again and again{detail}",
+            why=f"it keeps answering 429{detail}",
             remedy=f"wait, then the same command; a login may raise the limit: podman login {host}",
             check="registry-busy",
         )
@@ -75,7 +75,7 @@ def refused(
         return fail(
             f"{host} fails",
             where=where,
-            why=f"it answered {status} again and again{detail}",
+            why=f"it keeps answering {status}{detail}",
             remedy="run the same command again later; what was transferred is kept",
             check="registry-failing",
         )
@@ -83,22 +83,22 @@ def refused(
 
 
 def not_known(doing: str, where: str, host: str, login: str, detail: str = "") -> FairleadError:
-    """The registry, or its token server, asks who we are or does not believe us."""
+    """The registry, or its token server, wants a login or rejects ours."""
     return fail(
         f"{host} does not accept the credentials of {login}"
         if login
-        else f"{host} wants to know who you are",
+        else f"{host} requires a login",
         where=where,
-        why=f"to {doing} one must be logged in: 401{detail}",
+        why=f"a login is needed to {doing}: 401{detail}",
         remedy=f"podman login {host} (or: docker login {host}, apptainer registry login docker://{host})",
         check="registry-login",
     )
 
 
 def odd_answer(host: str, where: str, why: str) -> FairleadError:
-    """What no registry would say."""
+    """An answer that no registry gives."""
     return fail(
-        f"{host} does not answer as a registry does",
+        f"{host} does not answer like a registry",
         where=where,
         why=why,
         remedy="check the host name and the port; a proxy or a login page may stand between",
@@ -107,7 +107,7 @@ def odd_answer(host: str, where: str, why: str) -> FairleadError:
 
 
 def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
-    """The error of a connection that failed for good."""
+    """The error of a connection that could not be made."""
     chain = list(_causes(exc))
     names = {type(link).__name__ for link in chain}
     if certificate_refused(exc):
@@ -124,16 +124,16 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
         return fail(
             f"{host} does not speak HTTPS",
             where=where,
-            why="what it sent is no TLS; fairlead speaks plain HTTP to this machine itself only",
-            remedy="the same command with --insecure, if the network is one's own",
+            why="it does not answer with TLS, and fairlead speaks plain HTTP to this machine only",
+            remedy="the same command with --insecure, if you trust the network",
             check="registry-plain-http",
         )
     if "NameResolutionError" in names or "gaierror" in names:
         return fail(
-            f"there is no host called {host.rsplit(':', 1)[0]}",
+            f"no such host: {host.rsplit(':', 1)[0]}",
             where=where,
             why="the name cannot be resolved",
-            remedy="mend the name, or check the network: getent hosts " + host.rsplit(":", 1)[0],
+            remedy="correct the name, or check the network: getent hosts " + host.rsplit(":", 1)[0],
             check="registry-name",
         )
     if isinstance(exc, requests.exceptions.ProxyError):
@@ -143,7 +143,7 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
     elif "ConnectionRefusedError" in names:
         why = "nothing listens there: connection refused"
     else:
-        # The outer words hold the URL, and a signed URL is a secret.
+        # The outer message holds the URL, and a signed URL is a secret.
         why = f"the connection broke: {type(chain[-1]).__name__}"
     return fail(
         f"{host} cannot be reached",
@@ -169,13 +169,13 @@ def speaks_no_tls(exc: Exception) -> bool:
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
     """``exc`` and what stands behind it; requests and urllib3 wrap in several manners."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     todo: list[BaseException] = [exc]
     while todo:
         link = todo.pop(0)
-        if id(link) in seen:
+        if id(link) in visited:
             continue
-        seen.add(id(link))
+        visited.add(id(link))
         yield link
         behind = [link.__cause__, link.__context__, getattr(link, "reason", None), *link.args]
         todo += [item for item in behind if isinstance(item, BaseException)]

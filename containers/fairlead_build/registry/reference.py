@@ -79,7 +79,7 @@ def parse_reference(text: str) -> Reference:
     """The parts of ``text``; without a tag and a digest, the tag is ``latest``.
 
     Raises:
-        FairleadError: exit code 2; it is no reference. A password in it is not repeated.
+        FairleadError: exit code 2; it is not a reference. A password in it is not repeated.
 
     >>> str(parse_reference("docker://alpine"))
     'docker://docker.io/library/alpine:latest'
@@ -91,7 +91,7 @@ def parse_reference(text: str) -> Reference:
         raise fail(
             "a reference holds no user name and no password",
             where="the reference; it is not repeated here",
-            why="what follows its `@` is no digest, so what precedes may be a password; and command "
+            why="what follows its `@` is not a digest, so what precedes may be a password; and command "
             "lines are seen by everybody on the machine",
             remedy="podman login HOST, then the reference without them",
             check="reference",
@@ -112,7 +112,7 @@ def parse_reference(text: str) -> Reference:
     if host == HUB and "/" not in repository:
         repository = f"library/{repository}"
     if not _HOST.fullmatch(host):
-        raise _wrong(text, f"`{host}` is no host name")
+        raise _wrong(text, f"`{host}` is not a host name")
     parts = repository.split("/")
     if len(repository) > _LONGEST_NAME or not all(_NAME.fullmatch(part) for part in parts):
         raise _wrong(
@@ -135,7 +135,7 @@ def _wrong(text: str, why: str) -> FairleadError:
             example = str(parse_reference(f"docker://{text}")).partition("://")[2]
     shown = text if text.isprintable() and len(text) < 300 else ascii(text[:60])
     return fail(
-        f"`{shown}` is no reference to an image in a registry",
+        f"`{shown}` is not a reference to an image in a registry",
         where="the reference",
         why=why,
         remedy=f"write docker://HOST/REPOSITORY:TAG, e.g. docker://{example}",

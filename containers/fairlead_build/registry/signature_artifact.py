@@ -32,7 +32,7 @@ def tag_of(sif_sha256: str) -> str:
 
 
 def signature_of(sif: Path, sif_sha256: str) -> bytes:
-    """The signature that lies beside ``sif``; empty when there is none, or it is of other bits.
+    """The signature next to ``sif``; empty when there is none, or it is of other bits.
 
     Raises:
         OSError: it cannot be read.
@@ -52,10 +52,10 @@ def manifest_of(text: bytes, name: str) -> Manifest:
 
 
 def fetch_signature(client: Client, sif_sha256: str, sif: Path) -> bool:
-    """Lays the signature beside ``sif``; whether the registry has one.
+    """Writes the signature next to ``sif``; whether the registry has one.
 
     Raises:
-        FairleadError: it cannot be had, or is none.
+        FairleadError: it cannot be fetched, or is not a signature.
         OSError: it cannot be written.
     """
     tag = tag_of(sif_sha256)
@@ -65,7 +65,7 @@ def fetch_signature(client: Client, sif_sha256: str, sif: Path) -> bool:
     layers = manifest.layers if isinstance(manifest, Manifest) else ()
     item = next((layer for layer in layers if layer.media_type == SIGNATURE_LAYER), None)
     if item is None:
-        return False  # somebody else's signature, e.g. one of cosign
+        return False  # a foreign signature, e.g. one of cosign
     text = client.small_blob(item, _MOST_BYTES)
     with atomic_write(signature_file(sif)) as out:
         out.write(text)

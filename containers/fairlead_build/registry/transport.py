@@ -1,4 +1,4 @@
-"""HTTP to one registry: TLS, who we are, redirects, patience, and words for every failure.
+"""HTTP to one registry: TLS, logins, redirects, retries, and an error for every failure.
 
 Rules that keep passwords where they belong: an ``Authorization`` header goes to the registry's own
 origin only, never along a redirect; a token server is asked over HTTPS, or on this machine; netrc is
@@ -14,7 +14,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO, Any
@@ -52,6 +52,29 @@ _CUT = (
 )
 
 Body = Callable[[], bytes | IO[bytes]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request to the registry.
+
+    Attributes:
+        place: a path below ``/v2/``, or a URL that the registry gave.
+        doing: what for, as in "forbids to DOING".
+        scope: what a token must allow, e.g. ``repository:ml/base:pull``.
+        expect: the statuses that the caller handles.
+        body: opened anew for each try.
+        tries: at most so many; 0 means one more than there are pauses.
+    """
+
+    method: str
+    place: str
+    doing: str
+    scope: str
+    expect: Collection[int] = (200,)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | None = None
+    tries: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,34 +143,17 @@ class Transport:
         return (*(self._credential.secrets if self._credential else ()), *tokens)
 
     @contextlib.contextmanager
-    def request(
-        self,
-        method: str,
-        place: str,
-        *,
-        doing: str,
-        scope: str,
-        expect: Collection[int],
-        headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
-        tries: int = 0,
-    ) -> Iterator[requests.Response]:
-        """One request, tried again while that may help; the answer's body is not read yet.
+    def request(self, request: Request) -> Iterator[requests.Response]:
+        """One request, repeated while that may help; the answer's body is not read yet.
 
-        Args:
-            place: a path below ``/v2/``, or a URL that the registry gave.
-            doing: what for, as in "forbids to DOING".
-            scope: what a token must allow, e.g. ``repository:ml/base:pull``.
-            expect: the statuses that the caller handles.
-            body: opened anew for each try.
-            tries: at most so many; 0 means one more than there are pauses.
         Raises:
-            FairleadError: any other end of it.
+            FairleadError: it was not answered, or not with a status that the caller handles.
         """
+        tries = request.tries
         pauses = list(self.pauses_s[: tries - 1] if tries else self.pauses_s)
         while True:
             try:
-                answer = self._once(method, place, doing, scope, headers or {}, body)
+                answer = self._once(request)
             except _CUT as exc:
                 if not pauses or not self._answered or speaks_no_tls(exc):
                     raise no_connection(exc, self.reference.host, self.where) from None
@@ -155,14 +161,14 @@ class Transport:
                 continue
             self._answered = True
             with contextlib.closing(answer):
-                if answer.status_code in expect:
+                if answer.status_code in request.expect:
                     yield answer
                     return
                 wait = _asked_wait(answer)
                 if answer.status_code in _AGAIN and pauses and wait <= _LONGEST_PAUSE_S:
                     pause = max(wait, pauses.pop(0))
                 else:
-                    raise self.problem(answer, doing)
+                    raise self.problem(answer, request.doing)
             self.sleep(pause)
 
     def problem(self, answer: requests.Response, doing: str) -> FairleadError:
@@ -187,41 +193,32 @@ class Transport:
         known = self._credential
         return f"{known.user} (from {known.source})" if known else ""
 
-    def _once(
-        self,
-        method: str,
-        place: str,
-        doing: str,
-        scope: str,
-        headers: Mapping[str, str],
-        body: Body | None,
-    ) -> requests.Response:
+    def _once(self, request: Request) -> requests.Response:
         """One request with its redirects; a 401 is answered once, with what the registry asks for."""
-        base = self._find_base()
-        url = place if "://" in place else f"{base}/v2/{place}"
-        sent = self._header(scope)
-        answer = self._follow(method, url, {**headers, **sent}, body)
-        # Only the registry itself may ask who we are, and not a host that it redirects to.
+        base, scope = self._find_base(), request.scope
+        url = request.place if "://" in request.place else f"{base}/v2/{request.place}"
+        known = self._header(scope)
+        answer = self._follow(request, url, known)
+        # Only the registry itself may ask for a login, and not a host that it redirects to.
         if answer.status_code == 401 and _same_origin(answer.url, base):
             self._tokens.pop(scope, None)
             challenges = read_challenges(answer.headers.get("WWW-Authenticate", ""))
             self._challenge = next((c for c in challenges if c.scheme in ("bearer", "basic")), None)
-            fresh = self._authorize(scope, doing)
-            if fresh and fresh != sent:
+            fresh = self._authorize(scope, request.doing)
+            if fresh and fresh != known:
                 answer.close()
-                answer = self._follow(method, url, {**headers, **fresh}, body)
+                answer = self._follow(request, url, fresh)
         return answer
 
     def _follow(
-        self, method: str, url: str, headers: dict[str, str], body: Body | None
+        self, request: Request, url: str, authorization: Mapping[str, str]
     ) -> requests.Response:
-        base = self._base
         for _ in range(_MOST_REDIRECTS + 1):
-            own = _same_origin(url, base)
-            sent = {k: v for k, v in headers.items() if own or k.lower() != "authorization"}
-            answer = self._send(method, url, sent, body() if body else None)
+            own = authorization if _same_origin(url, self._base) else {}
+            data = request.body() if request.body else None
+            answer = self._send(request.method, url, {**request.headers, **own}, data)
             again = answer.status_code in (307, 308) or (
-                answer.status_code in (301, 302, 303) and method in ("GET", "HEAD")
+                answer.status_code in (301, 302, 303) and request.method in ("GET", "HEAD")
             )
             if not again or "Location" not in answer.headers:
                 return answer
@@ -229,21 +226,21 @@ class Transport:
             target = urljoin(url, answer.headers["Location"])
             parts = urlsplit(target)
             if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise self.odd("it redirects to what is no web address")
+                raise self.odd("it redirects to something other than a web address")
             if parts.scheme == "http" and urlsplit(url).scheme == "https":
                 raise fail(
                     f"{self.reference.host} redirects from HTTPS to plain HTTP",
                     where=f"{self.where}, to the host {plain(parts.hostname)}",
                     why="everybody on the way could read what is transferred",
-                    remedy="ask the registry's keeper to serve its storage over HTTPS",
+                    remedy="ask the registry's administrator to serve its storage over HTTPS",
                     check="registry-redirect",
                 )
             url = target
         raise fail(
-            f"{self.reference.host} redirects for ever",
+            f"{self.reference.host} redirects in a loop",
             where=self.where,
             why=f"more than {_MOST_REDIRECTS} redirects",
-            remedy="tell the registry's keeper",
+            remedy="report it to the registry's administrator",
             check="registry-redirect",
         )
 
@@ -267,7 +264,7 @@ class Transport:
             raise self.odd(f"its answer cannot be read: {type(exc).__name__}") from None
 
     def _find_base(self) -> str:
-        """``https://HOST``; where that is no TLS and allowed, ``http://HOST``."""
+        """``https://HOST``; where that fails for want of TLS and plain HTTP is allowed, ``http://HOST``."""
         if not self._base:
             secure = f"https://{self.reference.server}"
             if self.plain_allowed:
@@ -332,9 +329,9 @@ class Transport:
 
     def _read_token(self, answer: requests.Response) -> _Token:
         try:
-            told = json.loads(read_most(answer, _MOST_TOKEN))
-            token = told.get("token") or told.get("access_token")
-            lifetime = float(told.get("expires_in") or 60)
+            answered = json.loads(read_most(answer, _MOST_TOKEN))
+            token = answered.get("token") or answered.get("access_token")
+            lifetime = float(answered.get("expires_in") or 60)
         except (ValueError, AttributeError, TypeError, RecursionError):
             raise self.odd("its token server's answer holds no token") from None
         if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
@@ -344,7 +341,7 @@ class Transport:
 
 
 def read_most(answer: requests.Response, most: int) -> bytes:
-    """At most ``most + 1`` bytes of the body: one more tells that there is too much."""
+    """At most ``most + 1`` bytes of the body: one more shows that there is too much."""
     parts, left = [], most + 1
     try:
         while left > 0 and (part := answer.raw.read(left)):
@@ -366,11 +363,11 @@ def _asked_wait(answer: requests.Response) -> float:
         return 0.0
 
 
-def _same_origin(one: str, two: str) -> bool:
+def _same_origin(url: str, other: str) -> bool:
     ports = {"http": 80, "https": 443}
     first, second = (
         (p.scheme, p.hostname, p.port or ports.get(p.scheme))
-        for p in (urlsplit(one), urlsplit(two))
+        for p in (urlsplit(url), urlsplit(other))
     )
     return first == second
 

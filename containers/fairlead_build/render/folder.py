@@ -1,7 +1,7 @@
 """``fairlead recipe render``: what a rendered recipe's folder holds, and how it is written.
 
 ``render.py`` makes the texts. The folder can be handed on by itself: files of the recipe are copied
-beside the texts.
+next to the texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.render.render import FORMS, MARK, render
 from fairlead_build.tree.wheel import runtime_requirements
 
-# Folders of the recipe's own files, beside the texts.
+# Folders of the recipe's own files, next to the texts.
 _FOLDERS = ("files", "given")
 Change = Literal["new", "changed", "unchanged", "removed"]
 
@@ -48,7 +48,7 @@ def lock_of(loaded: LoadedRecipe) -> Lock | None:
     Sources are built from a lock only: it has the packages for building them.
 
     Raises:
-        FairleadError: the lock is unsound or stale, or there is none and there must be.
+        FairleadError: the lock is invalid, stale, or missing where one is needed.
     """
     unpinned = loaded.recipe.base.image is not None and not loaded.sources
     if unpinned and not loaded.lock_path.is_file():
@@ -58,17 +58,17 @@ def lock_of(loaded: LoadedRecipe) -> Lock | None:
 
 def contents(loaded: LoadedRecipe, lock: Lock | None) -> dict[str, bytes]:
     """Everything in the folder, by path."""
-    found: dict[str, bytes] = {form: render(loaded, lock, form).encode() for form in FORMS}
-    return {**found, **{path: f.source.read_bytes() for path, f in _beside(loaded).items()}}
+    texts: dict[str, bytes] = {form: render(loaded, lock, form).encode() for form in FORMS}
+    return {**texts, **{path: f.source.read_bytes() for path, f in _beside(loaded).items()}}
 
 
 def _beside(loaded: LoadedRecipe) -> dict[str, RecipeFile]:
-    found = {f"files{file.target}": file for file in loaded.files}
+    extra = {f"files{file.target}": file for file in loaded.files}
     for item in loaded.sources:
         folder = f"given/{item.source.name}"
-        found |= {f"{folder}/{patch.target}": patch for patch in item.patches}
-        found |= {f"{folder}/tree/{file.target}": file for file in item.tree}
-    return found
+        extra |= {f"{folder}/{patch.target}": patch for patch in item.patches}
+        extra |= {f"{folder}/tree/{file.target}": file for file in item.tree}
+    return extra
 
 
 def render_recipe(
@@ -81,7 +81,7 @@ def render_recipe(
             recipes, ``rendered/NAME`` below the current folder for others.
         dry_run: only says what would change.
     Raises:
-        FairleadError: an unsound recipe or lock, or a folder that holds something else.
+        FairleadError: the recipe or lock is invalid, or the folder holds something else.
     """
     loaded = load_recipe(recipe)
     lock = lock_of(loaded)
@@ -103,12 +103,12 @@ def _default(loaded: LoadedRecipe) -> Path:
 
 def _changes(folder: Path, wanted: Mapping[str, bytes]) -> tuple[RenderedFile, ...]:
     def change(path: str) -> Change:
-        there = folder / path
+        existing = folder / path
         if path not in wanted:
             return "removed"
-        if not there.is_file():
+        if not existing.is_file():
             return "new"
-        return "unchanged" if there.read_bytes() == wanted[path] else "changed"
+        return "unchanged" if existing.read_bytes() == wanted[path] else "changed"
 
     stale = {
         str(p.relative_to(folder))
@@ -124,12 +124,12 @@ def _refuse_foreign(folder: Path, loaded: LoadedRecipe) -> None:
     ours = folder / FORMS[0]
     if ours.is_file() and MARK in ours.read_text("utf-8", "replace"):
         return
-    there = [name for name in (*FORMS, *_FOLDERS) if (folder / name).exists()]
-    if there or (folder.exists() and not folder.is_dir()):
+    existing = [name for name in (*FORMS, *_FOLDERS) if (folder / name).exists()]
+    if existing or (folder.exists() and not folder.is_dir()):
         raise fail(
             "the folder holds something else",
             where=str(folder),
-            why=f"{', '.join(there) or 'it'} was not made by `fairlead recipe render`, and would be replaced",
+            why=f"{', '.join(existing) or 'it'} was not made by `fairlead recipe render`, and would be replaced",
             remedy=f"fairlead recipe render {loaded.given} -o ANOTHER-FOLDER",
             check="render-folder",
             code=ExitCode.USAGE,
@@ -137,13 +137,13 @@ def _refuse_foreign(folder: Path, loaded: LoadedRecipe) -> None:
 
 
 def _write(folder: Path, wanted: Mapping[str, bytes], loaded: LoadedRecipe) -> None:
-    beside = _beside(loaded)
+    extra = _beside(loaded)
     for name in _FOLDERS:
-        if not any(path.startswith(f"{name}/") for path in beside):
+        if not any(path.startswith(f"{name}/") for path in extra):
             shutil.rmtree(folder / name, ignore_errors=True)
             continue
         with atomic_folder(folder / name) as tree:
-            for path, file in beside.items():
+            for path, file in extra.items():
                 if path.startswith(f"{name}/"):
                     target = tree / path.removeprefix(f"{name}/")
                     target.parent.mkdir(parents=True, exist_ok=True)

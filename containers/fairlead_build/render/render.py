@@ -2,7 +2,7 @@
 
 Both texts do the same. A first stage downloads the locked files and checks their hashes; a second
 installs them into a root that holds nothing else. So the package set is that of `fairlead build`,
-whatever the base image was. What is done is in ``rendersteps.py``; here it gets its form.
+whatever the base image was. ``tree/steps.py`` has the steps; here they get their form.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _base(loaded: LoadedRecipe, lock: Lock | None) -> str:
     """The default of BASE, without `docker://`."""
     base = loaded.recipe.base
     if lock is not None and lock.base is not None:
-        # A digest says it all; some engines refuse a tag beside it.
+        # A digest says it all; some engines refuse a tag next to it.
         repository = re.sub(r"(@.*|:[^:/]*)$", "", lock.base.image.removeprefix("docker://"))
         return f"{repository}@{lock.base.digest}"
     if base.image is not None:

@@ -14,8 +14,9 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.suggest import suggest
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb
-from fairlead_build.resolve.apt_sources import AptIndex, apt_sources
+from fairlead_build.resolve.apt_sources import apt_sources
 
 _FIELDS = {
     "Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256",
@@ -162,11 +163,11 @@ def _origin(root: AptRoot, index: AptIndex) -> str:
     """Whose index of that suite apt has read, when it is not ``index``; empty when it is."""
     for _, release, _, path in _targets(root):
         if release == index.suite:
-            told = _release_fields(path)
-            right = index.suite in (told.get("Codename"), told.get("Suite"))
-            origin = told.get("Origin", "an unnamed origin")
+            fields = _release_fields(path)
+            right = index.suite in (fields.get("Codename"), fields.get("Suite"))
+            origin = fields.get("Origin", "an unnamed origin")
             if not right or origin != index.distribution.capitalize():
-                return f"{origin} {told.get('Codename', '')}".strip()
+                return f"{origin} {fields.get('Codename', '')}".strip()
     return ""
 
 
@@ -182,7 +183,7 @@ def _no_archive(index: AptIndex, refused: Sequence[str]) -> FairleadError:
 
 def _targets(root: AptRoot) -> list[tuple[str, str, str, Path]]:
     """URI, suite, component and file of every Packages index that apt has read."""
-    told = run(
+    listing = run(
         [
             "apt-get",
             "indextargets",
@@ -194,7 +195,7 @@ def _targets(root: AptRoot) -> list[tuple[str, str, str, Path]]:
         doing="ask apt for its indexes",
         remedy="run the same command again",
     ).decode()
-    rows = [line.split("\t") for line in told.splitlines()]
+    rows = [line.split("\t") for line in listing.splitlines()]
     return [(r[0], r[1], r[2], Path(r[3])) for r in rows if len(r) == 4]
 
 
@@ -239,18 +240,18 @@ def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str
         FairleadError: the index cannot be read, or lacks one.
     """
     with apt_root([index], architecture, remedy=remedy) as root:
-        found = {
+        known = {
             name: fields for part in root.packages for (name, _), fields in part.stanzas.items()
         }
-    if lost := [name for name in names if name not in found]:
+    if lost := [name for name in names if name not in known]:
         raise fail(
             f"{index.name} has no package `{lost[0]}`",
             where=index.name,
-            why=suggest(lost[0], found),
+            why=suggest(lost[0], known),
             remedy=remedy,
             check="apt-unknown",
         )
-    return [_line(found[name], index) for name in names]
+    return [_line(known[name], index) for name in names]
 
 
 def add_folder(root: AptRoot, debs: Sequence[Deb], cache: Cache, remedy: str) -> None:
@@ -299,10 +300,10 @@ class Pins:
             for name, pin, priority in rows
         )
 
-    def release(self, said: str) -> bool:
+    def release(self, output: str) -> bool:
         """Frees what apt complains of; False when there is nothing left to free."""
         freed = False
-        for pair in _UNMET.findall(said):
+        for pair in _UNMET.findall(output):
             # What is wanted goes along; else the one that wants something else of it.
             name = next((n.split(":")[0] for n in pair[::-1] if self._held(n.split(":")[0])), None)
             if name is not None:
@@ -319,7 +320,7 @@ class Pins:
 def solve(
     root: AptRoot, wanted: Sequence[str], pins: Pins, *, doing: str, remedy: str
 ) -> list[tuple[str, str]]:
-    """Name and version of all that has to be installed for ``wanted``.
+    """Name and version of everything to install for ``wanted``.
 
     Args:
         pins: what stays; packages that ``wanted`` forces along are taken out of it.
@@ -328,22 +329,22 @@ def solve(
     """
     while True:
         (root.folder / "preferences").write_text(pins.preferences())
-        told: list[str] = []
+        output: list[str] = []
         try:
             run(
                 ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted],
                 env=root.environment,
                 doing=doing,
                 remedy=remedy,
-                on_line=told.append,
+                on_line=output.append,
             )
         except FairleadError:
-            if not pins.release("\n".join(told)):
+            if not pins.release("\n".join(output)):
                 raise
             continue
-        lines = "\n".join(told)
-        found = re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) ", lines, re.MULTILINE)
-        return sorted({(name.split(":")[0], version) for name, version in found})
+        lines = "\n".join(output)
+        installs = re.findall(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) ", lines, re.MULTILINE)
+        return sorted({(name.split(":")[0], version) for name, version in installs})
 
 
 def locked(root: AptRoot, chosen: Sequence[tuple[str, str]], old: Sequence[Deb]) -> list[Deb]:

@@ -13,13 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead_build.recipe.apt_index import AptIndex
 
-# By distribution, and by distribution and SECURITY where that is an archive of its own.
-OVERRIDES = {
-    "debian": "FAIRLEAD_INDEX_DEBIAN",
-    "debian-security": "FAIRLEAD_INDEX_DEBIAN_SECURITY",
-    "ubuntu": "FAIRLEAD_INDEX_UBUNTU",
-}
 _KEYRINGS = {
     "debian": "/usr/share/keyrings/debian-archive-keyring.gpg",
     "ubuntu": "/usr/share/keyrings/ubuntu-archive-keyring.gpg",
@@ -29,47 +24,13 @@ _SCHEMES = ("http://", "https://", "file:", "copy:", "mirror+")
 
 
 @dataclass(frozen=True)
-class AptIndex:
-    """One signed index of .debs, as a lock names it: ``Debian bookworm main``."""
-
-    distribution: str
-    suite: str
-    components: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        return f"{self.distribution.capitalize()} {self.suite} {' '.join(self.components)}"
-
-    @property
-    def override(self) -> str:
-        """The variable that names another mirror of it."""
-        security = self.suite.endswith("-security")
-        key = f"{self.distribution}-security" if security else self.distribution
-        return OVERRIDES.get(key, OVERRIDES[self.distribution])
-
-    @property
-    def security(self) -> AptIndex:
-        """Where this release gets its corrections from."""
-        return replace(self, suite=f"{self.suite}-security")
-
-    @classmethod
-    def parse(cls, name: str) -> AptIndex | None:
-        """The index that a lock calls ``name``; None when it is not one of .debs."""
-        distribution, _, rest = name.partition(" ")
-        suite, *components = rest.split(" ")
-        if distribution.lower() not in _KEYRINGS or not suite or not components:
-            return None
-        return cls(distribution.lower(), suite, tuple(components))
-
-
-@dataclass(frozen=True)
 class AptSource:
     """One archive as apt knows it.
 
     Attributes:
         uri: the archive's root, without a closing slash.
         signed_by: key file, fingerprint, or the key itself, as in apt's sources; empty: apt's own.
-        trusted: the administrator told apt not to check it.
+        trusted: the administrator exempted it from signature checks.
         origin: the file that says so, or the variable.
     """
 
@@ -103,7 +64,7 @@ def apt_sources(
 ) -> tuple[AptSource, ...]:
     """Candidates for an index, the likeliest first.
 
-    A third party's archive may use a distribution's suite names too, so whoever asks must check
+    A third party's archive may use a distribution's suite names too, so the caller must check
     the Release file's origin, or the hash of what came.
 
     Raises:
@@ -132,7 +93,7 @@ def apt_sources(
 def read_sources(etc_apt: Path) -> list[AptSource]:
     """Every binary archive of sources.list and sources.list.d, disabled ones left out."""
     files = [etc_apt / "sources.list", *sorted((etc_apt / "sources.list.d").glob("*"))]
-    found: list[AptSource] = []
+    sources: list[AptSource] = []
     for path in files:
         if path.suffix not in (".list", ".sources") or not path.is_file():
             continue
@@ -141,8 +102,8 @@ def read_sources(etc_apt: Path) -> list[AptSource]:
         except OSError:
             continue  # readable by root only: it may hold a password, and apt skips it for users too
         parse = parse_deb822 if path.suffix == ".sources" else parse_one_line
-        found += [replace(source, origin=str(path)) for source in parse(text)]
-    return found
+        sources += [replace(source, origin=str(path)) for source in parse(text)]
+    return sources
 
 
 _ONE_LINE = re.compile(r"^deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")

@@ -12,14 +12,14 @@ layers; all of them are blobs that its digest leads to.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
+from fairlead_build.base.digest import copy_file
 from fairlead_build.cache.store import Cache, need_space, publish
 from fairlead_build.recipe.lock import Package
 
@@ -39,8 +39,8 @@ class Kept:
 
     @classmethod
     def of(cls, package: Package) -> Kept:
-        told = package.model_dump()
-        file = str(told.get("file") or told["path"]).rsplit("/", 1)[-1]
+        fields = package.model_dump()
+        file = str(fields.get("file") or fields["path"]).rsplit("/", 1)[-1]
         sha256, size = package.sha256, package.size
         return cls(sha256, size, file, package.name, package.version, package.index)
 
@@ -60,23 +60,25 @@ def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
         return
     if not (cache.archive / "sha256").is_dir():
         raise fail(
-            "this is no archive",
+            "not an archive of fairlead's",
             where=str(cache.archive),
             why="there is no folder `sha256` in it",
             remedy=f"fairlead recipe lock RECIPE --archive {cache.archive}",
             check="archive",
         )
     absent = {f.sha256: f for f in files if not cache.blob(f.sha256).is_file()}
-    there = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
-    if not there:
+    available = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
+    if not available:
         return
-    with progress.stage("take files from the archive", sum(f.size for f in there), "B") as stage:
-        for file in there:
+    with progress.stage(
+        "take files from the archive", sum(f.size for f in available), "B"
+    ) as stage:
+        for file in available:
             stage.note(file.name)
             partial = cache.partial(file.sha256)
             _copy(blob(cache.archive, file.sha256), partial, file, stage)
             publish(partial, cache.blob(file.sha256))
-        stage.result(f"{len(there)} files")
+        stage.result(f"{len(available)} files")
 
 
 def keep(
@@ -123,17 +125,9 @@ def keep(
 
 
 def _copy(source: Path, target: Path, file: Kept, stage: Stage) -> None:
-    digest = hashlib.sha256()
-    with source.open("rb") as given, target.open("wb") as out:
-        while chunk := given.read(1 << 20):
-            digest.update(chunk)
-            out.write(chunk)
-            stage.advance(len(chunk))
-    if digest.hexdigest() == file.sha256:
-        target.chmod(0o644)
-        return
-    target.unlink()
-    raise rotten(f"{file.name} {file.version}", source, f"sha256:{digest.hexdigest()}")
+    if (digest := copy_file(source, target, stage.advance)) != file.sha256:
+        target.unlink()
+        raise rotten(f"{file.name} {file.version}", source, f"sha256:{digest}")
 
 
 def rotten(name: str, source: Path, digest: str) -> FairleadError:
@@ -154,9 +148,5 @@ def _write_index(archive: Path, files: Iterable[Kept], recipe: str) -> None:
         rows = {tuple(line.split("\t")) for line in path.read_text("utf-8").splitlines()[1:]}
     rows |= {(f.sha256, str(f.size), f.file, f.name, f.version, f.index, recipe) for f in files}
     with atomic_write(path, "w") as out:
-        for row in (_HEAD, *_sorted(rows)):
+        for row in (_HEAD, *sorted(rows, key=lambda row: (row[3:], row))):
             out.write("\t".join(row) + "\n")
-
-
-def _sorted(rows: Iterable[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
-    return sorted(rows, key=lambda row: (row[3:], row))

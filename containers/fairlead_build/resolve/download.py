@@ -1,4 +1,4 @@
-"""Downloads by address, for what neither apt nor pip brings: pages of an index, source archives.
+"""Downloads by address, for what neither apt nor pip downloads: pages of an index, source archives.
 
 An interrupted download goes on where it stopped, also in another process: what is there already is
 kept under the hash that it is to have.
@@ -27,7 +27,7 @@ _TIMEOUT_S = (20, 60)  # to connect; between two bytes
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file can be had: an address, or a path on this machine."""
+    """Where a file is: an address, or a path on this machine."""
 
     address: str
     certificates: str = ""
@@ -46,7 +46,7 @@ def get(
     """The text at ``url`` and its content type; None when it is absent and may be.
 
     Raises:
-        FairleadError: it cannot be had.
+        FairleadError: it cannot be downloaded.
     """
     import requests
 
@@ -66,9 +66,9 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
     """Completes ``partial`` with the file at ``place``, from where it stopped.
 
     Args:
-        advance: told how many bytes came, those of before included.
+        advance: called with how many bytes came, those of earlier tries included.
     Raises:
-        FairleadError: it cannot be had; what came is kept.
+        FairleadError: it cannot be downloaded; what came is kept.
     """
     partial.parent.mkdir(parents=True, exist_ok=True)
     if "://" not in place.address:
@@ -77,12 +77,12 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
         return
     import requests
 
-    told = 0
+    reported = 0
     with _session(place) as session:
         for left in reversed(range(_TRIES)):
             done = partial.stat().st_size if partial.exists() else 0
-            advance(done - told)
-            told = done
+            advance(done - reported)
+            reported = done
             try:
                 answer = _ask(session, place, {"Range": f"bytes={done}-"} if done else {})
                 if answer.status_code == 416:  # nothing is left of it, or it is another file
@@ -94,11 +94,11 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
                 _check(answer, place)
                 with partial.open("ab" if answer.status_code == 206 else "wb") as out:
                     if answer.status_code != 206:
-                        advance(-told)
-                        told = 0
+                        advance(-reported)
+                        reported = 0
                     for chunk in answer.iter_content(1 << 18):
                         out.write(chunk)
-                        told += len(chunk)
+                        reported += len(chunk)
                         advance(len(chunk))
                     out.flush()
                     os.fsync(out.fileno())

@@ -1,6 +1,6 @@
 """Brings what a lock names into the store: from the archive, else each thing from its index.
 
-``fetchdebs.py`` and ``fetchwheels.py`` ask apt and pip, because these know this machine's mirrors,
+``fetch_debs.py`` and ``fetch_wheels.py`` ask apt and pip, because these know this machine's mirrors,
 proxies, certificates and passwords; source archives come here. What any of them brings is believed
 only after its hash was checked.
 """

@@ -14,9 +14,10 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead_build.base.proc import run, tool
 from fairlead_build.cache.store import Cache, adopt, missing, workspace
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb
 from fairlead_build.resolve import archive
-from fairlead_build.resolve.apt_sources import AptIndex, AptSource, apt_sources
+from fairlead_build.resolve.apt_sources import AptSource, apt_sources
 
 # Few enough that an interrupted download loses little, enough to keep the connections busy.
 _BATCH = 24
@@ -82,28 +83,28 @@ def _download_debs(
                     folder / deb.file,
                     f"SHA256:{deb.sha256}",
                 ]
-        said: list[str] = []
+        output: list[str] = []
         try:
             run(
                 argv,
                 env={**os.environ, "LC_ALL": "C.UTF-8"},
                 doing="download Debian packages",
                 remedy="run the same command again",
-                on_line=said.append,
+                on_line=output.append,
             )
             return
         except FairleadError:
-            text = "\n".join(said)
+            text = "\n".join(output)
             if not re.search(
                 r"404|Not Found|File not found|Failed to stat|Hash Sum mismatch", text
             ):
                 raise
-            refused = "\n".join(line for line in said if line.startswith(("E:", "Err:", "  ")))[
+            refused = "\n".join(line for line in output if line.startswith(("E:", "Err:", "  ")))[
                 -800:
             ]
     lost = [deb for deb in batch if not (folder / deb.file).is_file()]
     raise fail(
-        f"Debian package {lost[0].name} {lost[0].version} cannot be had any more"
+        f"Debian package {lost[0].name} {lost[0].version} is no longer available"
         if lost
         else "Debian packages cannot be downloaded",
         where=f"{batch[0].index}, by {', '.join(s.origin for s in sources)}",
@@ -118,13 +119,13 @@ def _download_debs(
 def _watching(folder: Path, advance: Callable[[float], None]) -> Iterator[None]:
     """Reports the growth of a folder: apt's downloader has no progress for pipes."""
     done = threading.Event()
-    seen = 0
+    reported = 0
 
     def look() -> None:
-        nonlocal seen
+        nonlocal reported
         now = sum(path.stat().st_size for path in folder.glob("*.deb") if path.is_file())
-        advance(now - seen)
-        seen = now
+        advance(now - reported)
+        reported = now
 
     def watch() -> None:
         while not done.wait(0.2):

@@ -27,7 +27,7 @@ Role = Literal["python", "mpi", "installer", "build"]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A wheel to be had. ``size`` is None as long as nobody has seen the file: pip does not say."""
+    """A wheel to download. ``size`` is None until the file is here: pip's report lacks it."""
 
     name: str
     version: str
@@ -57,7 +57,7 @@ def fetch_wheels(
     """Downloads wheels.
 
     Args:
-        target: pip's options that describe the image (``piptool.target_of``).
+        target: pip's options that describe the image (``pip.target_of``).
         given: what the user called the recipe; for remedies.
     Raises:
         FairleadError: one is gone or differs, or this machine does not know where its index is.
@@ -143,7 +143,7 @@ def _vanished(wheel: Wanted, given: str) -> FairleadError:
         return unset(wheel.index, f"wheel {wheel.name} {wheel.version}")
     where = "pip's configuration" if wheel.index == PYPI else f"${variable_of(wheel.index)}"
     return fail(
-        f"wheel {wheel.name} {wheel.version} cannot be had any more",
+        f"wheel {wheel.name} {wheel.version} is no longer available",
         where=f"{wheel.index}, by {where}",
         why=f"no place that pip looks in has {wheel.file}, or none with the sha256 of the lock",
         remedy=f"`pip config list`, `pip download {wheel.name}=={wheel.version}`; "

@@ -1,4 +1,4 @@
-"""pip, as this machine has it set up, told to work for an image; and the indexes that it knows.
+"""pip as configured on this machine, resolving for an image; and the indexes that it knows.
 
 A lock names an index of wheels by words. ``PyPI`` is whatever this machine's pip calls its index;
 ``PyTorch CPU`` is what ``FAIRLEAD_INDEX_PYTORCH_CPU`` names, a URL or a folder, and where that is
@@ -24,7 +24,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 def pip() -> list[str | Path]:
     """The pip of this Python, talking only about its work."""
-    # -P: the folder one stands in may hold a json.py.
+    # -P: the current folder may hold a json.py.
     return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
 
@@ -76,7 +76,7 @@ def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
         raise fail(
             f"the index `{index}` is not where ${variable} says",
             where=place,
-            why="there is no such folder, and it is no URL",
+            why="there is no such folder, and it is not a URL",
             remedy=f"export {variable}=URL of a simple index, or a folder of wheels",
             check="index-place",
         )
@@ -84,7 +84,7 @@ def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def further_places(indexes: Iterable[str]) -> list[str]:
-    """pip's options for the indexes that variables name, beside those that it is set up for."""
+    """pip's options for the indexes that variables name, added to those it is configured for."""
     options = []
     for index in sorted(set(indexes) - {PYPI}):
         if place := place_of(index):
@@ -94,7 +94,7 @@ def further_places(indexes: Iterable[str]) -> list[str]:
 
 
 def only(index: str, empty: Path) -> dict[str, str]:
-    """pip's variables that leave it one index, instead of all that it is set up for.
+    """pip's variables that restrict it to one index.
 
     Args:
         empty: a folder with nothing in it.
@@ -135,18 +135,18 @@ def settings() -> PipSettings:
         doing="read pip's configuration",
         remedy="pip config debug",
     ).decode("utf-8", "replace")
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     rank = {"global": 0, "download": 1, ":env:": 2}
     lines = [
         match for line in text.splitlines() if (match := re.match(r"(\S+)\.([\w-]+)='(.*)'$", line))
     ]
     for match in sorted(lines, key=lambda m: rank.get(m[1], -1)):
         if match[1] in rank and match[3]:
-            found[match[2]] = match[3]
-    extra = found.get("extra-index-url", "").replace("\\n", " ").split()
-    main = [] if found.get("no-index") else [found.get("index-url", "https://pypi.org/simple")]
+            values[match[2]] = match[3]
+    extra = values.get("extra-index-url", "").replace("\\n", " ").split()
+    main = [] if values.get("no-index") else [values.get("index-url", "https://pypi.org/simple")]
     return PipSettings(
         indexes=tuple(url.rstrip("/") for url in (*main, *extra)),
-        links=tuple(shlex.split(found.get("find-links", "").replace("\\n", " "))),
-        certificates=found.get("cert", ""),
+        links=tuple(shlex.split(values.get("find-links", "").replace("\\n", " "))),
+        certificates=values.get("cert", ""),
     )

@@ -1,4 +1,4 @@
-"""Which wheels a recipe means: pip decides, for the image's Python and glibc instead of this one's."""
+"""Which wheels a recipe means: pip decides, for the Python and glibc of the image, not of this machine."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class PipSolver:
     indexes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        told = self.loaded.recipe.packages.index
-        self.indexes = {project(name): index for name, index in told.items()}
+        named = self.loaded.recipe.packages.index
+        self.indexes = {project(name): index for name, index in named.items()}
 
     @property
     def remedy(self) -> str:
@@ -62,27 +62,29 @@ class PipSolver:
             FairleadError: versions contradict each other, an index is not known here, or the MPI
                 would be installed twice.
         """
-        found: list[Wanted] = []
+        wheels: list[Wanted] = []
         named = self._named(stage_note)
         stage_note("packages.pip")
         image = self._solve(list(self.inputs.pip), "python", named)
-        found += image
+        wheels += image
         kind, _, pin = self.inputs.mpi.partition(":")
         if kind == "wheel":
             stage_note(pin)
             mpi = self._solve([pin], "mpi", {})
-            self._check_mpi(mpi, found)
-            found += mpi
+            self._check_mpi(mpi, wheels)
+            wheels += mpi
         stage_note("pip")
-        found += self._solve(["pip"], "installer", {})
+        wheels += self._solve(["pip"], "installer", {})
         if self.inputs.build_pip:
             stage_note("what sources are built with")
             # The image's own packages are there while sources are built, as they are.
-            there = {project(w.name): w.version for w in image}
-            extra = self._solve(list(self.inputs.build_pip), "build", {**named, **there}, firm=True)
-            found += [w for w in extra if project(w.name) not in there]
-        self._check_local(found)
-        return found
+            versions = {project(w.name): w.version for w in image}
+            extra = self._solve(
+                list(self.inputs.build_pip), "build", {**named, **versions}, firm=True
+            )
+            wheels += [w for w in extra if project(w.name) not in versions]
+        self._check_local(wheels)
+        return wheels
 
     def _named(self, note: Callable[[str], None]) -> dict[str, str]:
         """The versions of the projects whose index is named, taken from that index alone."""
@@ -97,12 +99,12 @@ class PipSolver:
             with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
                 changes = only(index, folder)
                 try:
-                    found = self._report([*asked, "--no-deps"], "python", {}, changes)
+                    wheels = self._report([*asked, "--no-deps"], "python", {}, changes)
                 except FairleadError:
                     if place_of(index) is None:
                         raise unset(index, ", ".join(asked)) from None
                     raise
-            pins |= {project(w.name): w.version for w in found}
+            pins |= {project(w.name): w.version for w in wheels}
         return pins
 
     def _solve(
@@ -128,11 +130,11 @@ class PipSolver:
                 **{project(w.name): w.version for w in newest if project(w.name) in self.moved},
             }
         while True:
-            said: list[str] = []
+            output: list[str] = []
             try:
-                return self._report(requirements, role, {**held, **pins}, {}, said)
+                return self._report(requirements, role, {**held, **pins}, {}, output)
             except FairleadError:
-                gone = {project(name) for name in _CONSTRAINT.findall("\n".join(said))}
+                gone = {project(name) for name in _CONSTRAINT.findall("\n".join(output))}
                 gone &= set(held) - set(pins)
                 if not gone:
                     raise
@@ -151,7 +153,7 @@ class PipSolver:
         role: Role,
         constraints: Mapping[str, str],
         changes: Mapping[str, str],
-        said: list[str] | None = None,
+        output: list[str] | None = None,
     ) -> list[Wanted]:
         with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
             report, pins = folder / "report.json", folder / "constraints.txt"
@@ -170,7 +172,7 @@ class PipSolver:
                 *([] if changes else further_places(self.indexes.values())),
                 *requirements,
             ]
-            lines: list[str] = said if said is not None else []
+            lines: list[str] = output if output is not None else []
             run(
                 argv,
                 env=pip_environment(changes),
@@ -193,8 +195,8 @@ class PipSolver:
         index = self.indexes.get(project(name), PYPI)
         return Wanted(name, version, file, archive["hashes"]["sha256"], index, role)
 
-    def _check_mpi(self, mpi: list[Wanted], found: list[Wanted]) -> None:
-        if clash := {w.name for w in mpi} & {w.name for w in found}:
+    def _check_mpi(self, mpi: list[Wanted], wheels: list[Wanted]) -> None:
+        if clash := {w.name for w in mpi} & {w.name for w in wheels}:
             raise fail(
                 f"`{sorted(clash)[0]}` would be installed twice",
                 where=str(self.loaded.folder / "recipe.toml"),
@@ -203,9 +205,9 @@ class PipSolver:
                 check="mpi-in-python",
             )
 
-    def _check_local(self, found: list[Wanted]) -> None:
+    def _check_local(self, wheels: list[Wanted]) -> None:
         """PyPI takes no version with a `+`, so such a wheel comes from somewhere else."""
-        for wheel in found:
+        for wheel in wheels:
             if "+" in wheel.version and wheel.index == PYPI:
                 raise fail(
                     f"{wheel.name} {wheel.version} does not come from PyPI",

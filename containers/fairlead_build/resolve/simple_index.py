@@ -38,15 +38,15 @@ def source_archive(name: str, version: str, settings: PipSettings, remedy: str) 
     Raises:
         FairleadError: no place of pip's configuration has it, or none can be reached.
     """
-    seen: list[str] = []
+    others: list[str] = []
     for file in _files(name, settings):
-        found = _version_of(file.file, name)
-        if found is None:
+        its_version = _version_of(file.file, name)
+        if its_version is None:
             continue
-        if _same(found, version):
+        if _same(its_version, version):
             return file
-        seen.append(found)
-    known = ", ".join(sorted(set(seen), key=_version_key)[-5:])
+        others.append(its_version)
+    known = ", ".join(sorted(set(others), key=_version_key)[-5:])
     raise fail(
         f"there is no source archive of {name} {version}",
         where=", ".join((*settings.indexes, *settings.links)),
@@ -130,13 +130,13 @@ def _version_of(file: str, name: str) -> str | None:
     return match[2] if match and project(match[1]) == project(name) else None
 
 
-def _same(one: str, other: str) -> bool:
+def _same(version: str, other: str) -> bool:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(one) == Version(other)
+        return Version(version) == Version(other)
     except InvalidVersion:
-        return one == other
+        return version == other
 
 
 def _version_key(text: str) -> tuple[int, ...]:

@@ -20,10 +20,11 @@ _MOST_NAME_BYTES = 255
 _MOST_TARGET_BYTES = 4095
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
+_FILE_ABOVE = "a file stands where its folder should be"
 
 
 class HostileMember(Exception):
-    """A member that no image has for a good reason; ``path`` as the layer tells it."""
+    """A member that no image has for a good reason; ``path`` as in the layer."""
 
     def __init__(self, path: str, why: str):
         self.path, self.why = path, why
@@ -36,8 +37,8 @@ class Inode:
 
     Attributes:
         kind: ``dir``, ``file``, ``link`` or ``fifo``.
-        layer, number: the member that brought it; ``number`` is -1 for a folder that no layer tells
-            of.
+        layer, number: the member that brought it; ``number`` is -1 for a folder that no layer
+            describes.
         at: where its content begins in that layer's tar.
     """
 
@@ -53,7 +54,7 @@ class Inode:
 
 @dataclass(eq=False)
 class Node:
-    """One name. ``touched`` is the newest layer that told of it or of something below it."""
+    """One name. ``touched`` is the newest layer that has it or something below it."""
 
     inode: Inode
     layer: int
@@ -80,7 +81,7 @@ class MergedTree:
         if not parts:
             if not info.isdir():
                 raise HostileMember(info.name, "the root of an image is a folder")
-            self._told_dir(self.root, layer, number, info)
+            self._set_folder(self.root, layer, number, info)
             return
         if parts[0] == "dev" and len(parts) > 1:
             return  # engines bring their own
@@ -95,7 +96,7 @@ class MergedTree:
         parent = self._folder(above, layer, info.name)
         before = parent.children.get(name)
         if before is not None and before.inode.kind == "dir" and inode.kind == "dir":
-            self._told_dir(before, layer, number, info)
+            self._set_folder(before, layer, number, info)
         else:
             parent.children[name] = Node(inode, layer, layer)
 
@@ -137,7 +138,7 @@ class MergedTree:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _told_dir(self, node: Node, layer: int, number: int, info: TarInfo) -> None:
+    def _set_folder(self, node: Node, layer: int, number: int, info: TarInfo) -> None:
         node.inode = Inode("dir", info.mode & 0o7777, _time(info), layer, number)
         node.layer = node.touched = layer
 
@@ -155,65 +156,47 @@ class MergedTree:
         parts = _parts(info.linkname.lstrip("/") or ".", info.name)
         *above, name = parts or [""]
         parent = self._resolve(above, info.name)
-        found = parent.children.get(name) if parent else None
-        if found is None:
+        target = parent.children.get(name) if parent else None
+        if target is None:
             raise HostileMember(
                 info.name, f"it is a hard link to {info.linkname[:200]!r}, which is not there"
             )
-        if found.inode.kind == "dir":
+        if target.inode.kind == "dir":
             raise HostileMember(info.name, "it is a hard link to a folder")
-        return found.inode
-
-    def _resolve(self, parts: list[str], name: str) -> Node | None:
-        return self._go(parts, name, None)
+        return target.inode
 
     def _folder(self, parts: list[str], layer: int, name: str) -> Node:
-        node = self._go(parts, name, layer)
+        node = self._resolve(parts, name, layer)
         assert node is not None
         if node.inode.kind != "dir":
-            raise HostileMember(name, "a file stands where its folder should be")
+            raise HostileMember(name, _FILE_ABOVE)
         return node
 
-    def _go(self, parts: list[str], name: str, make: int | None) -> Node | None:
-        """The node at ``parts``, every symlink followed inside the root.
+    def _resolve(self, parts: list[str], name: str, make: int | None = None) -> Node | None:
+        """The node at ``parts``, every symlink followed inside the root; None when there is none.
 
         Args:
-            make: the layer on whose behalf missing folders are made; None: do not.
+            name: of the member on whose behalf it is looked for.
+            make: the layer for which missing folders are made; None: do not.
+        Raises:
+            HostileMember: it lies too deep; with ``make``, it cannot be made.
         """
         trail = [self.root]
         left = list(reversed(parts))
         hops = 0
         while left:
             part = left.pop()
-            if part in ("", "."):
-                continue
             if part == "..":
-                if len(trail) > 1:
-                    trail.pop()
+                trail = trail[:-1] or trail
+            if part in ("", ".", ".."):
                 continue
-            here = trail[-1]
-            if make is not None:
-                here.touched = max(here.touched, make)
-            if here.inode.kind != "dir":
-                if make is None:
-                    return None
-                raise HostileMember(name, "a file stands where its folder should be")
-            child = here.children.get(part)
+            child = _child(trail[-1], part, name, make)
             if child is None:
-                if make is None:
-                    return None
-                if len(part.encode("utf-8", "surrogateescape")) > _MOST_NAME_BYTES:
-                    raise HostileMember(name, "a symlink above it leads to a name that is too long")
-                if part.startswith(_WHITEOUT):
-                    raise HostileMember(name, f"names in an image do not begin with {_WHITEOUT}")
-                child = Node(Inode("dir", 0o755, 0, make, -1), make, make)
-                here.children[part] = child
+                return None
             if child.inode.kind == "link":
                 hops += 1
                 if hops > MOST_HOPS:
-                    if make is None:
-                        return None
-                    raise HostileMember(name, "the symlinks above it lead in a circle")
+                    return _refused(name, "the symlinks above it lead in a circle", make)
                 if child.inode.target.startswith("/"):
                     del trail[1:]
                 left += reversed(child.inode.target.split("/"))
@@ -226,6 +209,31 @@ class MergedTree:
         return trail[-1]
 
 
+def _child(parent: Node, part: str, name: str, make: int | None) -> Node | None:
+    """What ``parent`` has under the name ``part``, made on behalf of layer ``make`` if need be."""
+    if make is not None:
+        parent.touched = max(parent.touched, make)
+    if parent.inode.kind != "dir":
+        return _refused(name, _FILE_ABOVE, make)
+    child = parent.children.get(part)
+    if child is not None or make is None:
+        return child
+    if len(part.encode("utf-8", "surrogateescape")) > _MOST_NAME_BYTES:
+        raise HostileMember(name, "a symlink above it leads to a name that is too long")
+    if part.startswith(_WHITEOUT):
+        raise HostileMember(name, f"names in an image do not begin with {_WHITEOUT}")
+    child = Node(Inode("dir", 0o755, 0, make, -1), make, make)
+    parent.children[part] = child
+    return child
+
+
+def _refused(name: str, why: str, make: int | None) -> Node | None:
+    """None; an error when it was to be made."""
+    if make is not None:
+        raise HostileMember(name, why)
+    return None
+
+
 def _hide(parent: Node, name: str, layer: int) -> None:
     """Takes away what lower layers brought at ``name``; what ``layer`` brought stays."""
     node = parent.children.get(name)
@@ -236,10 +244,10 @@ def _hide(parent: Node, name: str, layer: int) -> None:
         return
     stack = [node]
     while stack:
-        here = stack.pop()
-        for key, child in list(here.children.items()):
+        folder = stack.pop()
+        for key, child in list(folder.children.items()):
             if child.touched < layer:
-                del here.children[key]
+                del folder.children[key]
             else:
                 stack.append(child)
 

@@ -26,7 +26,7 @@ from fairlead_build.squashfs.squash import CHUNK, Sink
 from fairlead_build.squashfs.tree_stream import Member, TarStream
 from fairlead_build.tools import tool_tree
 
-# A layer of zeros shrinks to a thousandth. Beyond this much of it, it is no layer but a weapon.
+# A layer of zeros shrinks to a thousandth. Beyond this much of it, it is a decompression bomb.
 _FREE_BYTES = 4 << 30
 _MOST_RATIO = 200
 _MOST_BYTES = 1 << 40
@@ -66,7 +66,7 @@ def read_layers(
 
     Args:
         cache: where the tool tree is, for zstd.
-        advance: told the bytes of the layer files, as they are read.
+        advance: called with the bytes of the layer files, as they are read.
     Raises:
         FairleadError: exit code 2; a layer is damaged, not what its digest says, or hostile.
         OSError: as reading does.
@@ -89,8 +89,8 @@ def read_layers(
 
 
 def _content_bytes(tree: MergedTree) -> int:
-    seen = {id(inode): inode.size for _, inode in tree.walk()}
-    return sum(seen.values())
+    sizes = {id(inode): inode.size for _, inode in tree.walk()}
+    return sum(sizes.values())
 
 
 def read_files(
@@ -108,7 +108,7 @@ def read_files(
             if inode.size > most_bytes:
                 raise _damaged(merged.layers[inode.layer], f"{path} has {inode.size} bytes")
             wanted.setdefault((inode.layer, inode.number), []).append(path)
-    found: dict[str, bytes] = {}
+    bodies: dict[str, bytes] = {}
     for number, layer in enumerate(merged.layers):
         left = {index for at, index in wanted if at == number}
         if not left:
@@ -117,11 +117,11 @@ def read_files(
             for index, (_, content) in enumerate(members):
                 if index in left and content is not None:
                     body = content.read()
-                    found.update(dict.fromkeys(wanted[number, index], body))
+                    bodies.update(dict.fromkeys(wanted[number, index], body))
                     left.discard(index)
                 if not left:
                     break
-    return found
+    return bodies
 
 
 def write_tar(
@@ -141,9 +141,9 @@ def write_tar(
     Args:
         epoch: the time of everything, instead of its own.
         in_order: files sorted by path. Only for layers that are plain tars on disk.
-        advance: told the bytes of content, as they are written.
+        advance: called with the bytes of content, as they are written.
     Raises:
-        FairleadError: a layer changed under our hands.
+        FairleadError: a layer changed while it was read.
         OSError: as reading and writing do.
     """
     first: dict[tuple[int, int], str] = {}
@@ -190,11 +190,11 @@ def _copy_streamed(
             continue
         with _members(layer, cache) as members:
             for index, (info, content) in enumerate(members):
-                if (found := files.get((number, index))) is None:
+                if (file := files.get((number, index))) is None:
                     continue
-                if content is None or info.size != found[1].size:
+                if content is None or info.size != file[1].size:
                     raise _damaged(layer, "it changed while it was read")
-                _put(sink, found, content, epoch, layer, advance)
+                _put(sink, file, content, epoch, layer, advance)
                 left -= 1
         if left:
             raise _damaged(layer, "it changed while it was read")
@@ -210,20 +210,20 @@ def _copy_sorted(
 ) -> None:
     (layer,) = merged.layers
     with layer.path.open("rb") as source:
-        for found in sorted(files.values(), key=lambda item: item[0]):
-            source.seek(found[1].at)
-            _put(sink, found, source, epoch, layer, advance)
+        for file in sorted(files.values(), key=lambda item: item[0]):
+            source.seek(file[1].at)
+            _put(sink, file, source, epoch, layer, advance)
 
 
 def _put(
     sink: Sink,
-    found: tuple[str, Inode],
+    file: tuple[str, Inode],
     content: IO[bytes],
     epoch: int | None,
     layer: LayerFile,
     advance: Callable[[int], None],
 ) -> None:
-    path, inode = found
+    path, inode = file
     sink.write(_header(path, inode, tarfile.REGTYPE, epoch))
     left = inode.size
     while left:
@@ -266,19 +266,21 @@ def _members(
     with layer.path.open("rb") as raw:
         magic = raw.read(4)
         raw.seek(0)
-        told = _Told(raw, advance)
+        hashed = _Told(raw, advance)
         try:
-            with _unpacked(layer, magic, told, cache) as stream:
+            with _unpacked(layer, magic, hashed, cache) as stream:
                 limited = _Limited(layer, stream, layer.path.stat().st_size)
                 yield iter(TarStream(cast(IO[bytes], limited), see))
                 if see is not None:
-                    told.drain()
+                    hashed.drain()
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as exc:
             raise _damaged(layer, str(exc) or type(exc).__name__) from None
         except (ValueError, OverflowError, UnicodeError) as exc:
             raise _damaged(layer, f"a header holds nonsense: {exc}") from None
-    if see is not None and layer.digest and layer.digest != f"sha256:{told.digest.hexdigest()}":
-        raise _damaged(layer, f"its digest is sha256:{told.digest.hexdigest()}, not {layer.digest}")
+    if see is not None and layer.digest and layer.digest != f"sha256:{hashed.digest.hexdigest()}":
+        raise _damaged(
+            layer, f"its digest is sha256:{hashed.digest.hexdigest()}, not {layer.digest}"
+        )
 
 
 class _Told:
@@ -312,8 +314,8 @@ def _unpacked(
             assert process.stdout is not None and process.stderr is not None
             yield process.stdout
             if process.stdout.read(1) == b"" and process.wait():
-                said = process.stderr.read().decode("utf-8", "replace").strip()
-                raise tarfile.ReadError(said or "zstd cannot read it")
+                errors = process.stderr.read().decode("utf-8", "replace").strip()
+                raise tarfile.ReadError(errors or "zstd cannot read it")
     else:
         yield cast(IO[bytes], raw)
 
@@ -338,7 +340,7 @@ def _hostile(layer: LayerFile, member: HostileMember) -> FairleadError:
         "a layer of the image is hostile or damaged",
         where=f"{layer.path}, member {member.path[:200]!r}",
         why=member.why,
-        remedy="take the image from somebody you trust; nothing of it was written",
+        remedy="take the image from a source you trust; nothing was written",
         check="layer-hostile",
         code=ExitCode.USAGE,
     )
@@ -350,7 +352,7 @@ def _bomb(layer: LayerFile) -> FairleadError:
         "a layer of the image is a decompression bomb",
         where=str(layer.path),
         why=f"its {size} bytes unpack to more than {max(_FREE_BYTES, _MOST_RATIO * size)}",
-        remedy="take the image from somebody you trust; nothing of it was written",
+        remedy="take the image from a source you trust; nothing was written",
         check="layer-bomb",
         code=ExitCode.USAGE,
     )

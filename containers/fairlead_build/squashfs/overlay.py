@@ -125,9 +125,9 @@ def lay(
 
     Args:
         cache: where the tool tree is; the user's own unless given.
-        advance: told the bytes written, as they are.
+        advance: called with the bytes written, as they are.
     Raises:
-        NotLaid: one of them is no such squashfs.
+        NotLaid: one of them is not such a squashfs.
         OSError: one cannot be read, or the target not written.
     """
     lower, upper = _read(below, cache), _read(above, cache)
@@ -140,7 +140,7 @@ def lay(
     _merge(lower.root, upper.root)
     end += upper.data[1] - upper.data[0]
     tables, header = _tables(lower, fragments, end)
-    seen, written = hashlib.sha256(), hashlib.sha256()
+    below_digest, written = hashlib.sha256(), hashlib.sha256()
 
     def put(data: bytes) -> None:
         written.update(data)
@@ -149,19 +149,19 @@ def lay(
 
     with target.open("wb") as out:
         with below.open("rb") as source:
-            seen.update(source.read(_SUPER.size))
+            below_digest.update(source.read(_SUPER.size))
             put(header)
             for chunk in _chunks(source, lower.data[1] - _SUPER.size):
-                seen.update(chunk)
+                below_digest.update(chunk)
                 put(chunk)
             while chunk := source.read(CHUNK):
-                seen.update(chunk)
+                below_digest.update(chunk)
         with above.open("rb") as source:
             source.seek(upper.data[0])
             for chunk in _chunks(source, upper.data[1] - upper.data[0]):
                 put(chunk)
         put(tables)
-    return Laid(seen.hexdigest(), written.hexdigest())
+    return Laid(below_digest.hexdigest(), written.hexdigest())
 
 
 def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:
@@ -175,9 +175,9 @@ def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:
 
 def _merge(lower: _Inode, upper: _Inode) -> None:
     for name, inode in upper.names.items():
-        there = lower.names.get(name)
-        if there is not None and there.kind == inode.kind == _FOLDER:
-            _merge(there, inode)
+        existing = lower.names.get(name)
+        if existing is not None and existing.kind == inode.kind == _FOLDER:
+            _merge(existing, inode)
         else:
             lower.names[name] = inode
 
@@ -193,12 +193,12 @@ def _shift(inode: _Inode, by: int, fragments: int) -> None:
 
 def _inodes(root: _Inode) -> Iterator[_Inode]:
     """Every inode below ``root``, once."""
-    seen = set()
+    visited = set()
     waiting = [root]
     while waiting:
         inode = waiting.pop()
-        if id(inode) not in seen:
-            seen.add(id(inode))
+        if id(inode) not in visited:
+            visited.add(id(inode))
             yield inode
             waiting += inode.names.values()
 
@@ -214,7 +214,7 @@ def _read(path: Path, cache: Cache | None) -> _Image:
 
 
 class _Table:
-    """Metadata, decompressed; a place in it is told as (where its block stands, offset in that)."""
+    """Metadata, decompressed; a place in it is (where its block begins, offset in that)."""
 
     def __init__(self, blocks: Sequence[tuple[int, bytes]]):
         self.data = b"".join(body for _, body in blocks)
@@ -241,7 +241,7 @@ class _Reader:
                 fragment_table, export,
             ) = _SUPER.unpack(self._at(0, _SUPER.size))  # fmt: skip
             if (magic, major, minor) != (_MAGIC, 4, 0):
-                raise NotLaid(f"{self.path.name} is no squashfs of version 4.0")
+                raise NotLaid(f"{self.path.name} is not a squashfs of version 4.0")
             if attributes != _NONE or self.compressor not in (_ZLIB, _ZSTD):
                 raise NotLaid(f"{self.path.name} has extended attributes, or another compressor")
             options = b""
@@ -328,27 +328,9 @@ class _Reader:
         self.seen[number] = made
         attributes = _NO_ATTRIBUTES
         if kind == _FOLDER:
-            if extended:
-                _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
-            else:
-                start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
-            if size > 3:  # told so much too large, for `.` and `..`
-                self.waiting.append((made, start, within, size - 3))
+            attributes = self._folder(made, at, extended)
         elif kind == _FILE:
-            if extended:
-                form = "<QQQIIII"
-                (made.start, made.size, made.holes, _, made.fragment, made.offset, attributes) = (
-                    struct.unpack_from(form, data, at)
-                )
-            else:
-                form = "<IIII"
-                made.start, made.fragment, made.offset, made.size = struct.unpack_from(
-                    form, data, at
-                )
-            at += struct.calcsize(form)
-            whole, rest = divmod(made.size, self.block_size)
-            count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
-            made.blocks = data[at : at + 4 * count]
+            attributes = self._file(made, at, extended)
         elif kind == _LINK:
             _, size = struct.unpack_from("<II", data, at)
             made.target = data[at + 8 : at + 8 + size]
@@ -357,6 +339,32 @@ class _Reader:
         if attributes != _NO_ATTRIBUTES:
             raise NotLaid(f"{self.path.name} has extended attributes")
         return made
+
+    def _folder(self, made: _Inode, at: int, extended: bool) -> int:
+        """Reads the rest of a folder's inode at ``at``; returns its extended attributes."""
+        data, attributes = self.inodes.data, _NO_ATTRIBUTES
+        if extended:
+            _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
+        else:
+            start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
+        if size > 3:  # recorded so much too large, for `.` and `..`
+            self.waiting.append((made, start, within, size - 3))
+        return int(attributes)
+
+    def _file(self, made: _Inode, at: int, extended: bool) -> int:
+        """Reads the rest of a file's inode at ``at``; returns its extended attributes."""
+        data, attributes = self.inodes.data, _NO_ATTRIBUTES
+        form = "<QQQIIII" if extended else "<IIII"
+        fields = struct.unpack_from(form, data, at)
+        if extended:
+            made.start, made.size, made.holes, _, made.fragment, made.offset, attributes = fields
+        else:
+            made.start, made.fragment, made.offset, made.size = fields
+        at += struct.calcsize(form)
+        whole, rest = divmod(made.size, self.block_size)
+        count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
+        made.blocks = data[at : at + 4 * count]
+        return attributes
 
     def _fill(self, folder: _Inode, start: int, within: int, size: int) -> None:
         data, at = self.folders.data, self.folders.find(start, within)
@@ -467,17 +475,23 @@ def _write_folder(
         if inode.place is None:
             _write_inode(inode, folder.number, owners, inodes)
     folder.listed, begun = folders.place, len(folders.data)
-    head, many, block, base = begun, 0, 0, 0
+    head, run_length, block, base = begun, 0, 0, 0
     for name, inode in children:
         assert inode.place is not None
         delta = inode.number - base
         # Of one run are inodes of one block, not too far from the first.
-        if many in (0, 256) or inode.place[0] != block or not -32768 <= delta < 32768:
-            head, many, block, base, delta = len(folders.data), 0, inode.place[0], inode.number, 0
+        if run_length in (0, 256) or inode.place[0] != block or not -32768 <= delta < 32768:
+            head, run_length, block, base, delta = (
+                len(folders.data),
+                0,
+                inode.place[0],
+                inode.number,
+                0,
+            )
             folders.data += bytes(_RUN.size)
         folders.data += _NAME.pack(inode.place[1], delta, inode.kind, len(name) - 1) + name
-        many += 1
-        _RUN.pack_into(folders.data, head, many - 1, block, base)
+        run_length += 1
+        _RUN.pack_into(folders.data, head, run_length - 1, block, base)
     folder.listed_bytes = len(folders.data) - begun
 
 

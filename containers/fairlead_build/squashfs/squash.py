@@ -55,7 +55,7 @@ def squashing(
         cache: where the tool tree is; the user's own unless given.
 
     Raises:
-        FairleadError: the writer failed, e.g. for want of space.
+        FairleadError: the writer failed, e.g. on a full disk.
     """
     level = min(how.level, 9) if how.compressor == "gzip" else how.level
     argv: list[str | Path] = [
@@ -86,13 +86,13 @@ def squashing(
             writer.stdin.close()
         except BrokenPipeError:
             broken = True
-        said = writer.stderr.read().decode("utf-8", "replace")
+        errors = writer.stderr.read().decode("utf-8", "replace")
         code = writer.wait()
         if code or broken:
             # The writer says no more than "I/O error" when the disk is full, and then makes room.
             if min(pipe.least, shutil.disk_usage(target.parent).free) < _NEARLY_FULL:
                 raise no_space("write the squashfs", target.parent)
-            raise tool_failed(argv, code, said, "write the squashfs", remedy)
+            raise tool_failed(argv, code, errors, "write the squashfs", remedy)
 
 
 def unsquash_argv(source: Path, cache: Cache | None = None) -> list[str | Path]:

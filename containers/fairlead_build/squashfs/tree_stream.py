@@ -14,7 +14,6 @@ import json
 import os
 import posixpath
 import shlex
-import subprocess
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ from typing import IO, cast
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
-from fairlead_build.base.proc import child, clean_environment, tool_failed
+from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.squashfs.squash import CHUNK, Sink
 from fairlead_build.tools import tool_tree
@@ -68,7 +67,7 @@ class TarStream:
         A file's content can be read until the next member is asked for.
 
         Raises:
-            tarfile.TarError: it is no tar.
+            tarfile.TarError: it is not a tar.
         """
         with tarfile.open(fileobj=self._forward, mode="r:") as archive:
             while (info := archive.next()) is not None:
@@ -188,24 +187,16 @@ def squashfs_entries(
 
     Args:
         strict: fail at what a tar cannot hold, e.g. a socket, instead of leaving it out.
-        links: tell of hard links as such; otherwise the file comes again under each name.
+        links: report hard links as such; otherwise the file comes again under each name.
     Raises:
         FairleadError: it is damaged, or a tool is missing.
     """
     argv = [*tool_tree.command("sqfs2tar"), "--no-xattr", "--root-becomes", "."]
     argv += [*(["--no-skip"] if strict else []), *([] if links else ["--no-hard-links"]), squashfs]
-    with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        broken = ""
-        try:
-            yield from TarStream(process.stdout)
-        except tarfile.TarError as exc:
-            broken = str(exc)
-        # It says little: a line a socket at the most, so the pipe has room for all of it.
-        said = process.stderr.read().decode("utf-8", "replace")
-        if (code := process.wait()) or broken:
-            remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
-            raise tool_failed(argv, code, said or broken, f"read {squashfs.name}", remedy)
+    remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
+    doing = f"read {squashfs.name}"
+    with piped(argv, doing=doing, remedy=remedy, env=clean_environment()) as stream:
+        yield from TarStream(stream)
 
 
 def _told(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
@@ -273,7 +264,7 @@ def read_tree(
     """The tree that tar members make; all of their content is read.
 
     Args:
-        advance: told the bytes read, as they are.
+        advance: called with the bytes read, as they are.
     Raises:
         FairleadError: a hard link leads nowhere.
     """
@@ -320,14 +311,14 @@ class Recorder:
     def write(self, data: bytes, /) -> None:
         """Takes the next bytes of the stream."""
         view = memoryview(data)
-        with suppress(BrokenPipeError):  # the reader has given up; it tells why at the end
+        with suppress(BrokenPipeError):  # the reader has given up; it says why at the end
             while view:
                 view = view[os.write(self._pipe, view) :]
         self._sink.write(data)
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Raises:
-        FairleadError, tarfile.TarError: what was written is no tree.
+        FairleadError, tarfile.TarError: what was written is not a tree.
         """
         os.close(self._pipe)
         self._reader.join()
@@ -337,10 +328,10 @@ class Recorder:
     def _read(self, out: int) -> None:
         try:
             with open(out, "rb", buffering=0) as stream:
-                found = read_tree(TarStream(cast(IO[bytes], stream)))
+                tree = read_tree(TarStream(cast(IO[bytes], stream)))
             # A tar may leave out the folders of its files; the writer makes them.
-            above = {str(p) for path in found for p in PurePosixPath(path).parents} - {"."}
-            self.tree = {path: Entry("folder", 0o755) for path in above - found.keys()} | found
+            above = {str(p) for path in tree for p in PurePosixPath(path).parents} - {"."}
+            self.tree = {path: Entry("folder", 0o755) for path in above - tree.keys()} | tree
         except (FairleadError, tarfile.TarError, OSError) as exc:
             self._wrong = exc
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,16 +27,16 @@ from pydantic import StringConstraints
 from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.toml import Strict, load
-from fairlead_build.base.proc import child, tool_failed
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.platform import Architecture, architecture
+from fairlead_build.base.proc import piped
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
+from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb, Lock, array_lines, write_text
 from fairlead_build.recipe.model import AptName, OneLine, Suite
 from fairlead_build.resolve import archive
-from fairlead_build.resolve.apt_sources import AptIndex
 from fairlead_build.resolve.fetch_debs import fetch_debs
-from fairlead_build.tools.versions import architecture
 
-Arch = Literal["amd64", "arm64"]
 LOCK = Path(__file__).with_name("tools.lock.toml")
 RELOCK = "fairlead recipe lock --tools"
 # Raised when something below changes what the programs write.
@@ -55,8 +54,11 @@ _PROGRAMS = (
 )
 # What apt needs to read a folder of packages. Anything that downloads asks this machine's own apt.
 _METHODS = ("copy", "file", "store")
-_TRIPLET: dict[Arch, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
-_LOADER: dict[Arch, str] = {"amd64": "ld-linux-x86-64.so.2", "arm64": "ld-linux-aarch64.so.1"}
+_TRIPLET: dict[Architecture, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+_LOADER: dict[Architecture, str] = {
+    "amd64": "ld-linux-x86-64.so.2",
+    "arm64": "ld-linux-aarch64.so.1",
+}
 
 
 class ToolLock(Strict):
@@ -80,43 +82,43 @@ def tool_lock() -> ToolLock:
     """The lock that came with this fairlead.
 
     Raises:
-        FairleadError: it is unsound.
+        FairleadError: it is invalid.
     """
     return load(LOCK, ToolLock, RELOCK)
 
 
-def debs(arch: Arch | None = None) -> tuple[Deb, ...]:
-    """The packages of the tool tree; of this machine's architecture, unless told otherwise."""
+def debs(arch: Architecture | None = None) -> tuple[Deb, ...]:
+    """The packages of the tool tree; by default of this machine's architecture."""
     wanted = (arch or architecture(), "all")
     return tuple(d for d in tool_lock().deb if d.architecture in wanted)
 
 
-def identity(arch: Arch | None = None) -> str:
+def identity(arch: Architecture | None = None) -> str:
     """The digest of the tool tree: equal ones write equal bytes."""
     return _identity(debs(arch))
 
 
 def _identity(packages: Sequence[Deb]) -> str:
-    told = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def versions(arch: Arch | None = None) -> dict[str, str]:
+def versions(arch: Architecture | None = None) -> dict[str, str]:
     """What a recipe's lock says of its tools: the tree's digest, and versions for people."""
-    told = {d.name: d.version for d in debs(arch)}
+    locked = {d.name: d.version for d in debs(arch)}
     named = ("apt", "mmdebstrap", "pigz", "squashfs-tools-ng", "zstd")
-    return {"tree": identity(arch), **{name: told[name] for name in named}}
+    return {"tree": identity(arch), **{name: locked[name] for name in named}}
 
 
 def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
     """Why ``lock`` was made for other tools than these; None when it was not."""
-    here = versions(lock.architecture)
-    if lock.tools.get("tree") == here["tree"]:
+    ours = versions(lock.architecture)
+    if lock.tools.get("tree") == ours["tree"]:
         return None
     differing = [
-        f"{name} is {here[name]}, the lock says {lock.tools.get(name, 'nothing')}"
-        for name in here
-        if name != "tree" and lock.tools.get(name) != here[name]
+        f"{name} is {ours[name]}, the lock says {lock.tools.get(name, 'nothing')}"
+        for name in ours
+        if name != "tree" and lock.tools.get(name) != ours[name]
     ]
     return error(
         "the lock was made for other tools than this fairlead has",
@@ -135,7 +137,7 @@ def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
 def command(
     name: str, cache: Cache | None = None, progress: Progress | None = None
 ) -> list[str | Path]:
-    """The words that start program ``name`` of the tool tree; its arguments follow.
+    """The command that starts program ``name`` of the tool tree; its arguments follow.
 
     Raises:
         FairleadError: the tree is not there and cannot be fetched or unpacked.
@@ -195,22 +197,17 @@ def _whole(tree: Path) -> bool:
         manifest = _Manifest.model_validate_json((tree / "tree.json").read_bytes())
         if not {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys():
             return False  # an older fairlead made it, and needed fewer
-        whole = all(_digest(tree / name) == digest for name, digest in manifest.files.items())
+        whole = all(sha256_of(tree / name) == digest for name, digest in manifest.files.items())
         # An older fairlead may have wanted fewer programs of the same packages.
         return whole and all((tree / "bin" / name).is_file() for name in _PROGRAMS)
     except (OSError, ValueError):
         return False
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 # --- unpacking ---------------------------------------------------------------------------------
 
 
-def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Arch) -> None:
+def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architecture) -> None:
     """Makes the tool tree at ``target``: ``bin/`` to start, ``lib/`` and ``real/`` behind it.
 
     Raises:
@@ -231,18 +228,15 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Arch) -> N
             remedy=f"add the package to `packages` there, then `{RELOCK}`",
             check="tool-tree",
         )
-    files = {
-        str(path.relative_to(target)): _digest(path)
-        for path in sorted(target.rglob("*"))
-        if path.is_file()
-    }
+    paths = sorted(path for path in target.rglob("*") if path.is_file())
+    files = {str(path.relative_to(target)): sha256_of(path) for path in paths}
     _write(target / "tree.json", _Manifest(files=files).model_dump_json(), 0o644)
     for path in (target, *target.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
 
 
-def _starter(name: str, arch: Arch) -> str:
+def _starter(name: str, arch: Architecture) -> str:
     if name == "mmdebstrap":
         return _MMDEBSTRAP
     options = ""
@@ -261,24 +255,19 @@ exec /usr/bin/perl "$tree/real/mmdebstrap" "$@"
 """
 
 
-def _take(deb: Deb, cache: Cache, target: Path, arch: Arch) -> None:
+def _take(deb: Deb, cache: Cache, target: Path, arch: Architecture) -> None:
     """Lays the programs and libraries of one package where the tree has them."""
     argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
-    with child(argv, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
-        try:
-            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
-                for member in archive:
-                    _lay(archive, member, target, arch)
-        except tarfile.TarError:
-            pass  # told by the exit code
-        process.stdout.read()
-        said = process.stderr.read().decode("utf-8", "replace")
-        if code := process.wait():
-            raise tool_failed(argv, code, said, f"unpack {deb.name}", RELOCK)
+    with piped(argv, doing=f"unpack {deb.name}", remedy=RELOCK) as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                _lay(archive, member, target, arch)
+        stream.read()
 
 
-def _lay(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Arch) -> None:
+def _lay(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Architecture
+) -> None:
     path = member.name.removeprefix("./")
     head, _, name = path.rpartition("/")
     head = head.removeprefix("usr/")
@@ -317,7 +306,7 @@ def _lost(tree: Path) -> Iterator[str]:
 
 
 def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
-    """Locks the tools anew, against today's index, and writes ``tools.lock.toml``.
+    """Locks the tools against today's index, and writes ``tools.lock.toml``.
 
     Returns:
         The lock before and after.
@@ -327,14 +316,16 @@ def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
     from fairlead_build.resolve.apt_solve import newest
 
     before = tool_lock()
-    found: dict[str, Deb] = {}
+    debs_by_file: dict[str, Deb] = {}
     with progress.stage("resolve the tools", len(_TRIPLET), "architectures") as stage:
         for arch in _TRIPLET:
             index = AptIndex("debian", before.suite, before.components)
             for deb in newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`"):
-                found[deb.file] = deb
+                debs_by_file[deb.file] = deb
             stage.advance(1)
-    after = before.model_copy(update={"deb": tuple(found[file] for file in sorted(found))})
+    after = before.model_copy(
+        update={"deb": tuple(debs_by_file[file] for file in sorted(debs_by_file))}
+    )
     cache.make()
     if absent := missing(after.deb, cache):
         fetch_debs(absent, cache, progress, RELOCK)

@@ -1,4 +1,4 @@
-"""The image that a recipe with ``base.image`` starts from: brought here once, and read in place.
+"""The image that a recipe with ``base.image`` starts from: fetched once, and read in place.
 
 It is kept as an OCI layout under ``bases/`` of the cache. What it says of itself is read from its
 layers without unpacking them.
@@ -14,6 +14,8 @@ from typing import Literal
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import Progress
+from fairlead.image.packages import installed
+from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, holding, workspace
 from fairlead_build.formats.convert import layer_files, read_configuration
 from fairlead_build.recipe.lock import upstream
@@ -35,7 +37,6 @@ from fairlead_build.registry.manifest import (
 from fairlead_build.registry.reference import Reference, parse_reference
 from fairlead_build.resolve.archive import Kept, blob, bring, rotten
 from fairlead_build.squashfs.oci_layers import read_files, read_layers
-from fairlead_build.tools.versions import architecture
 
 _RELEASE = ("etc/os-release", "usr/lib/os-release")
 _STATUS = "var/lib/dpkg/status"
@@ -68,13 +69,13 @@ class BaseImage:
 
 
 def open_base(image: str, cache: Cache, progress: Progress, *, arch: str = "") -> BaseImage:
-    """Asks the registry what ``image`` means today, brings it, and reads it.
+    """Asks the registry what ``image`` means today, fetches it, and reads it.
 
     Args:
         image: ``docker://…``; a digest in it is kept to.
         arch: of the variant wanted; this machine's by default.
     Raises:
-        FairleadError: it cannot be had, or is not of a distribution whose packages fairlead knows.
+        FairleadError: it cannot be fetched, or its distribution is unknown.
     """
     reference = parse_reference(image)
     client = Client(reference)
@@ -98,8 +99,8 @@ def base_layout(
     kept = _kept(cache, digest)
     if is_layout(kept) and read_layout(kept).digest == digest:
         return kept
-    if (found := _archived(image, digest, cache, progress)) is not None:
-        return found
+    if (archived := _archived(image, digest, cache, progress)) is not None:
+        return archived
     reference = parse_reference(image).at(digest)
     client = Client(reference)
     try:
@@ -159,14 +160,14 @@ def _bring(client: Client, manifest: Manifest, cache: Cache, progress: Progress)
 
 
 def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], None]) -> Path:
-    """The base's folder in the cache, filled by ``make`` unless somebody has done so."""
+    """The base's folder in the cache, filled by ``make`` unless it exists."""
     kept = _kept(cache, digest)
     kept.parent.mkdir(exist_ok=True)
     with (
         holding(
             cache,
             f"base-{kept.name[:16]}",
-            lambda who: progress.stage(f"wait for {who}, which brings it too"),
+            lambda who: progress.stage(f"wait for {who}, which fetches it too"),
         ),
         workspace(cache.root / "work", "base-") as work,
     ):
@@ -181,53 +182,39 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
     config = read_configuration(layout, manifest)
     layers = layer_files(layout, manifest, config)
     packed = sum(layer.path.stat().st_size for layer in layers)
-    with progress.stage("read the base image", packed, "B") as stage:
+    with (
+        progress.stage("read the base image", packed, "B") as stage,
+        workspace(cache.root / "work", "base-root-") as root,
+    ):
         merged = read_layers(layers, cache, stage.advance)
-        found = read_files(merged, (*_RELEASE, _STATUS), cache)
-        release = _release(next((found[name] for name in _RELEASE if name in found), b""))
-        status = found.get(_STATUS, b"").decode("utf-8", "replace")
-        versions = installed(status)
-        ident, suite = release.get("ID", ""), release.get("VERSION_CODENAME", "")
-        distribution = _KNOWN.get(ident)
-        if distribution is None or not suite:
-            title = release.get("PRETTY_NAME") or ident or "nothing: no /etc/os-release"
-            raise _unfit(image, f"it says that it is {title[:80]!r}")
-        if not versions or "libc6" not in versions:
+        files = read_files(merged, (*_RELEASE, _STATUS), cache)
+        if _RELEASE[0] not in files:
+            files[_RELEASE[0]] = files.get(_RELEASE[1], b"")
+        for name, body in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(body)
+        contents = installed(root)
+        versions = contents.versions()["deb"]
+        distribution = _KNOWN.get(contents.distribution)
+        if distribution is None or not contents.suite:
+            ident = contents.distribution or "nothing: no /etc/os-release"
+            raise _unfit(image, f"it says that it is {ident[:80]!r}")
+        if "libc6" not in versions:
             thin = merged.tree.find(_PARTS) is not None
             raise _unfit(image, f"it has no {'whole ' if thin else ''}dpkg database, /{_STATUS}")
-        stage.result(f"{distribution} {suite}, {len(versions)} packages")
+        stage.result(f"{distribution} {contents.suite}, {len(versions)} packages")
     python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
     return BaseImage(
         image=image,
         digest=digest,
         distribution=distribution,
-        suite=suite,
-        dpkg_status=status,
+        suite=contents.suite,
+        dpkg_status=files[_STATUS].decode("utf-8", "replace"),
         glibc=upstream(versions["libc6"]),
         python=python[1] if python else "",
         env=config.env,
         layout=layout,
     )
-
-
-def installed(status: str) -> dict[str, str]:
-    """Name and version of what is installed, by the text of dpkg's status.
-
-    Source: dpkg(1), "status" in /var/lib/dpkg; deb-control(5) for the form.
-    """
-    found = {}
-    for stanza in status.split("\n\n"):
-        pairs = (line.partition(": ") for line in stanza.split("\n") if line[:1].strip())
-        fields = {key: value for key, mark, value in pairs if mark}
-        if fields.get("Status", "").endswith(" installed") and "Version" in fields:
-            found[fields.get("Package", "")] = fields["Version"]
-    return found
-
-
-def _release(text: bytes) -> dict[str, str]:
-    """os-release(5), without its rarer quoting."""
-    lines = (line.partition("=") for line in text.decode("utf-8", "replace").split("\n"))
-    return {key: value.strip("\"'") for key, mark, value in lines if mark}
 
 
 def _unfit(image: str, why: str) -> FairleadError:

@@ -19,13 +19,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress, Stage
+from fairlead.base.progress import Stage
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import child, clean_environment, no_space, run, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
-from fairlead_build.cache.store import Cache, copy_blob, publish, scratch_parent, workspace
+from fairlead_build.cache.store import copy_blob, publish, scratch_parent, workspace
 from fairlead_build.recipe.lock import Deb, Lock
 from fairlead_build.squashfs.squash import Compression, Sink, squashing
 from fairlead_build.tools import tool_tree
+from fairlead_build.tree.job import TreeJob
 
 INSIDE = Path(__file__).with_name("inside")
 _SCRIPTS = ("bytecode.py", "clean.sh", "compile.sh", "keystore.pl")
@@ -42,29 +44,23 @@ _DPKG = (
 
 
 def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
-    """What the bytes of this part depend on, as one name."""
-    told = {
+    """The cache key of this part: a digest of everything its bytes depend on."""
+    inputs = {
         "packages": sorted(d.sha256 for d in debs),
         "epoch": lock.source_date_epoch,
         "tools": tool_tree.identity(lock.architecture),
-        "how": [digest(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
+        "how": [sha256_of(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def digest(path: Path) -> str:
-    """sha256 of a file, hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def debian_tree(
-    debs: Sequence[Deb], lock: Lock, cache: Cache, progress: Progress, given: str
-) -> Path:
+def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:
     """The squashfs of ``debs``, from the cache or made now, from the store alone.
 
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
+    lock, cache, progress = job.lock, job.cache, job.progress
     final = cache.debian(debian_key(debs, lock))
     if final.is_file():
         return final
@@ -75,31 +71,30 @@ def debian_tree(
     ):
         tools = tool_tree.unpacked(cache, progress)
         with progress.stage("check and stage packages", size, "B") as stage:
-            _stage(debs, cache, scratch, stage, given)
+            _stage(debs, job, scratch, stage)
             # mmdebstrap's other user ids may not enter the cache, which may lie in a closed home.
             shutil.copytree(tools, scratch / "tools", symlinks=True)
         made = work / "debian.squashfs"
-        remedy = f"fairlead build {given}"
         # Read again soon and thrown away with its recipe: speed counts, and no image's bytes do.
         how = Compression("zstd", 1, lock.source_date_epoch)
-        with squashing(made, how, remedy, cache) as sink:
-            _unpack(debs, lock, scratch, sink, progress, remedy)
+        with squashing(made, how, job.again, cache) as sink:
+            _unpack(debs, job, scratch, sink)
         publish(made, final)
     return final
 
 
-def _stage(debs: Sequence[Deb], cache: Cache, scratch: Path, stage: Stage, given: str) -> None:
+def _stage(debs: Sequence[Deb], job: TreeJob, scratch: Path, stage: Stage) -> None:
     """Lays out what mmdebstrap reads: ``repo/`` for apt, ``stage/`` for the hooks."""
     repo, inside = scratch / "repo", scratch / "stage"
     for folder in (repo, inside):
         folder.mkdir()
     stanzas = []
     for deb in debs:
-        copy_blob(cache, deb.sha256, repo / deb.file)
+        copy_blob(job.cache, deb.sha256, repo / deb.file)
         stage.advance(deb.size)
         control = run(
             ["dpkg-deb", "--field", repo / deb.file], doing=f"read package {deb.name}",
-            remedy=f"fairlead recipe lock {given}", env={**clean_environment(), "TMPDIR": str(scratch)},
+            remedy=job.relock, env={**clean_environment(), "TMPDIR": str(scratch)},
         ).decode("utf-8", "replace")  # fmt: skip
         place = f"Filename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
         stanzas.append(control.rstrip("\n") + "\n" + place)
@@ -107,23 +102,16 @@ def _stage(debs: Sequence[Deb], cache: Cache, scratch: Path, stage: Stage, given
     for name in _SCRIPTS:
         write(inside / name, (INSIDE / name).read_text("utf-8"))
     for folder in (scratch, repo, inside):
-        folder.chmod(0o755)  # whatever the umask: mmdebstrap comes as somebody else
+        folder.chmod(0o755)  # whatever the umask: mmdebstrap runs under other user ids
 
 
 def write(path: Path, text: str) -> None:
-    """A small file that anybody may read."""
+    """Writes a small file that is readable by all."""
     path.write_text(text, "utf-8")
     path.chmod(0o644)
 
 
-def _unpack(
-    debs: Sequence[Deb],
-    lock: Lock,
-    scratch: Path,
-    sink: Sink,
-    progress: Progress,
-    remedy: str,
-) -> None:
+def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> None:
     """Runs mmdebstrap, and passes the tar stream it makes on to ``sink``."""
     # /usr merged from the start, as Debian's installer does; then nothing has to be moved later.
     merged = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done'
@@ -133,7 +121,7 @@ def _unpack(
     hooks = [f'sh {stage}/compile.sh "$1" {stage}', f'sh {stage}/clean.sh "$1"']
     argv: list[str | Path] = [
         scratch / "tools" / "bin" / "mmdebstrap", "--mode=unshare", "--variant=essential",
-        "--format=tar", "--verbose", f"--architectures={lock.architecture}",
+        "--format=tar", "--verbose", f"--architectures={job.lock.architecture}",
         "--skip=output/dev,check/signed-by,cleanup/apt",
         f"--include={','.join(d.name for d in debs)}", "--setup-hook=" + merged,
         '--aptopt=APT::Sandbox::User "root"',
@@ -143,31 +131,31 @@ def _unpack(
     # The tool tree's apt comes before this machine's.
     env = clean_environment()
     env["PATH"] = f"{scratch}/tools/bin:{env['PATH']}"
-    env |= {"SOURCE_DATE_EPOCH": str(lock.source_date_epoch), "TMPDIR": str(scratch)}
-    phases = _Words(progress)
+    env |= {"SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch), "TMPDIR": str(scratch)}
+    phases = _Words(job.progress)
     terminate = Path(__file__).parents[1] / "base" / "terminate.py"
     command: list[str | Path] = [sys.executable, "-I", terminate, *argv]
     with child(command, env=env, stderr=subprocess.PIPE) as process, phases.open():
         # Each package is unpacked once and configured once.
         phases.enter("unpack Debian packages", 2 * len(debs), "steps")
-        for chunk in stdout_of(process, phases.hear):
+        for chunk in stdout_of(process, phases.feed):
             phases.advance(len(chunk))
             sink.write(chunk)
         if code := process.wait():
             if phases.no_space:
                 raise no_space("unpack the Debian packages", scratch.parent)
-            raise _mmdebstrap_failed(argv, code, "\n".join(phases.tail), remedy)
+            raise _mmdebstrap_failed(argv, code, "\n".join(phases.tail), job.again)
 
 
 class _Words(Phases):
-    """Also knows dpkg's words."""
+    """Also understands dpkg's output."""
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         words = line.split()
         if words and words[0] in ("Unpacking", "Setting"):
             self.advance(1)
             self.note(words[2] if words[0] == "Setting" else words[1])
-        super().hear(line)
+        super().feed(line)
 
 
 def _mmdebstrap_failed(

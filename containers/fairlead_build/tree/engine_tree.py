@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress, Stage
+from fairlead.base.progress import Stage
 from fairlead.image.tree_digest import Tree
-from fairlead_build.cache.store import Cache, copy_blob, scratch_parent, workspace
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.cache.store import copy_blob, scratch_parent, workspace
 from fairlead_build.engines.socket import Engine, asking, connected, refused
 from fairlead_build.engines.store import load, name_of
 from fairlead_build.formats.convert import read_configuration
@@ -34,8 +35,9 @@ from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import Sink, squashing
 from fairlead_build.squashfs.tree_stream import Recorder
 from fairlead_build.tools import tool_tree
-from fairlead_build.tree import steps as rendersteps
+from fairlead_build.tree import steps
 from fairlead_build.tree.base_image import base_layout
+from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord, publish_tree
 from fairlead_build.tree.tree import compression_of
 
@@ -51,7 +53,7 @@ _PLAIN = {
 # What a base that fairlead or Apptainer made holds; an image's own is laid in later.
 _OURS = (".fairlead", ".singularity.d")
 _SAID = 280  # characters
-# What tells when or where a package was configured.
+# Traces of when and where a package was configured.
 _TRACES = (
     "/var/lib/dpkg/*-old /var/lib/dpkg/lock* /var/cache/debconf/*-old /etc/*- /etc/.pwd.lock "
     "/var/cache/ldconfig/* /var/lib/systemd/random-seed /tmp/* /var/tmp/* /root/.cache"
@@ -59,8 +61,8 @@ _TRACES = (
 
 
 def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
-    """What the tree's bytes depend on, as one name."""
-    told = {
+    """The cache key of a tree: a digest of everything its bytes depend on."""
+    inputs = {
         "base": lock.base.digest if lock.base else "",
         "script": _script(loaded, lock),
         "packages": sorted(d.sha256 for d in lock.deb),
@@ -69,35 +71,31 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "compression": [lock.inputs.compressor, lock.inputs.level],
         "files": [[f.target, f.mode, f.sha256] for f in loaded.files],
         "tools": tool_tree.identity(lock.architecture),
-        "how": [hashlib.sha256(p.read_bytes()).hexdigest() for p in (_BYTECODE, Path(__file__))],
+        "how": [sha256_of(p) for p in (_BYTECODE, Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def base_environment(
-    loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress
-) -> Mapping[str, str]:
+def base_environment(job: TreeJob) -> Mapping[str, str]:
     """The variables of the locked base; none without one.
 
     Raises:
-        FairleadError: it is not here, and cannot be had.
+        FairleadError: it is not cached, and cannot be fetched.
     """
-    if lock.base is None:
+    if job.lock.base is None:
         return {}
-    layout = _layout(loaded, lock, cache, progress)
+    layout = _layout(job)
     return read_configuration(layout, read_layout(layout)).env
 
 
-def build_tree(
-    loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> TreeRecord:
+def build_tree(job: TreeJob, key: str) -> TreeRecord:
     """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
         FairleadError: no engine listens, it refuses or breaks off, the base is gone, or there is no
             room.
     """
-    again = f"fairlead build {loaded.given}"
+    loaded, lock, cache, progress = job.loaded, job.lock, job.cache, job.progress
     if loaded.sources:
         raise fail(
             "sources cannot be built over a base image",
@@ -107,11 +105,11 @@ def build_tree(
             remedy="make a wheel of it and name it in packages.pip, or start from base.suite",
             check="base-sources",
         )
-    layout = _layout(loaded, lock, cache, progress)
+    layout = _layout(job)
     packed = sum(item.size for item in read_layout(layout).layers)
     need = 4 * packed + 6 * lock.download_bytes + (200 << 20)
     with (
-        connected(again) as engine,
+        connected(job.again) as engine,
         workspace(scratch_parent(need), "fairlead-") as scratch,
         workspace(cache.root / "work", "tree-") as work,
     ):
@@ -119,82 +117,75 @@ def build_tree(
         assert lock.base is not None
         hexadecimal = lock.base.digest.partition(":")[2]
         base = Reference("docker", "localhost", "fairlead-base", hexadecimal[:32])
-        load(engine, layout, base, again, progress)
+        load(engine, layout, base, job.again, progress)
         context = scratch / "context.tar"
         with progress.stage("check and stage packages", lock.download_bytes, "B") as stage:
-            _write_context(loaded, lock, name_of(base), cache, scratch, context, stage)
+            _write_context(job, name_of(base), scratch, context, stage)
         exported = scratch / "root.tar"
-        with _built(engine, context, again, progress) as image:
+        with _built(engine, context, job) as image:
             context.unlink()
-            _export(engine, image, exported, again, progress)
+            _export(engine, image, exported, job)
         made = work / "tree.squashfs"
-        entries = _squash(exported, made, lock, cache, again, progress)
+        entries = _squash(exported, made, job)
         return publish_tree(made, cache, key, entries)
 
 
-def _layout(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) -> Path:
-    assert lock.base is not None
-    again, relock = f"fairlead build {loaded.given}", f"fairlead recipe lock {loaded.given}"
-    return base_layout(lock.base.image, lock.base.digest, cache, progress, again, relock)
+def _layout(job: TreeJob) -> Path:
+    base = job.lock.base
+    assert base is not None
+    return base_layout(base.image, base.digest, job.cache, job.progress, job.again, job.relock)
 
 
 def _script(loaded: LoadedRecipe, lock: Lock) -> str:
     """What is done in the container, as a shell script; the same steps as a rendered recipe's."""
-    steps = [
+    lines = [
         f"export SOURCE_DATE_EPOCH={lock.source_date_epoch} LC_ALL=C HOME=/nonexistent",
         # dpkg finds its helpers there, whatever the base's own PATH is.
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        *rendersteps.install_debs(lock),
-        *rendersteps.install_wheels(loaded, lock),
-        *rendersteps.lay_files(loaded.files),
+        *steps.install_debs(lock),
+        *steps.install_wheels(loaded, lock),
+        *steps.lay_files(loaded.files),
     ]
     python, mpi = loaded.recipe.python, loaded.recipe.mpi
     if python is not None:
-        # A base that fairlead made has ours, which is laid in anew.
-        steps.append(
+        # A base that fairlead made has a copy, which is replaced.
+        lines.append(
             f"rm -rf {python.site}/fairlead {python.site}/fairlead-*.dist-info {python.prefix}/bin/fairlead"
         )
         folders = [f"/usr/lib/python{python.version}", "/usr/lib/python3", python.prefix]
         if mpi is not None and mpi.source == "wheel":
             folders.append(mpi.home)
-        there = " ".join(folders)
-        steps += [
-            # All anew: those that came with the base and its packages hold time stamps.
-            f"find {there} -name __pycache__ -prune -exec rm -rf {{}} +",
-            f"{python.prefix}/bin/python3 -I {rendersteps.WORK}/bytecode.py {there}",
+        paths = " ".join(folders)
+        lines += [
+            # All of them: those of the base and its packages hold time stamps.
+            f"find {paths} -name __pycache__ -prune -exec rm -rf {{}} +",
+            f"{python.prefix}/bin/python3 -I {steps.WORK}/bytecode.py {paths}",
         ]
-    steps += [*rendersteps.clean(), f"rm -rf {_TRACES}"]
+    lines += [*steps.clean(), f"rm -rf {_TRACES}"]
     # A function is read whole before it runs: its last steps remove the file it is in.
-    body = "\n".join(steps)
+    body = "\n".join(lines)
     return f"set -eu\nmain() {{\n{body}\n}}\nmain\n"
 
 
-def _write_context(
-    loaded: LoadedRecipe,
-    lock: Lock,
-    base: str,
-    cache: Cache,
-    scratch: Path,
-    target: Path,
-    stage: Stage,
-) -> None:
+def _write_context(job: TreeJob, base: str, scratch: Path, target: Path, stage: Stage) -> None:
+    loaded, lock = job.loaded, job.lock
     recipe = (
-        f"FROM {base}\nUSER 0:0\nWORKDIR /\nCOPY files/ {rendersteps.WORK}/\n"
-        f'RUN ["/bin/sh", "{rendersteps.WORK}/build.sh"]\n'
+        f"FROM {base}\nUSER 0:0\nWORKDIR /\nCOPY files/ {steps.WORK}/\n"
+        f'RUN ["/bin/sh", "{steps.WORK}/build.sh"]\n'
     )
     with tarfile.open(target, "w", format=tarfile.GNU_FORMAT) as archive:
         _add(archive, "Containerfile", recipe.encode())
         _add(archive, "files/build.sh", _script(loaded, lock).encode())
         _add(archive, "files/bytecode.py", _BYTECODE.read_bytes())
         blobs = [(f"debs/{d.file}", d.sha256, d.size) for d in lock.deb]
-        for role in rendersteps.ROLES:
+        for role in steps.ROLES:
             wheels = [w for w in lock.wheel if w.role == role]
             pins = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
             _add(archive, f"files/{role}.txt", pins.encode())
             blobs += [(f"{role}/{w.file}", w.sha256, w.size) for w in wheels]
         checked = scratch / "blob"
         for name, sha256, size in blobs:
-            copy_blob(cache, sha256, checked)
+            copy_blob(job.cache, sha256, checked)
             with checked.open("rb") as stream:
                 archive.addfile(_info(f"files/{name}", size), stream)
             stage.advance(size)
@@ -214,15 +205,15 @@ def _info(name: str, size: int) -> tarfile.TarInfo:
 
 
 @contextmanager
-def _built(engine: Engine, context: Path, again: str, progress: Progress) -> Iterator[str]:
+def _built(engine: Engine, context: Path, job: TreeJob) -> Iterator[str]:
     """The name of the image that the engine makes of ``context``; gone after the block."""
     name = f"localhost/fairlead-build:{os.getpid()}-{uuid.uuid4().hex[:12]}"
     client = engine.client
     try:
         with (
-            progress.stage(f"install over the base by {engine.name}") as stage,
+            job.progress.stage(f"install over the base by {engine.name}") as stage,
             context.open("rb") as stream,
-            asking(engine, "build the image", again),
+            asking(engine, "build the image", job.again),
         ):
             lines = client.build(
                 fileobj=stream,
@@ -235,7 +226,7 @@ def _built(engine: Engine, context: Path, again: str, progress: Progress) -> Ite
                 forcerm=True,
                 decode=True,
             )
-            _follow(engine, lines, again, stage)
+            _follow(engine, lines, job.again, stage)
         yield name
     finally:
         _forget(client.remove_image, name)
@@ -251,19 +242,19 @@ def _follow(engine: Engine, lines: Any, again: str, stage: Stage) -> None:
     for line in lines:
         if "error" in line:
             # The reason stands at the end, and a message shows the beginning.
-            said = "; ".join((*tail, str(line["error"])))
-            raise refused(engine, "build the image", said[-_SAID:], again)
+            reason = "; ".join((*tail, str(line["error"])))
+            raise refused(engine, "build the image", reason[-_SAID:], again)
         for words in str(line.get("stream") or line.get("status") or "").splitlines():
             if words.strip():
                 tail.append(words.strip())
                 stage.note(words.strip()[:60])
 
 
-def _export(engine: Engine, image: str, target: Path, again: str, progress: Progress) -> None:
+def _export(engine: Engine, image: str, target: Path, job: TreeJob) -> None:
     client = engine.client
     with (
-        progress.stage(f"take the tree out of {engine.name}", unit="B") as stage,
-        asking(engine, "export the image", again),
+        job.progress.stage(f"take the tree out of {engine.name}", unit="B") as stage,
+        asking(engine, "export the image", job.again),
         target.open("wb") as out,
     ):
         made = client.create_container(image, command=["/bin/true"])["Id"]
@@ -276,7 +267,7 @@ def _export(engine: Engine, image: str, target: Path, again: str, progress: Prog
 
 
 def _forget(remove: Any, name: str) -> None:
-    """Removes what is left in the engine; an engine that is gone has told so already."""
+    """Removes what is left in the engine; an engine that is gone was reported already."""
     import docker
     import requests
 
@@ -284,11 +275,9 @@ def _forget(remove: Any, name: str) -> None:
         remove(name, force=True)
 
 
-def _squash(
-    exported: Path, made: Path, lock: Lock, cache: Cache, again: str, progress: Progress
-) -> Tree:
-    """The export as a squashfs whose bytes tell nothing of engine, machine and time."""
-    how = compression_of(lock)
+def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
+    """The export as a squashfs whose bytes depend on neither engine, machine nor time."""
+    cache, how = job.cache, compression_of(job.lock)
     try:
         merged = read_layers([LayerFile(exported)], cache)
     except FairleadError as exc:
@@ -297,7 +286,7 @@ def _squash(
             "what the engine exported cannot be read",
             where=finding.where,
             why=finding.why,
-            remedy=f"see whether the engine still runs, then `{again}`",
+            remedy=f"see whether the engine still runs, then `{job.again}`",
             check="engine-broke-off",
         ) from None
     for path in (*_FOREIGN, *_PLAIN, *_OURS):
@@ -311,8 +300,8 @@ def _squash(
         if (node := merged.tree.root.children.get(name)) is not None:
             node.children.clear()
     with (
-        progress.stage("squash", merged.bytes, "B") as stage,
-        squashing(made, how, again, cache) as sink,
+        job.progress.stage("squash", merged.bytes, "B") as stage,
+        squashing(made, how, job.again, cache) as sink,
         Recorder(sink) as tee,
     ):
         _plain_files(tee, how.epoch)

@@ -1,6 +1,6 @@
-"""Runs in a ``chamber.py``: wheels and files are laid over the Debian part of a tree.
+"""Runs in a sandbox: wheels and files are laid over the Debian part of a tree.
 
-``tree.py`` starts it. Its stdout is what :func:`chamber.write_changes` writes; what is in the tree
+``tree.py`` starts it. Its stdout is what :func:`sandbox.write_changes` writes; what is in the tree
 goes to the file ``found`` of the request.
 """
 
@@ -15,14 +15,14 @@ from fairlead.base.serde import to_json
 from fairlead.image.packages import installed
 from fairlead.image.scan import scan_tree
 from fairlead_build.base.proc import clean_environment
-from fairlead_build.base.progress_protocol import tell
+from fairlead_build.base.progress_protocol import report
 from fairlead_build.tree.sandbox import LAY, enter, execute, leave, snapshot, write_changes
 
 
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    tell(sys.stderr, "stage", "lay out the Debian part", 0, "")
+    report(sys.stderr, "stage", "lay out the Debian part", 0, "")
     root = enter(asked)
     before = snapshot(root)
     env = clean_environment()
@@ -44,9 +44,9 @@ def main() -> None:
         sys.exit("the tree cannot be looked into")
 
 
-def _look(root: Path, found: str) -> None:
-    told = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
-    Path(found).write_text(json.dumps(told), "utf-8")
+def _look(root: Path, target: str) -> None:
+    facts = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
+    Path(target).write_text(json.dumps(facts), "utf-8")
 
 
 if __name__ == "__main__":

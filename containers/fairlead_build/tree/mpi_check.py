@@ -43,11 +43,11 @@ def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
         return
     own = [m for m in facts.mpis if m.family.value == mpi.family]
     if not own:
-        found = ", ".join(m.title for m in facts.mpis) or "none"
+        titles = ", ".join(m.title for m in facts.mpis) or "none"
         yield error(
             f"the image has no {mpi.family} library",
             where=f"{loaded.folder / 'recipe.toml'}, mpi",
-            why=f"MPI libraries found in it: {found}",
+            why=f"MPI libraries found in it: {titles}",
             remedy=f"check mpi.package, then `fairlead recipe lock {loaded.given}`",
             check="image-mpi",
         )
@@ -105,8 +105,8 @@ def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
 
 
 def _family(consumer: Elf) -> AbiFamily:
-    found = [f for f in map(family_of_soname, consumer.needed) if f is not AbiFamily.UNKNOWN]
-    return found[0] if found else AbiFamily.UNKNOWN
+    families = [f for f in map(family_of_soname, consumer.needed) if f is not AbiFamily.UNKNOWN]
+    return families[0] if families else AbiFamily.UNKNOWN
 
 
 def _lacking(consumer: Elf, library: MpiLibrary) -> list[str]:

@@ -1,7 +1,7 @@
 """Our own wheel and the image's description, laid over a finished tree without unpacking it.
 
-A small squashfs is laid over that of the tree (``squashlay.py``); no file of the tree is read.
-``examine.py`` makes the layer's .pyc files.
+A small squashfs is laid over that of the tree (``squashfs/overlay.py``); no file of the tree is read.
+``tree_scan.py`` makes the layer's .pyc files.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from fairlead import __version__
+from fairlead import __version__, native
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress
 from fairlead.base.serde import to_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.elf.mpi_standard import standard_floor
@@ -28,14 +27,15 @@ from fairlead.elf.mpi_symbols import family_of_soname
 from fairlead.image.frameworks import frameworks
 from fairlead.image.sbom import SPECIFICATION
 from fairlead.image.tree_digest import Entry, tree_sha256
-from fairlead_build.cache.store import Cache
 from fairlead_build.formats.wrapping import COMMAND, labels_of
-from fairlead_build.recipe.load import LoadedRecipe
+from fairlead_build.recipe.load import CORE_FOLDER, LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 from fairlead_build.recipe.model import Recipe
 from fairlead_build.squashfs.overlay import NotLaid, lay
 from fairlead_build.squashfs.squash import squashing
+from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord
+from fairlead_build.tree.sbom import BillOfMaterials
 from fairlead_build.tree.sources import Built
 from fairlead_build.tree.tree import compression_of
 from fairlead_build.tree.wheel_staging import path_of
@@ -87,19 +87,24 @@ class Description:
         return {"schema": "fairlead/image", "version": SCHEMA_VERSION, **to_json(self)}
 
 
+@dataclass(frozen=True)
+class Keys:
+    """What an image is made from: sha256 of its lock and of fairlead's wheel, and its tree's key."""
+
+    lock_sha256: str
+    wheel_sha256: str
+    tree: str
+
+
 def describe(
     loaded: LoadedRecipe,
     lock: Lock,
     facts: ImageFacts,
-    *,
-    lock_sha256: str,
-    tree_key: str,
-    wheel_sha256: str,
-    materials: bytes,
-    components: int,
+    keys: Keys,
+    sbom: BillOfMaterials,
     below: Mapping[str, str] = MappingProxyType({}),
 ) -> Description:
-    """The description of the image that these make."""
+    """The description of the image that these make; ``below`` is the environment of its base."""
     wheels = {w.name: w.version for w in lock.wheel if w.role in ("python", "mpi")}
     python = loaded.recipe.python
     return Description(
@@ -107,9 +112,9 @@ def describe(
         variant=loaded.variant,
         summary=loaded.recipe.recipe.summary,
         recipe_sha256=loaded.digest,
-        lock_sha256=lock_sha256,
-        tree_key=tree_key,
-        wheel_sha256=wheel_sha256,
+        lock_sha256=keys.lock_sha256,
+        tree_key=keys.tree,
+        wheel_sha256=keys.wheel_sha256,
         fairlead_version=__version__,
         architecture=lock.architecture,
         source_date_epoch=lock.source_date_epoch,
@@ -129,8 +134,8 @@ def describe(
         },
         sbom={
             "format": f"CycloneDX {SPECIFICATION}",
-            "components": components,
-            "sha256": hashlib.sha256(materials).hexdigest(),
+            "components": sbom.components,
+            "sha256": hashlib.sha256(sbom.text).hexdigest(),
         },
         facts=facts,
     )
@@ -139,29 +144,29 @@ def describe(
 def _base(lock: Lock) -> dict[str, str]:
     if lock.base is None:
         return {"distribution": lock.inputs.distribution, "suite": lock.inputs.suite}
-    told = lock.base.model_dump(mode="json")
-    return {key: told[key] for key in ("distribution", "suite", "image", "digest")}
+    base = lock.base.model_dump(mode="json")
+    return {key: base[key] for key in ("distribution", "suite", "image", "digest")}
 
 
 def _mpi(recipe: Recipe, facts: ImageFacts) -> dict[str, str]:
     own = recipe.mpi
-    found = next((m for m in facts.mpis if own is None or m.family.value == own.family), None)
-    if found is None:
+    library = next((m for m in facts.mpis if own is None or m.family.value == own.family), None)
+    if library is None:
         return {}
     calls = [
         name
         for elf in facts.consumers
-        if any(family_of_soname(needed) is found.family for needed in elf.needed)
+        if any(family_of_soname(needed) is library.family for needed in elf.needed)
         for name in elf.mpi_imports
     ]
     return {
-        "family": found.family.value,
-        "vendor": found.vendor,
-        # Open MPI's cannot be told from its file.
-        "version": found.version or (own.version if own and own.version else ""),
-        "level": found.level,
+        "family": library.family.value,
+        "vendor": library.vendor,
+        # Open MPI's version is not in its file.
+        "version": library.version or (own.version if own and own.version else ""),
+        "level": library.level,
         "floor": standard_floor(calls),
-        "path": found.path,
+        "path": library.path,
         "prefix": own.home if own and own.source == "wheel" else "",
     }
 
@@ -191,7 +196,7 @@ def layer(
     description: Description,
     wheel: bytes | None,
     bytecode: dict[str, bytes],
-    materials: bytes,
+    sbom: BillOfMaterials,
 ) -> list[Member]:
     """All files that an image has beyond its tree."""
     text = json.dumps(description.to_json(), indent=1, sort_keys=True).encode() + b"\n"
@@ -204,7 +209,7 @@ def layer(
     )
     members = [
         Member(".fairlead/image.json", text),
-        Member(".fairlead/sbom.cdx.json", materials),
+        Member(".fairlead/sbom.cdx.json", sbom.text),
         Member(
             ".singularity.d/env/90-environment.sh",
             f"# Made by fairlead {__version__}.\n{variables}".encode(),
@@ -241,16 +246,29 @@ def layer(
     return members
 
 
+def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> list[Member]:
+    """The collective core where programs look for it, as our wheel has it for the image's processor."""
+    if wheel is None or lock.base or not any(s.core_from_wheel for s in loaded.bundled):
+        return []
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}[lock.architecture]
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        body = archive.read(f"fairlead/native/lib/{machine}/{native.CORE}")
+    return [Member(f"{CORE_FOLDER}/{native.CORE}".lstrip("/"), body, 0o755)]
+
+
 def of_sources(built: Iterable[Built]) -> list[Member]:
     """The files of sources that are laid over the tree, not into it."""
-    found = []
-    for one in built:
-        with tarfile.open(one.folder / "overlay.tar") as archive:
+    members = []
+    for source in built:
+        with tarfile.open(source.folder / "overlay.tar") as archive:
             for info in archive:
                 if info.isreg() and (stream := archive.extractfile(info)):
-                    path = str(PurePosixPath(info.name))
-                    found.append(Member(path, stream.read(), 0o755 if info.mode & 0o111 else 0o644))
-    return found
+                    path, mode = (
+                        str(PurePosixPath(info.name)),
+                        0o755 if info.mode & 0o111 else 0o644,
+                    )
+                    members.append(Member(path, stream.read(), mode))
+    return members
 
 
 @dataclass(frozen=True)
@@ -264,30 +282,21 @@ class Overlaid:
 
 
 def overlay(
-    tree: Path,
-    record: TreeRecord,
-    members: list[Member],
-    target: Path,
-    lock: Lock,
-    cache: Cache,
-    progress: Progress,
-    remedy: str,
+    tree: Path, record: TreeRecord, members: list[Member], target: Path, job: TreeJob
 ) -> Overlaid:
     """Writes ``target``: ``tree`` with ``members`` in it.
 
-    Args:
-        remedy: the command that builds this image again.
     Raises:
         FairleadError: a tool failed, the tree is damaged, or there is no room.
     """
-    how = compression_of(lock)
+    how = compression_of(job.lock)
     layer = target.with_name("layer.squashfs")
-    again = f"rm {tree} && {remedy}"
-    with progress.stage("lay fairlead over the tree", tree.stat().st_size, "B") as stage:
-        with squashing(layer, how, remedy, cache) as sink:
+    again = f"rm {tree} && {job.again}"
+    with job.progress.stage("lay fairlead over the tree", tree.stat().st_size, "B") as stage:
+        with squashing(layer, how, job.again, job.cache) as sink:
             sink.write(_tar(members, how.epoch))
         try:
-            laid = lay(layer, tree, target, cache, stage.advance)
+            laid = lay(layer, tree, target, job.cache, stage.advance)
         except NotLaid as exc:
             raise _damaged(tree, str(exc), again) from None
         layer.unlink()
@@ -311,18 +320,18 @@ def _entries(members: list[Member]) -> dict[str, Entry]:
     """The layer as entries of a tree; its folders are the writer's, unless the tree has them."""
     paths = [PurePosixPath(member.path) for member in members]
     folders = {str(above) for path in paths for above in path.parents} - {"."} | {"dev"}
-    found = {folder: Entry("folder", 0o755) for folder in folders}
+    entries = {folder: Entry("folder", 0o755) for folder in folders}
     for member in members:
         digest = hashlib.sha256(member.body).hexdigest()
-        found[member.path] = Entry("file", member.mode, str(len(member.body)), digest)
-    return found
+        entries[member.path] = Entry("file", member.mode, str(len(member.body)), digest)
+    return entries
 
 
 def _tar(members: list[Member], epoch: int) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         # mmdebstrap leaves /dev out together with its device nodes; engines mount over it. Other
-        # folders are not told of: those of the tree stay, new ones get the writer's defaults.
+        # folders are left out: those of the tree stay, new ones get the writer's defaults.
         archive.addfile(_info("dev", tarfile.DIRTYPE, 0o755, 0, epoch))
         for member in sorted(members, key=lambda m: m.path):
             info = _info(member.path, tarfile.REGTYPE, member.mode, len(member.body), epoch)

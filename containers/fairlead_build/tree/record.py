@@ -1,4 +1,4 @@
-"""What is known of a tree in the cache, beside it: its files, what uses an MPI, its packages.
+"""What is known of a tree, next to it in the cache: its files, what uses an MPI, its packages.
 
 A tree is never without its record: the record is written first, and depends on the tree alone.
 """
@@ -16,6 +16,7 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
 from fairlead.image.tree_digest import Entry, Tree
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, publish
 
 
@@ -25,7 +26,7 @@ class TreeRecord:
 
     Attributes:
         sha256: of its squashfs.
-        entries: its files and folders, as ``fairlead.image.tree_digest`` tells them.
+        entries: its files and folders, as ``fairlead.image.tree_digest`` defines them.
         facts, installed: None when an older fairlead looked, which may have found less.
     """
 
@@ -39,7 +40,7 @@ def read_record(cache: Cache, key: str) -> TreeRecord | None:
     """The record of the tree ``key``; None when it or the tree is not there."""
     try:
         data = json.loads(cache.tree_record(key).read_text("utf-8"))
-        entries = {path: Entry(*told) for path, told in data["entries"].items()}
+        entries = {path: Entry(*fields) for path, fields in data["entries"].items()}
         record = TreeRecord(data["sha256"], entries)
         if not cache.tree(key).is_file():
             return None
@@ -68,9 +69,7 @@ def publish_tree(
     Raises:
         OSError: it cannot be written.
     """
-    with made.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    record = TreeRecord(sha256, entries, facts, installed)
+    record = TreeRecord(sha256_of(made), entries, facts, installed)
     write_record(cache, key, record)
     publish(made, cache.tree(key))
     return record
@@ -82,7 +81,7 @@ def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    told = {
+    document = {
         "sha256": record.sha256,
         "scanner": _scanner(),
         "facts": to_json(record.facts) if record.facts else None,
@@ -90,7 +89,7 @@ def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
         "entries": record.entries,
     }
     with atomic_write(cache.tree_record(key), "w") as out:
-        json.dump(told, out)
+        json.dump(document, out)
 
 
 def _scanner() -> str:

@@ -2,7 +2,7 @@
 
 A process of its own is root of user, mount, process, network and host name namespaces that end with
 it: nothing mounted or started in it outlives it, nothing in it reaches a network, and an ordinary
-user may do it. :func:`chamber` starts a module there (``treework.py``, ``sourcework.py``), which
+user may do it. :func:`sandbox` starts a module there (``in_sandbox.py``, ``source_in_sandbox.py``), which
 calls :func:`enter` and then :func:`spawn`; what changed in the tree leaves as a tar, by
 :func:`write_changes`.
 """
@@ -39,7 +39,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 @contextmanager
-def chamber(
+def sandbox(
     module: str, request: Mapping[str, Any], scratch: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts ``python -m module`` in namespaces of its own, with a request for :func:`enter`.
@@ -153,15 +153,15 @@ def execute(root: Path, argv: Sequence[str], env: Mapping[str, str], folder: str
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What is in a tree at one time: for each path what tells whether it was touched since."""
+    """What is in a tree at one time: for each path a mark that changes when it is touched."""
 
     seen: dict[str, tuple[int, ...]]
 
 
 def snapshot(root: Path) -> Snapshot:
     """Looks at every file below ``root``. A change after it moves the change time of its inode."""
-    seen = {path: _mark(info) for path, _, info in _walk(root)}
-    newest = max((mark[2] for mark in seen.values() if len(mark) > 2), default=0)
+    marks = {path: _mark(info) for path, _, info in _walk(root)}
+    newest = max((mark[2] for mark in marks.values() if len(mark) > 2), default=0)
     probe = root / f"{_OWN}probe"
     # Clocks of file systems tick in milliseconds: the next change must fall into a later tick.
     while True:
@@ -170,7 +170,7 @@ def snapshot(root: Path) -> Snapshot:
             break
         probe.unlink()
     probe.unlink()
-    return Snapshot(seen)
+    return Snapshot(marks)
 
 
 def _mark(info: os.stat_result) -> tuple[int, ...]:
@@ -186,8 +186,8 @@ def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
         name, folder = waiting.pop()
         inner = []
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
+            children = sorted(entries, key=lambda entry: entry.name)
+        for entry in children:
             path = f"{name}/{entry.name}" if name else entry.name
             if path in _LEFT_OUT or path.startswith(_OWN):
                 continue
@@ -218,10 +218,10 @@ def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> N
     The line says which paths of the tree are ``replaced`` (they must not come from it any more),
     and how many ``bytes`` the new files have. Owners, times and set-user-id bits are normalised.
     """
-    found = list(_walk(root))
-    now = {path: _mark(info) for path, _, info in found}
+    paths = list(_walk(root))
+    now = {path: _mark(info) for path, _, info in paths}
     replaced = [path for path, mark in before.seen.items() if now.get(path) != mark]
-    changed = [item for item in found if before.seen.get(item[0]) != now[item[0]]]
+    changed = [item for item in paths if before.seen.get(item[0]) != now[item[0]]]
     size = sum(info.st_size for _, _, info in changed if stat.S_ISREG(info.st_mode))
     head = {"replaced": replaced, "bytes": size, "files": len(changed)}
     out.write(json.dumps(head).encode() + b"\n")

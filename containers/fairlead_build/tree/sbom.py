@@ -7,6 +7,7 @@ image brought that the lock does not name.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fairlead import __version__
 from fairlead.image.packages import Installed, Package
@@ -23,11 +24,19 @@ from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 
 
+@dataclass(frozen=True)
+class BillOfMaterials:
+    """A CycloneDX document, and the number of its components."""
+
+    text: bytes
+    components: int
+
+
 def bill_of_materials(
-    loaded: LoadedRecipe, lock: Lock, lock_sha256: str, wheel_sha256: str, found: Installed
-) -> tuple[bytes, int]:
-    """The CycloneDX document, and the number of its components."""
-    components = {c.purl: c for c in _components(loaded, lock, wheel_sha256, found)}
+    loaded: LoadedRecipe, lock: Lock, lock_sha256: str, wheel_sha256: str, installed: Installed
+) -> BillOfMaterials:
+    """What an image is made of: its lock, fairlead itself, and what is ``installed`` besides."""
+    components = {c.purl: c for c in _components(lock, wheel_sha256, installed)}
     text = document(
         loaded.name,
         version=lock_sha256,
@@ -37,19 +46,17 @@ def bill_of_materials(
         fairlead=__version__,
         epoch=lock.source_date_epoch,
     )
-    return text, len(components)
+    return BillOfMaterials(text, len(components))
 
 
-def _components(
-    loaded: LoadedRecipe, lock: Lock, wheel_sha256: str, found: Installed
-) -> Iterator[Component]:
-    distribution, suite = found.distribution, found.suite
-    licences = {(p.kind, project(p.name), p.version): p for p in found.packages}
-    told: set[tuple[str, str, str]] = set()
+def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator[Component]:
+    distribution, suite = installed.distribution, installed.suite
+    licences = {(p.kind, project(p.name), p.version): p for p in installed.packages}
+    listed: set[tuple[str, str, str]] = set()
 
     def known(kind: str, name: str, version: str) -> Package:
         key = (kind, project(name) if kind == "wheel" else name, version)
-        told.add(key)
+        listed.add(key)
         return licences.get(key, Package(kind, name, version))
 
     for deb in lock.deb:
@@ -92,9 +99,9 @@ def _components(
         yield Component(
             "application", "fairlead", __version__, purl, wheel_sha256, "Apache-2.0", True
         )
-    for package in found.packages:
+    for package in installed.packages:
         key = (package.kind, project(package.name), package.version)
         if package.kind == "deb":
             key = (package.kind, package.name, package.version)
-        if key not in told and project(package.name) != "fairlead":
+        if key not in listed and project(package.name) != "fairlead":
             yield component_of(package, distribution, suite)

@@ -1,6 +1,6 @@
-"""Runs in a ``chamber.py``: unpacks, patches and builds each source of a recipe, one after another.
+"""Runs in a sandbox: unpacks, patches and builds each source of a recipe, one after another.
 
-``sources.py`` starts it. Results and logs go to a folder of the request; a failure is told by a line
+``sources.py`` starts it. Results and logs go to a folder of the request; a failure is reported by a line
 ``fairlead-failed`` with the source's number, the step and a detail.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairlead_build.base.proc import clean_environment
-from fairlead_build.base.progress_protocol import tell
+from fairlead_build.base.progress_protocol import report
 from fairlead_build.tree.sandbox import LAY, enter, execute, spawn, write_folder
 from fairlead_build.tree.unarchive import Hostile, unpack
 
@@ -30,7 +30,7 @@ _SOURCES = "/usr/src/fairlead"
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    tell(sys.stderr, "stage", "lay out the packages for building", 0, "")
+    report(sys.stderr, "stage", "lay out the packages for building", 0, "")
     root = enter(asked)
     if asked["python"]:
         execute(root, ["python3", "-I", "/.fairlead-stage/install.py"], clean_environment())
@@ -46,9 +46,9 @@ def main() -> None:
 
 
 def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, results: Path) -> None:
-    tell(sys.stderr, "stage", f"build {source['name']} {source['version']}", 0, "lines")
+    report(sys.stderr, "stage", f"build {source['name']} {source['version']}", 0, "lines")
     inner = f"{_SOURCES}/{source['name']}"
-    given, here = Path(f"/.fairlead-given/{number}"), root / inner.lstrip("/")
+    given, folder = Path(f"/.fairlead-given/{number}"), root / inner.lstrip("/")
     with (results / "build.log").open("ab") as log:
         if source["archive"]:
             try:
@@ -56,13 +56,13 @@ def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, resul
             except Hostile as exc:
                 _stop(number, "hostile", str(exc))
         else:
-            shutil.copytree(root / f".fairlead-given/{number}/tree", here)
+            shutil.copytree(root / f".fairlead-given/{number}/tree", folder)
         for position, name in enumerate(source["patches"]):
             patch = ["patch", "-p1", "--forward", "--batch", "--no-backup-if-mismatch"]
             patch += ["-i", str(given / f"{position}.patch")]
             if _logged(root, patch, source["env"], inner, log):
                 _stop(number, "patch", name)
-        _settle(here, epoch)
+        _settle(folder, epoch)
         out = f"/.fairlead-out/{number}"
         dest = root / out.lstrip("/") / "dest"
         dest.mkdir(parents=True)
@@ -95,7 +95,7 @@ def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, resul
 
 
 def _stop(number: int, step: str, detail: str = "") -> None:
-    tell(sys.stderr, "failed", number, step, detail.replace("\t", " ").replace("\n", " "))
+    report(sys.stderr, "failed", number, step, detail.replace("\t", " ").replace("\n", " "))
     sys.exit(1)
 
 
@@ -115,22 +115,22 @@ def _lay(root: Path, result: str, number: int) -> None:
 def _logged(
     root: Path, argv: list[str], env: Mapping[str, str], folder: str, log: IO[bytes]
 ) -> int:
-    """Runs a program of the tree; each line it says goes to the log, and is told."""
+    """Runs a program of the tree; each line it prints is logged and reported."""
     log.write(f"$ {' '.join(argv)}\n".encode())
     log.flush()
-    # To a file, not a pipe: a program that a build leaves running would hold a pipe open for ever.
-    with open(log.name, "rb") as said:
-        said.seek(0, os.SEEK_END)
+    # To a file, not a pipe: a program that a build leaves running would hold a pipe open.
+    with open(log.name, "rb") as output:
+        output.seek(0, os.SEEK_END)
         process = spawn(root, argv, env, folder, log.fileno())
         over = False
         while not over:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
                 over = True
-            for raw in said:
+            for raw in output:
                 line = raw.decode("utf-8", "replace").rstrip().replace("\t", " ")
-                tell(sys.stderr, "advance", 1)
-                tell(sys.stderr, "note", line[:60])
+                report(sys.stderr, "advance", 1)
+                report(sys.stderr, "note", line[:60])
                 print(f"  {line}", file=sys.stderr, flush=True)
     return process.returncode
 

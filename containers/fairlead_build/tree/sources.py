@@ -1,7 +1,7 @@
 """What a recipe builds from source: each ``[[source]]`` becomes a wheel, or a tar of its files.
 
 They are built in a tree that also holds what only a build needs (``lock.build_deb``, wheels of role
-``build``), cut off from the network, in a fixed folder and at a fixed time (``sourcework.py``).
+``build``), cut off from the network, in a fixed folder and at a fixed time (``source_in_sandbox.py``).
 Only the result is kept, in the cache under a key of all it was made from; the image never sees a
 compiler.
 """
@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress
 from fairlead.image.frameworks import frameworks
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import no_space, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
-from fairlead_build.cache.store import Cache, check_blob, scratch_parent, workspace
+from fairlead_build.cache.store import check_blob, scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, file_name
 from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
 from fairlead_build.squashfs.squash import unsquash_argv
-from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree, digest
-from fairlead_build.tree.sandbox import chamber
+from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
+from fairlead_build.tree.job import TreeJob
+from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
 from fairlead_build.tree.wheel_staging import BuiltWheel, path_of, plan_of, stage_wheels
 
@@ -36,7 +37,7 @@ _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 
 @dataclass(frozen=True)
 class Built:
-    """What came of one source.
+    """The result of one source.
 
     Attributes:
         folder: in the cache; it holds the result and ``build.log``.
@@ -62,35 +63,48 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
     """A key for each source, in their order: a later one may use an earlier one's result.
 
     Args:
-        wanted: ``loaded.sources``, or ``loaded.bundled``.
+        wanted: ``loaded.sources``, or what :func:`compiled_bundled` gives.
     """
     if not wanted:
         return []
-    here = Path(__file__).parent
-    told: dict[str, Any] = {
+    package = Path(__file__).parent
+    inputs: dict[str, Any] = {
         "debian": debian_key((*lock.deb, *lock.build_deb), lock),
         "wheels": sorted([w.role, w.sha256] for w in _wheels(lock, wanted)),
         "prefixes": plan_of(loaded),
-        "how": [digest(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / n for n in _HOW))],
+        "how": [sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / n for n in _HOW))],
     }
-    found: list[str] = []
+    keys_so_far: list[str] = []
     for source in wanted:
         archive = _archive(source, lock)
-        told |= {
+        inputs |= {
             "source": source.digest,
             "archive": archive.sha256 if archive else "",
-            "before": list(found),
+            "before": list(keys_so_far),
         }
-        found.append(hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest())
-    return found
+        keys_so_far.append(hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest())
+    return keys_so_far
+
+
+def compiled_bundled(loaded: LoadedRecipe, lock: Lock) -> tuple[RecipeSource, ...]:
+    """Those of fairlead's own sources that have to be compiled in a tree of their own.
+
+    Our wheel has the core, so that is the operation for TensorFlow, which needs the headers of the very
+    TensorFlow, and what a recipe compiles by commands of its own. Over an image of a registry nothing is compiled.
+    """
+    if lock.base is not None:
+        return ()
+    return tuple(s for s in loaded.bundled if _has_tensorflow(lock) or not s.core_from_wheel)
+
+
+def _has_tensorflow(lock: Lock) -> bool:
+    return "tensorflow" in frameworks({w.name: w.version for w in lock.wheel})
 
 
 def _wheels(lock: Lock, wanted: Sequence[RecipeSource]) -> tuple[Wheel, ...]:
     """The wheels that are there while ``wanted`` are built: fairlead's own need none but TensorFlow."""
     ours = all(source.source.bundled is not None for source in wanted)
-    if ours and "tensorflow" not in frameworks({w.name: w.version for w in lock.wheel}):
-        return ()
-    return lock.wheel
+    return () if ours and not _has_tensorflow(lock) else lock.wheel
 
 
 def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:
@@ -99,13 +113,7 @@ def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:
     return next(a for a in lock.source if a.name == source.source.name)
 
 
-def build_sources(
-    loaded: LoadedRecipe,
-    lock: Lock,
-    wanted: Sequence[RecipeSource],
-    cache: Cache,
-    progress: Progress,
-) -> tuple[Built, ...]:
+def build_sources(job: TreeJob, wanted: Sequence[RecipeSource]) -> tuple[Built, ...]:
     """The results of sources, from the cache or built now, from the store alone.
 
     Args:
@@ -114,32 +122,27 @@ def build_sources(
         FairleadError: a source is hostile, a patch does not apply, a build fails; with the last
             lines of its log and where the whole log is.
     """
-    folders = [cache.source(key) for key in keys(loaded, lock, wanted)]
+    folders = [job.cache.source(key) for key in keys(job.loaded, job.lock, wanted)]
     if not all(map(Path.is_dir, folders)):
-        _build(loaded, lock, list(zip(wanted, folders, strict=True)), cache, progress)
+        _build(job, list(zip(wanted, folders, strict=True)))
     return tuple(
         Built(source.source.name, folder, next(folder.glob("*.whl"), None))
         for source, folder in zip(wanted, folders, strict=True)
     )
 
 
-def _build(
-    loaded: LoadedRecipe,
-    lock: Lock,
-    wanted: Sequence[tuple[RecipeSource, Path]],
-    cache: Cache,
-    progress: Progress,
-) -> None:
+def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
+    lock, cache = job.lock, job.cache
     debs = (*lock.deb, *lock.build_deb)
-    below = debian_tree(debs, lock, cache, progress, loaded.given)
+    below = debian_tree(debs, job)
     wheels = _wheels(lock, [source for source, _ in wanted])
     size = 5 * sum(p.size for p in (*debs, *wheels)) + 20 * sum(s.size for s in lock.source)
     with (
         workspace(scratch_parent(size + (1 << 30)), "fairlead-") as scratch,
         workspace(cache.root / "work", "sources-") as work,
     ):
-        with progress.stage("check wheels", None) as stage:
-            stage_wheels(wheels, (), loaded, cache, scratch, stage)
+        with job.progress.stage("check wheels", None) as stage:
+            stage_wheels(wheels, (), job, scratch, stage)
         results = scratch / "results"
         results.mkdir()
         asked = {
@@ -147,7 +150,7 @@ def _build(
             "epoch": lock.source_date_epoch,
             "python": bool(wheels),
             "sources": [
-                _request(number, source, lock, folder, loaded, cache, scratch)
+                _request(number, source, folder, job, scratch)
                 for number, (source, folder) in enumerate(wanted)
             ],
             "results": str(results),
@@ -158,43 +161,37 @@ def _build(
                 "/.fairlead-given": str(scratch / "given"),
             },
         }
-        phases = _Builds(progress)
+        phases = _Builds(job.progress)
         with (
             phases.open(),
-            chamber("fairlead_build.tree.source_in_sandbox", asked, scratch) as process,
+            sandbox("fairlead_build.tree.source_in_sandbox", asked, scratch) as process,
         ):
-            for _ in stdout_of(process, phases.hear):
+            for _ in stdout_of(process, phases.feed):
                 pass
             code = process.wait()
             for number, (_, folder) in enumerate(wanted):
                 if (results / str(number) / "done").is_file():
                     _keep(results / str(number), work / str(number), folder)
             if code:
-                raise _failed(loaded, [s for s, _ in wanted], results, phases, code, cache)
+                raise _failed(job, [s for s, _ in wanted], results, phases, code)
 
 
 class _Builds(Phases):
-    """Also hears which step of which source failed."""
+    """Also notes which step of which source failed."""
 
     failed: tuple[str, ...] = ()
 
-    def hear(self, line: str) -> None:
+    def feed(self, line: str) -> None:
         if line.startswith("fairlead-failed\t"):
             self.failed = tuple(line.split("\t")[1:])
         else:
-            super().hear(line)
+            super().feed(line)
 
 
 def _request(
-    number: int,
-    source: RecipeSource,
-    lock: Lock,
-    result: Path,
-    loaded: LoadedRecipe,
-    cache: Cache,
-    scratch: Path,
+    number: int, source: RecipeSource, result: Path, job: TreeJob, scratch: Path
 ) -> dict[str, Any]:
-    """One source as ``sourcework.py`` wants it; what the recipe gives is laid into ``given/``."""
+    """One source as ``source_in_sandbox.py`` wants it; the recipe's files go to ``given/``."""
     given = scratch / "given" / str(number)
     (given / "tree").mkdir(parents=True)
     for file in source.tree:
@@ -204,56 +201,54 @@ def _request(
         target.chmod(file.mode)
     for position, patch in enumerate(source.patches):
         shutil.copyfile(patch.source, given / f"{position}.patch")
-    told, archive = source.source, _archive(source, lock)
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
-    done = Built(told.name, result, next(result.glob("*.whl"), None)) if result.is_dir() else None
+    declared, archive = source.source, _archive(source, job.lock)
+    recipe = job.loaded.recipe
+    python, mpi = recipe.python, recipe.mpi
+    done = (
+        Built(declared.name, result, next(result.glob("*.whl"), None)) if result.is_dir() else None
+    )
     return {
-        "name": told.name,
-        "version": told.version,
+        "name": declared.name,
+        "version": declared.version,
         "done": done.inside if done else "",
-        "archive": str(check_blob(cache, archive.sha256)) if archive else "",
+        "archive": str(check_blob(job.cache, archive.sha256)) if archive else "",
         "file": archive.file if archive else "",
         "patches": [patch.target for patch in source.patches],
-        "run": told.run,
+        "run": declared.run,
         "env": {
-            "PATH": path_of(loaded.recipe),
+            "PATH": path_of(recipe),
             "PREFIX": python.prefix if python else "/usr/local",
             "MPI_PREFIX": mpi.home if mpi and mpi.source == "wheel" else "/usr",
             "JOBS": str(len(os.sched_getaffinity(0))),
-            "SOURCE_DATE_EPOCH": str(lock.source_date_epoch),
+            "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
             "LC_ALL": "C",
             "TZ": "UTC",
             "HOME": "/nonexistent",
             "PYTHONHASHSEED": "0",
-            **told.env,
+            **declared.env,
         },
     }
 
 
 def _failed(
-    loaded: LoadedRecipe,
-    wanted: Sequence[RecipeSource],
-    results: Path,
-    phases: _Builds,
-    code: int,
-    cache: Cache,
+    job: TreeJob, wanted: Sequence[RecipeSource], results: Path, phases: _Builds, code: int
 ) -> FairleadError:
     """The error of a build; its log is kept."""
     tail = "\n".join(phases.tail)
     if phases.no_space:
         return no_space("build from source", results)
     if len(phases.failed) != 3:
-        return tool_failed(["sourcework"], code, tail, "build from source", loaded.given)
+        return tool_failed(["source_in_sandbox"], code, tail, "build from source", job.again)
     number, step, detail = phases.failed
     source = wanted[int(number)].source
     log = results / number / "build.log"
-    kept = cache.root / "sources" / f"{file_name(loaded.name)}-{source.name}.log"
-    where = f"[[source]] {source.name} of {loaded.folder / 'recipe.toml'}"
+    kept = job.cache.root / "sources" / f"{file_name(job.loaded.name)}-{source.name}.log"
+    where = f"[[source]] {source.name} of {job.loaded.folder / 'recipe.toml'}"
     if log.is_file():
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
     why = tail or f"its commands ended with exit code {code}"
-    remedy = f"mend it, then `fairlead build {loaded.given}`"
+    remedy = f"fix it, then `{job.again}`"
     match step:
         case "hostile":
             what = f"the archive of source `{source.name}` is not safe to unpack"
@@ -268,18 +263,18 @@ def _failed(
     return fail(what, where=where, why=why, remedy=remedy, check="source-build")
 
 
-def _keep(made: Path, beside: Path, final: Path) -> None:
+def _keep(made: Path, staging: Path, final: Path) -> None:
     """Gives a result its final name, whole or not at all."""
-    beside.mkdir()
+    staging.mkdir()
     for wheel in made.glob("*.whl"):
-        (beside / wheel.name).write_bytes(pack(*_members(wheel)))
+        (staging / wheel.name).write_bytes(pack(*_members(wheel)))
     for name in ("overlay.tar", "build.log"):
         if (made / name).is_file():
-            shutil.copyfile(made / name, beside / name)
-    for path in beside.iterdir():
+            shutil.copyfile(made / name, staging / name)
+    for path in staging.iterdir():
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
-    beside.rename(final)
+    staging.rename(final)
 
 
 def _members(wheel: Path) -> tuple[dict[str, bytes], frozenset[str]]:

@@ -30,7 +30,7 @@ def download(loaded: LoadedRecipe, lock: Lock) -> list[str]:
     steps = [f"mkdir -p {WORK}/debs", f"cd {WORK}", _list(map(_deb_line, lock.deb), "debs.list")]
     if lock.build_deb:
         steps.append(_list(map(_deb_line, lock.build_deb), "build-debs.list"))
-    steps += [_list(map(_pin, found), f"{role}.txt") for role, found in wheels.items()]
+    steps += [_list(map(_pin, of_role), f"{role}.txt") for role, of_role in wheels.items()]
     steps += [
         # A lock names no host: without MIRROR it is the one that the base's own apt knows.
         'if [ -n "$MIRROR" ]; then \\\n'
@@ -90,7 +90,7 @@ def _download_sources(loaded: LoadedRecipe, lock: Lock) -> list[str]:
 def _used(lock: Lock) -> dict[str, list[Wheel]]:
     """The wheels of each role that has any."""
     wheels = {role: [w for w in lock.wheel if w.role == role] for role in ROLES}
-    return {role: found for role, found in wheels.items() if found}
+    return {role: of_role for role, of_role in wheels.items() if of_role}
 
 
 def _suite(lock: Lock) -> str:
@@ -221,18 +221,18 @@ def build_sources(loaded: LoadedRecipe, lock: Lock) -> list[str]:
     }
     archives = {archive.name: archive for archive in lock.source}
     for item in loaded.sources:
-        source, here = item.source, f"{_FROM_SOURCES}/{item.source.name}"
-        beside = f"{WORK}/given/{source.name}"
-        steps.append(f"mkdir -p {here}")
+        source, folder = item.source, f"{_FROM_SOURCES}/{item.source.name}"
+        given_folder = f"{WORK}/given/{source.name}"
+        steps.append(f"mkdir -p {folder}")
         if source.path is not None:
-            steps.append(f"cp -R {beside}/tree/. {here}")
+            steps.append(f"cp -R {given_folder}/tree/. {folder}")
         else:
             file = archives[source.name].file
-            steps.append(f"tar -xf sources/{file} -C {here} --strip-components=1 --no-same-owner")
+            steps.append(f"tar -xf sources/{file} -C {folder} --strip-components=1 --no-same-owner")
         for patch in item.patches:
-            steps.append(f"patch -d {here} -p1 < {beside}/{shlex.quote(patch.target)}")
+            steps.append(f"patch -d {folder} -p1 < {given_folder}/{shlex.quote(patch.target)}")
         variables = " ".join(f"{k}={shell_word(v)}" for k, v in {**given, **source.env}.items())
-        begin = f"(cd {here}; export {variables} JOBS=$(nproc) DESTDIR={BUILT}/root; \\\n      "
+        begin = f"(cd {folder}; export {variables} JOBS=$(nproc) DESTDIR={BUILT}/root; \\\n      "
         if source.run is not None:
             lines = " \\\n".join(f"      {shell_word(line)}" for line in source.run.splitlines())
             steps.append(f"printf '%s\\n' \\\n{lines} \\\n      > run.sh")
@@ -256,10 +256,10 @@ def shell_word(value: str) -> str:
 
 def lay_files(files: Iterable[RecipeFile]) -> list[str]:
     """Puts the files of ``[files]`` from ``WORK/lay`` in their places, with their modes."""
-    found = tuple(files)
-    steps = [f"cp -R {WORK}/lay/. /"] if found else []
+    laid = tuple(files)
+    steps = [f"cp -R {WORK}/lay/. /"] if laid else []
     for mode in (0o644, 0o755):
-        if targets := [shlex.quote(f.target) for f in found if f.mode == mode]:
+        if targets := [shlex.quote(f.target) for f in laid if f.mode == mode]:
             steps.append(f"chmod {mode:o} {' '.join(targets)}")
     return steps
 

@@ -1,7 +1,7 @@
 """The tree of an image: its Debian part, wheels, sources and files, as one squashfs without our wheel.
 
 The Debian part is a squashfs by itself (``debian.py``), so changing a wheel does not unpack it from
-its packages again. Wheels are installed over a copy of it (``chamber.py``, ``treework.py``); only
+its packages again. Wheels are installed over a copy of it (``sandbox.py``, ``in_sandbox.py``); only
 what they changed is packed, and laid before the Debian part in one tar stream. ``payload.py`` adds
 our wheel.
 """
@@ -11,27 +11,27 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.progress import Progress
 from fairlead.base.serde import from_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
-from fairlead_build.base.proc import child, clean_environment, no_space, tool_failed
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.proc import clean_environment, no_space, piped, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
-from fairlead_build.cache.store import Cache, scratch_parent, workspace
+from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 from fairlead_build.squashfs.squash import CHUNK, Compression, Sink, squashing, unsquash_argv
 from fairlead_build.squashfs.tree_stream import Recorder, TarStream
 from fairlead_build.tree import sources
-from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree, digest
+from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
+from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord, publish_tree
-from fairlead_build.tree.sandbox import chamber
+from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel_staging import ROLES, plan_of, stage_wheels
 
 _HOW = ("sandbox.py", "tree.py", "record.py", "in_sandbox.py")
@@ -42,9 +42,9 @@ def compression_of(lock: Lock) -> Compression:
 
 
 def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
-    """What the tree's bytes depend on, as one name."""
-    here = Path(__file__).parent
-    told = {
+    """The cache key of a tree: a digest of everything its bytes depend on."""
+    package = Path(__file__).parent
+    inputs = {
         "debian": debian_key(lock.deb, lock),
         "wheels": sorted([w.role, w.sha256] for w in lock.wheel if w.role in ROLES),
         "sources": sources.keys(loaded, lock, loaded.sources),
@@ -52,9 +52,11 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "compression": [lock.inputs.compressor, lock.inputs.level],
         "prefixes": plan_of(loaded),
         "files": [[f.target, f.mode, f.sha256] for f in loaded.files],
-        "how": [digest(p) for p in (*sorted(INSIDE.glob("*.py")), *(here / name for name in _HOW))],
+        "how": [
+            sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / name for name in _HOW))
+        ],
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def unpacked_bytes(lock: Lock) -> int:
@@ -62,32 +64,30 @@ def unpacked_bytes(lock: Lock) -> int:
     return 5 * lock.download_bytes + (200 << 20)
 
 
-def build_tree(
-    loaded: LoadedRecipe, lock: Lock, key: str, cache: Cache, progress: Progress
-) -> TreeRecord:
+def build_tree(job: TreeJob, key: str) -> TreeRecord:
     """Makes the squashfs of the tree and its record, from the store alone.
 
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
-    remedy = f"fairlead build {loaded.given}"
-    below = debian_tree(lock.deb, lock, cache, progress, loaded.given)
-    built = sources.build_sources(loaded, lock, loaded.sources, cache, progress)
+    loaded, lock, cache = job.loaded, job.lock, job.cache
+    below = debian_tree(lock.deb, job)
+    built = sources.build_sources(job, loaded.sources)
     with (
         workspace(scratch_parent(unpacked_bytes(lock)), "fairlead-") as scratch,
         workspace(cache.root / "work", "tree-") as work,
     ):
         wheels = [w for w in lock.wheel if w.role in ROLES]
-        with progress.stage("check wheels", sum(w.size for w in wheels) or None, "B") as stage:
+        with job.progress.stage("check wheels", sum(w.size for w in wheels) or None, "B") as stage:
             own = [b.as_wheel() for b in built if b.wheel is not None]
-            stage_wheels(wheels, own, loaded, cache, scratch, stage)
+            stage_wheels(wheels, own, job, scratch, stage)
         _stage_files(loaded, scratch / "files")
         made = work / "tree.squashfs"
-        with squashing(made, compression_of(lock), remedy, cache) as sink, Recorder(sink) as tee:
-            _assemble(loaded, lock, below, built, cache, scratch, tee, progress)
-        found = json.loads((scratch / "found.json").read_text("utf-8"))
-        facts = from_json(ImageFacts, found["facts"])
-        installed = from_json(Installed, found["installed"])
+        with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
+            _assemble(job, below, built, scratch, tee)
+        scanned = json.loads((scratch / "found.json").read_text("utf-8"))
+        facts = from_json(ImageFacts, scanned["facts"])
+        installed = from_json(Installed, scanned["installed"])
         return publish_tree(made, cache, key, tee.tree, facts, installed)
 
 
@@ -103,22 +103,15 @@ def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
 
 
 def _assemble(
-    loaded: LoadedRecipe,
-    lock: Lock,
-    below: Path,
-    built: Sequence[sources.Built],
-    cache: Cache,
-    scratch: Path,
-    sink: Sink,
-    progress: Progress,
+    job: TreeJob, below: Path, built: Sequence[sources.Built], scratch: Path, sink: Sink
 ) -> None:
     """Passes on what the wheels changed in the Debian part, then the rest of that part."""
+    cache = job.cache
     asked = {
-        "base": str(below),
         "untar": [str(word) for word in unsquash_argv(below, cache)],
-        "epoch": lock.source_date_epoch,
+        "epoch": job.lock.source_date_epoch,
         "found": str(scratch / "found.json"),
-        "python": loaded.recipe.python is not None,
+        "python": job.loaded.recipe.python is not None,
         "overlays": [b.inside for b in built if b.wheel is None],
         "binds": {
             "/.fairlead-stage": str(scratch / "stage"),
@@ -127,11 +120,10 @@ def _assemble(
             "/.fairlead-sources": str(cache.root / "sources"),
         },
     }
-    remedy = f"fairlead build {loaded.given}"
-    phases = Phases(progress)
+    phases = Phases(job.progress)
     with phases.open():
-        with chamber("fairlead_build.tree.in_sandbox", asked, scratch) as process:
-            stream = stdout_of(process, phases.hear)
+        with sandbox("fairlead_build.tree.in_sandbox", asked, scratch) as process:
+            stream = stdout_of(process, phases.feed)
             head, rest = _head(stream)
             # A tar has a header of 512 bytes a file and rounds up; a squashfs holds about a third.
             size = head["bytes"] + 1024 * head["files"] + 3 * below.stat().st_size
@@ -142,53 +134,45 @@ def _assemble(
             if code := process.wait():
                 if phases.no_space:
                     raise no_space("install the wheels", scratch.parent)
-                said = "\n".join(phases.tail)
-                raise tool_failed(["install.py"], code, said, "install the wheels", remedy)
-        _pass_on(below, frozenset(head["replaced"]), cache, sink, phases, remedy)
+                output = "\n".join(phases.tail)
+                raise tool_failed(["install.py"], code, output, "install the wheels", job.again)
+        _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 
 def _head(stream: Iterator[bytes]) -> tuple[dict[str, Any], bytes]:
     """The line of JSON that a stream begins with, and what of the rest has come with it."""
-    seen = b""
+    received = b""
     for chunk in stream:
-        seen += chunk
-        line, found, rest = seen.partition(b"\n")
-        if found:
+        received += chunk
+        line, newline, rest = received.partition(b"\n")
+        if newline:
             return json.loads(line), rest
     return {"replaced": [], "bytes": 0, "files": 0}, b""  # it has failed; its exit code says so
 
 
 def _pass_on(
-    below: Path,
-    replaced: frozenset[str],
-    cache: Cache,
-    sink: Sink,
-    phases: Phases,
-    remedy: str,
+    below: Path, replaced: frozenset[str], job: TreeJob, sink: Sink, phases: Phases
 ) -> None:
     """Writes the Debian part to ``sink`` but for what was ``replaced``, and the end of the tar."""
-    argv = unsquash_argv(below, cache)
+    argv = unsquash_argv(below, job.cache)
 
     def write_on(chunk: bytes) -> None:
         phases.advance(len(chunk))
         sink.write(chunk)
 
-    with child(argv, env=clean_environment(), stderr=subprocess.PIPE) as source:
-        assert source.stdout is not None and source.stderr is not None
-        if replaced:
-            for info, content in TarStream(source.stdout):
-                if info.name not in replaced:
-                    write_on(_member(info))
-                    while content is not None and (chunk := content.read(CHUNK)):
-                        write_on(chunk)
-                    write_on(bytes(-info.size % tarfile.BLOCKSIZE if info.isreg() else 0))
-            write_on(bytes(2 * tarfile.BLOCKSIZE))
-        else:
-            while chunk := source.stdout.read(CHUNK):
+    remedy, env = f"rm {below} && {job.again}", clean_environment()
+    with piped(argv, doing="read the Debian part", remedy=remedy, env=env) as stream:
+        if not replaced:
+            while chunk := stream.read(CHUNK):
                 write_on(chunk)
-        said = source.stderr.read().decode("utf-8", "replace")
-        if code := source.wait():
-            raise tool_failed(argv, code, said, "read the Debian part", f"rm {below} && {remedy}")
+            return
+        for info, content in TarStream(stream):
+            if info.name not in replaced:
+                write_on(_member(info))
+                while content is not None and (chunk := content.read(CHUNK)):
+                    write_on(chunk)
+                write_on(bytes(-info.size % tarfile.BLOCKSIZE if info.isreg() else 0))
+        write_on(bytes(2 * tarfile.BLOCKSIZE))
 
 
 def _member(info: tarfile.TarInfo) -> bytes:

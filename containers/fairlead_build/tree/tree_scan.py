@@ -2,7 +2,7 @@
 
 Runs as a process of its own, root of a user and mount namespace that ends with it: there an
 ordinary user may mount, no set-user-id helper is needed, and no mount is left behind, however the
-process ends. :func:`examine` starts it; ``main`` is what runs inside.
+process ends. :func:`scan_squashfs` starts it; ``main`` is what runs inside.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
 
 @dataclass(frozen=True)
-class Examined:
-    """What was found in a tree.
+class TreeScan:
+    """What a tree holds.
 
     Attributes:
         facts: None when they were not asked for.
@@ -44,9 +44,9 @@ class Examined:
     bytecode: dict[str, bytes]
 
 
-def examine(
+def scan_squashfs(
     squashfs: Path, folder: Path, *, facts: bool, wheel: bytes | None, python: str, site: str
-) -> Examined:
+) -> TreeScan:
     """Mounts ``squashfs`` and looks into it.
 
     Args:
@@ -71,23 +71,23 @@ def examine(
     python_argv = [sys.executable, "-P", "-m", __name__]
     argv = ["unshare", "--user", "--map-root-user", "--mount", *python_argv]
     env = clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
-    said = run(
+    answer = run(
         argv,
         env=env,
         stdin=json.dumps(asked).encode(),
         doing="look into the image's tree",
         remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",
     )
-    told = json.loads(said)
-    if "findings" in told:
-        raise FairleadError([error(**finding) for finding in told["findings"]])
+    results = json.loads(answer)
+    if "findings" in results:
+        raise FairleadError([error(**finding) for finding in results["findings"]])
     bytecode = {}
-    if told["bytecode"]:
-        with zipfile.ZipFile(io.BytesIO(base64.b64decode(told["bytecode"]))) as archive:
+    if results["bytecode"]:
+        with zipfile.ZipFile(io.BytesIO(base64.b64decode(results["bytecode"]))) as archive:
             bytecode = {name: archive.read(name) for name in archive.namelist()}
-    return Examined(
-        from_json(ImageFacts, told["facts"]) if facts else None,
-        from_json(Installed, told["installed"]) if facts else None,
+    return TreeScan(
+        from_json(ImageFacts, results["facts"]) if facts else None,
+        from_json(Installed, results["installed"]) if facts else None,
         bytecode,
     )
 
@@ -119,11 +119,11 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         while not mount.is_mount():
             if process.poll() is not None or time.monotonic() > deadline:
                 process.terminate()
-                said = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
+                output = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
                 raise fail(
                     "the image's tree cannot be mounted",
                     where=f"squashfuse_ll, {mount}",
-                    why=said.strip() or "it did not start",
+                    why=output.strip() or "it did not start",
                     remedy="sudo chmod 666 /dev/fuse (as udev does), and check that `modprobe fuse` works",
                     check="fuse",
                 )

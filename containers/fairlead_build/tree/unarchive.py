@@ -1,7 +1,8 @@
-"""Unpacks the archive of a source, whatever it says: tar or zip, by anybody.
+"""Unpacks the archive of a source, tar or zip, which may be hostile.
 
-``sourcework.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
-of the process that unpacks, and every name is checked besides.
+``source_in_sandbox.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
+of the process that unpacks, and every name is checked besides. tarfile's data filter would do a part
+of it, but Debian 12's Python 3.11.2 has none.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
     Works with the tree as its root, so nothing outside it can be reached, whatever the archive says.
 
     Args:
-        name: the archive's own name, which tells its kind.
+        name: the archive's own name, whose ending gives its kind.
     Raises:
         Hostile: it reaches out of its folder, holds devices, is a decompression bomb, or damaged.
     """
@@ -36,7 +37,7 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            said = ""
+            problem = ""
             try:
                 os.chroot(root)
                 Path(inner).mkdir(parents=True)
@@ -46,15 +47,15 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
                 _lift_single_folder()
             except BaseException as exc:
                 kind = "" if isinstance(exc, Hostile) else f"{type(exc).__name__}: "
-                said = f"{kind}{exc}" or type(exc).__name__
-            os.write(writer, said.encode()[:4000])
+                problem = f"{kind}{exc}" or type(exc).__name__
+            os.write(writer, problem.encode()[:4000])
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
-        said = pipe.read().decode()
+        problem = pipe.read().decode()
     _, status = os.waitpid(child, 0)
-    if said or status:
-        raise Hostile(said or f"unpacking ended with status {status}")
+    if problem or status:
+        raise Hostile(problem or f"unpacking ended with status {status}")
 
 
 def untar(stream: IO[bytes], room: int) -> None:
@@ -63,7 +64,7 @@ def untar(stream: IO[bytes], room: int) -> None:
         for member in archive:
             name = _inside(member.name)
             if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
-                raise Hostile(f"{name} is no file, folder or link")
+                raise Hostile(f"{name} is not a file, folder or link")
             if member.issym():
                 _inside(posixpath.join(posixpath.dirname(name), member.linkname), member.linkname)
             elif member.islnk():

@@ -1,7 +1,8 @@
 """Our own wheel, byte for byte the same from a checkout and from an installed copy.
 
-The image carries the very code that builds it. A checkout's wheel is made by hatchling; either way
-it is then packed again in one normal form: sorted, dated 1980, hashed by its content alone.
+The image carries the very code that builds it. A checkout's wheel is made by hatchling, which compiles the native
+libraries with a pinned compiler; either way it is then packed again in one normal form: sorted, dated 1980, hashed by
+its content alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fairlead_build.cache.store import Cache, workspace
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
-_FILES = ("pyproject.toml", "LICENSE")
+_FILES = ("pyproject.toml", "LICENSE", "tools/native_libraries.py")
 # Written by an installer, so not part of a wheel.
 _INSTALLER_FILES = ("INSTALLER", "REQUESTED", "RECORD", "direct_url.json")
 
@@ -35,8 +36,8 @@ def runtime_requirements() -> tuple[str, ...]:
     if root is not None:
         project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
         return tuple(project["dependencies"])
-    found = importlib.metadata.requires("fairlead") or []
-    return tuple(re.sub(r"\s+", "", text) for text in found if "extra ==" not in text)
+    declared = importlib.metadata.requires("fairlead") or []
+    return tuple(re.sub(r"\s+", "", text) for text in declared if "extra ==" not in text)
 
 
 def own_wheel(cache: Cache) -> bytes:
@@ -107,23 +108,23 @@ def _by_installer(name: str) -> bool:
 
 
 def _checkout_files(root: Path) -> dict[str, Path]:
-    found = {name: root / name for name in _FILES}
+    files = {name: root / name for name in _FILES}
     for folder in _SOURCES:
         for path in (root / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
-                found[str(path.relative_to(root))] = path
-    return found
+                files[str(path.relative_to(root))] = path
+    return files
 
 
 def _installed_files() -> dict[str, Path]:
     distribution = importlib.metadata.distribution("fairlead")
-    found = {}
+    files = {}
     for entry in distribution.files or ():
         name = str(entry)
         if name.startswith("..") or name.endswith(".pyc") or _by_installer(name):
             continue  # the console script and what the installer made
-        found[name] = Path(str(distribution.locate_file(entry)))
-    return found
+        files[name] = Path(str(distribution.locate_file(entry)))
+    return files
 
 
 def _digest(files: dict[str, Path]) -> str:
@@ -162,11 +163,20 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
             "hatchling is not installed",
             where="this Python's site-packages",
             why="a checkout's wheel is made with it",
-            remedy="pip install 'fairlead[build]'",
+            remedy="pip install 'fairlead[build,native]'",
             check="tool-missing",
         ) from None
     with workspace(cache.root / "work", "wheel-") as folder, _temporary_files_in(folder):
         builder = WheelBuilder(str(root))
-        path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
+        try:
+            path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
+        except RuntimeError as exc:  # of the build hook
+            raise fail(
+                "the native libraries of fairlead's wheel cannot be compiled",
+                where=str(root / "tools" / "native_libraries.py"),
+                why=str(exc),
+                remedy="pip install 'fairlead[build,native]'",
+                check="own-wheel",
+            ) from None
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name) for name in archive.namelist()}

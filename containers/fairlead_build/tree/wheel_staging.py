@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.progress import Stage
-from fairlead_build.cache.store import Cache, check_blob
+from fairlead_build.base.digest import sha256_of
+from fairlead_build.cache.store import check_blob
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Wheel
 from fairlead_build.recipe.model import Recipe
-from fairlead_build.tree.debian import INSIDE, digest, write
+from fairlead_build.tree.debian import INSIDE, write
+from fairlead_build.tree.job import TreeJob
 
 # The wheels that make an image; those of role "build" are for sources only.
 ROLES = ("python", "mpi", "installer")
@@ -22,7 +24,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class BuiltWheel:
-    """A wheel that came of a source: in the cache, and as the tree sees it."""
+    """A wheel built from a source: its path in the cache and in the tree."""
 
     path: Path
     inside: str
@@ -56,8 +58,7 @@ def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
 def stage_wheels(
     wheels: Sequence[Wheel],
     built: Sequence[BuiltWheel],
-    loaded: LoadedRecipe,
-    cache: Cache,
+    job: TreeJob,
     scratch: Path,
     stage: Stage,
 ) -> None:
@@ -74,7 +75,7 @@ def stage_wheels(
         (inside / role).mkdir(parents=True)
         pins = []
         for wheel in (w for w in wheels if w.role == role):
-            blob = check_blob(cache, wheel.sha256)
+            blob = check_blob(job.cache, wheel.sha256)
             stage.advance(wheel.size)
             (inside / role / wheel.file).symlink_to(f"/.fairlead-blobs/{wheel.sha256}")
             pins.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
@@ -82,10 +83,10 @@ def stage_wheels(
                 unpacked += _unpacked(blob)
         for made in built if role == "python" else ():
             (inside / role / made.path.name).symlink_to(made.inside)
-            pins.append(f"{made.name}=={made.version} --hash=sha256:{digest(made.path)}\n")
+            pins.append(f"{made.name}=={made.version} --hash=sha256:{sha256_of(made.path)}\n")
             unpacked += _unpacked(made.path)
         write(inside / role / "requirements.txt", "".join(pins))
-    write(inside / "plan.json", json.dumps({**plan_of(loaded), "bytes": unpacked}))
+    write(inside / "plan.json", json.dumps({**plan_of(job.loaded), "bytes": unpacked}))
     for script in INSIDE.glob("*.py"):
         write(inside / script.name, script.read_text("utf-8"))
 

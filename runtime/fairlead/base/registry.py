@@ -7,11 +7,15 @@ known without importing what they stand for.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from fairlead.base.errors import fail
 
 T = TypeVar("T")
 
@@ -38,10 +42,8 @@ class Registry(Generic[T]):
     def bundled(self) -> tuple[str, ...]:
         """The names in the package, sorted. Imports none of them."""
         left_out = {"__init__", "model", "registry", *self.helpers}
-        modules: set[str] = set()
-        for folder in importlib.import_module(self.package).__path__:
-            modules |= {path.stem for path in Path(folder).glob("*.py")}
-        return tuple(sorted(name.replace("_", "-") for name in modules - left_out))
+        modules = _modules(self.package) - left_out
+        return tuple(sorted(name.replace("_", "-") for name in modules))
 
     def names(self) -> tuple[str, ...]:
         """Every name: the bundled ones, then those of other distributions."""
@@ -53,6 +55,7 @@ class Registry(Generic[T]):
 
         Raises:
             KeyError: there is none.
+            FairleadError: another distribution's cannot be loaded.
         """
         if name in self.bundled():
             module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
@@ -60,9 +63,21 @@ class Registry(Generic[T]):
             return declaration
         for entry in self._entry_points():
             if entry.name == name:
-                loaded: T = entry.load()
-                return loaded
+                return self._loaded(entry)
         raise KeyError(name)
+
+    def _loaded(self, entry: Any) -> T:
+        try:
+            declaration: T = entry.load()
+        except Exception as exc:  # somebody else's code
+            raise fail(
+                f"`{entry.name}` cannot be loaded",
+                where=f"{entry.dist.name if entry.dist else entry.value}, entry point {self.group}",
+                why=f"{type(exc).__name__}: {exc}",
+                remedy="update or uninstall that distribution",
+                check="entry-point",
+            ) from exc
+        return declaration
 
     def __contains__(self, name: str) -> bool:
         return name in self.bundled() or any(entry.name == name for entry in self._entry_points())
@@ -71,6 +86,18 @@ class Registry(Generic[T]):
         return (self.get(name) for name in self.names())
 
     def _entry_points(self) -> tuple[Any, ...]:
-        from importlib.metadata import entry_points  # reads every distribution's metadata
+        return _entry_points(self.group, tuple(sys.path))
 
-        return tuple(entry_points(group=self.group))
+
+@functools.cache
+def _modules(package: str) -> frozenset[str]:
+    folders = importlib.import_module(package).__path__
+    return frozenset(path.stem for folder in folders for path in Path(folder).glob("*.py"))
+
+
+@functools.cache
+def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
+    """Reads every distribution's metadata, once for each state of ``sys.path``."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=group))

@@ -32,10 +32,10 @@ from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
-from fairlead.session.session import prepare, refuse
+from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
-    from fairlead.perf.bench.model import CollectivesBench
+    from fairlead.perf.bench.results import CollectivesBench
 
 COLLECTIVES_EPILOG = """\b
 Examples:
@@ -114,9 +114,10 @@ def collectives(
     """
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import collectives as messages
-    from fairlead.perf.bench.model import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
-    from fairlead.perf.report.pages import require_tools
-    from fairlead.perf.validate import documents, sweeps
+    from fairlead.perf.bench.results import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
+    from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.measure.ranks import messages as sweeps
+    from fairlead.perf.records import documents
 
     output, bars = output.absolute(), progress(as_json)
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
@@ -137,7 +138,7 @@ def collectives(
     unpack.ensure(prepared.plan, cache_dir(), bars)
     launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, watchdog)
     settings = sweeps.Settings(
-        "", sizes=sizes, through=("mpi", "comm"), repeats=repeats, limit_s=limit
+        Path("messages.json"), sizes=sizes, through=("mpi", "comm"), repeats=repeats, limit_s=limit
     )
     document = messages.measure(launcher, ranks, output / "run", settings, bars)
     hosts = tuple(dict.fromkeys(document["hosts"]))
@@ -165,7 +166,7 @@ def collectives(
 
 def collectives_text(result: CollectivesBench) -> str:
     """A line a size and operation: plain MPI, `fairlead.comm`, and how many times as long it takes."""
-    from fairlead.perf.report.words import amount, size
+    from fairlead.perf.draw.wording import amount, size
 
     by_point = {(r.operation, r.ranks, r.bytes, r.through): r for r in result.rows}
     lines = []

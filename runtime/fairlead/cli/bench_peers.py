@@ -35,13 +35,14 @@ from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
-from fairlead.perf.bench import catalogue
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.perf.bench import peers as catalogue
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner
-    from fairlead.perf.bench.host import PeersWish
-    from fairlead.perf.bench.model import Estimate, PeersBench
+    from fairlead.perf.bench.launches import PeersWish
+    from fairlead.perf.bench.results import Estimate, PeersBench
 
 PEERS_EPILOG = """\b
 Examples:
@@ -154,10 +155,12 @@ def peers(
     the weights of all ranks against each other. A peer whose image is not built is listed as not run.
     """
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.bench import host, picture, summary
-    from fairlead.perf.bench.model import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
-    from fairlead.perf.report.pages import require_tools
-    from fairlead.perf.validate import documents
+    from fairlead.perf.bench import launches as host
+    from fairlead.perf.bench import summary
+    from fairlead.perf.bench.picture import peers_picture
+    from fairlead.perf.bench.results import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
+    from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.records import documents
 
     output, bars = output.absolute(), progress(as_json)
     require_tools("numpy")
@@ -215,7 +218,7 @@ def peers(
     kept, drawn = output / "bench-peers.json", output / "bench-peers.svg"
     documents.write(kept, result, PEERS_SCHEMA, SCHEMA_VERSION)
     with atomic_write(drawn, "w") as stream:
-        stream.write(picture.picture(result))
+        stream.write(peers_picture(result))
     if as_json:
         print_json("bench-peers", to_json(result))
     else:
@@ -264,7 +267,7 @@ def _prepared(
 
 def peers_text(result: PeersBench) -> str:
     """A line a peer, the fastest first; then what is not well, with the command that goes on."""
-    from fairlead.perf.report.words import count
+    from fairlead.perf.draw.wording import count
 
     lines = [
         (

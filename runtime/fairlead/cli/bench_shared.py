@@ -11,8 +11,8 @@ import click
 from fairlead.base.errors import ExitCode
 from fairlead.cli import show
 from fairlead.cli.screen import print_json
-from fairlead.perf.bench.model import Machine
-from fairlead.session.session import Prepared
+from fairlead.perf.bench.results import Machine
+from fairlead.session.model import Prepared
 
 output_option = click.option(
     "-o",
@@ -54,7 +54,7 @@ def told_plan(kind: str, ready: list[Prepared], steps: list[str], as_json: bool)
 
 def machine(prepared: Prepared, hosts: tuple[str, ...], load: float | None) -> Machine:
     """What is measured on, for the document; ``load`` as before it began."""
-    from fairlead.perf.report.compose import facts
+    from fairlead.perf.draw.compose import facts
 
     cores = len(os.sched_getaffinity(0))
     return Machine(prepared.plan.site.name, hosts, cores, load, facts(prepared))
@@ -67,7 +67,7 @@ def now() -> str:
 
 def load() -> float | None:
     """Processes that want to run, mean of a minute; None where the system does not say."""
-    from fairlead.perf.validate import environment
+    from fairlead.perf.measure import environment
 
     return environment.load()
 

@@ -16,9 +16,10 @@ from fairlead.cli.screen import finding_lines, json_option, plain, print_json, p
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import examine, mend
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 from fairlead.doctor.world import LocalWorld
 
+CHECKS = ordered()
 _WIDEST = max(len(check.name) for check in CHECKS)
 _LABELS = {
     Severity.OK: ("ok", "green"),
@@ -29,7 +30,8 @@ _LABELS = {
 
 
 def _check_list() -> str:
-    lines, topic = [], ""
+    lines: list[str] = []
+    topic = None
     for check in CHECKS:
         if check.topic != topic:
             topic = check.topic

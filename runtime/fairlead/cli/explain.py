@@ -18,7 +18,7 @@ from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
 from fairlead.launch.request import shape as make_shape
 from fairlead.schedulers.registry import find_allocation
-from fairlead.session.session import prepare
+from fairlead.session.prepare import prepare
 from fairlead.swap.why_not import why_not as reasons
 from fairlead.transfer import job as staged
 

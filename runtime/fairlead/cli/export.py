@@ -7,15 +7,14 @@ from pathlib import Path
 import click
 
 from fairlead import export as exports
+from fairlead.cli.lazy import LazyCommand, NameIn
 from fairlead.cli.screen import json_option, print_json
 from fairlead.export.gather import Wanted, gather
 from fairlead.export.write import write
 
 EPILOG = """\b
 Targets:
-""" + "\n".join(f"  {name:<11} {what}" for name, what in exports.TARGETS.items())
-
-EPILOG += """
+{listing}
 
 \b
 Examples:
@@ -26,12 +25,23 @@ Examples:
 """
 
 
-@click.command("export", epilog=EPILOG, short_help="A site as configuration of other tools.")
+def _listing() -> str:
+    names = exports.TARGETS.names()
+    return "\n".join(f"  {name:<11} {exports.TARGETS.get(name).about}" for name in names)
+
+
+@click.command(
+    "export",
+    cls=LazyCommand,
+    listing=_listing,
+    epilog=EPILOG,
+    short_help="A site as configuration of other tools.",
+)
 @click.option(
     "--for",
     "target",
     required=True,
-    type=click.Choice(sorted(exports.TARGETS)),
+    type=NameIn(exports.TARGETS),
     metavar="TARGET",
     help="What it is made for; see below.",
 )

@@ -100,6 +100,21 @@ exit code of the first rank that failed.
 """
 
 
+def _missing_package(verb: str, exc: ModuleNotFoundError) -> Exception:
+    """What a verb of an extra that is not installed lacks; a module of fairlead itself is a defect."""
+    package = (exc.name or "").split(".")[0]
+    if not package or package.startswith("fairlead"):
+        return exc
+    return fail(
+        f"`fairlead {verb}` needs the Python package `{package}`, which is not installed",
+        where=sys.prefix,
+        why="it comes with an extra of fairlead",
+        remedy="pip install 'fairlead[build]'",
+        check="tool-missing",
+        code=ExitCode.USAGE,
+    )
+
+
 class Verbs(click.Group):
     """A click group whose commands are imported when they are called."""
 
@@ -116,7 +131,10 @@ class Verbs(click.Group):
                 return None
             target = next(iter(found)).value
         module, _, attribute = target.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        try:
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as exc:
+            raise _missing_package(name, exc) from exc
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

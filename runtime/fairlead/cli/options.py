@@ -12,11 +12,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from fairlead.base.comm_backend import REGISTRY
+from fairlead.cli.lazy import LazyOption
+from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
-from fairlead.session.gradients import NAMES, asked_for
-from fairlead.session.session import Choices
-from fairlead.swap.plan import Bind, Request
+from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
+from fairlead.session.gradients import asked_for
+from fairlead.session.model import Choices
+from fairlead.swap.model import Bind, Request
 
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
@@ -80,12 +84,19 @@ class Planning:
         )
 
 
+class _CommOption(click.Option):
+    """``--comm``, whose help names all installed backends, which only help has to look for."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        names = ", ".join(REGISTRY.names())
+        self.help = (
+            f"What carries gradients: {names}, or auto.  [default: the site's, or what is best]"
+        )
+        return super().get_help_record(ctx)
+
+
 _OPTIONS = (
-    click.option(
-        "--comm",
-        metavar="BACKEND",
-        help=f"What carries gradients: {', '.join(NAMES)}, or auto.  [default: the site's, or what is best]",
-    ),
+    click.option("--comm", metavar="BACKEND", cls=_CommOption),
     click.option(
         "--require-signature",
         is_flag=True,
@@ -115,14 +126,17 @@ _OPTIONS = (
     ),
     click.option(
         "--engine",
+        cls=LazyOption,
+        names=engine_kinds,
         metavar="KIND",
-        help="The container engine, e.g. podman.  [default: the site's first that is here]",
+        help="The container engine: {names}.  [default: the site's first that is here]",
     ),
     click.option(
         "--launcher",
+        cls=LazyOption,
+        names=launcher_kinds,
         metavar="KIND|PROGRAM",
-        help="What starts the ranks, by kind (mpiexec, srun, flux, pals, aprun, jsrun, ibrun) or path.  "
-        "[default: the site's]",
+        help="What starts the ranks, by kind ({names}) or path.  [default: the site's]",
     ),
     click.option(
         "--site",

@@ -9,7 +9,7 @@ import click
 from fairlead.base.errors import ExitCode
 from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress
-from fairlead.session.session import prepare
+from fairlead.session.prepare import prepare
 
 EPILOG = """\b
 Examples:

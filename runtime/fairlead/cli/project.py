@@ -26,7 +26,7 @@ Examples:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ABOVE_0 = click.FloatRange(0, min_open=True)
 _COUNT = click.IntRange(1)
-# As fairlead.perf.cost_model.Algorithm; `--help` must not load NumPy.
+# As fairlead.perf.projection.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
 
 
@@ -45,7 +45,7 @@ ALGORITHMS = ("halving", "ring", "doubling", "tree")
 @click.option(
     "--fabric",
     metavar="NAME",
-    help="The network between the nodes, as docs/projection.md lists them.",
+    help="The network between the nodes, as docs/explanation/projection.md lists them.",
 )
 @click.option(
     "--site", metavar="NAME", help="Its numbers as this site's profile has measured them."
@@ -118,7 +118,7 @@ def project(
     """  # fmt: skip
     _need_numpy()
     from fairlead.perf import projection as model_of
-    from fairlead.perf.cost_model import Algorithm
+    from fairlead.perf.projection.cost_model import Algorithm
 
     if fabric and site:
         raise click.UsageError("--fabric and --site both name the network")
@@ -169,7 +169,7 @@ def project(
     _paragraph(
         "",
         (
-            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/projection.md "
+            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/explanation/projection.md "
             "for how far off it was on published curves",
         ),
     )

@@ -15,8 +15,8 @@ from fairlead.base.serde import to_json
 from fairlead.cli.screen import columns, json_option, print_json, table
 
 if TYPE_CHECKING:
-    from fairlead.perf.validate.compare import Comparison, LineChange
-    from fairlead.perf.validate.model import Validation
+    from fairlead.perf.judge.compare import Comparison, LineChange
+    from fairlead.perf.records.validation import Validation
 
 EPILOG = """\b
 Examples:
@@ -85,8 +85,8 @@ def report(
 
 def _list(as_json: bool) -> int:
     _needs("numpy")
-    from fairlead.perf.validate import history
-    from fairlead.perf.validate.verdict import headline, worst
+    from fairlead.perf.judge.verdict import headline, worst
+    from fairlead.perf.records import history
 
     kept = history.entries(os.environ)
     rows = [
@@ -112,9 +112,9 @@ def _list(as_json: bool) -> int:
 
 def _draw(name: str, output: Path, as_json: bool) -> int:
     _needs("numpy", "jinja2")
-    from fairlead.perf.report.validation import write_validation
-    from fairlead.perf.validate import history
-    from fairlead.perf.validate.verdict import headline, worst
+    from fairlead.perf.draw.validation_page import write_validation
+    from fairlead.perf.judge.verdict import headline, worst
+    from fairlead.perf.records import history
 
     validation = history.find(name, os.environ)
     with _into(output) as folder:
@@ -153,15 +153,15 @@ def _into(output: Path) -> Iterator[Path]:
 
 def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:
     _needs("numpy", *(("jinja2",) if output else ()))
-    from fairlead.perf.validate import history
-    from fairlead.perf.validate.compare import compare as compared
+    from fairlead.perf.judge.compare import compare as compared
+    from fairlead.perf.records import history
 
     before, after = (history.find(name, os.environ) for name in (a, b))
     found = compared(before, after)
     worse = found.slower_by(percent) if percent is not None else ()
     page = None
     if output:
-        from fairlead.perf.report.comparison import write_comparison
+        from fairlead.perf.draw.comparison_page import write_comparison
 
         with _into(output) as folder:
             page = write_comparison(folder, before, after)
@@ -185,7 +185,7 @@ def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json
 
 def comparison_text(found: Comparison, before: Validation, after: Validation) -> str:
     """A comparison for the screen: what differs in the set-up, what became slower or faster, what stayed."""
-    from fairlead.perf.validate.compare import Change
+    from fairlead.perf.judge.compare import Change
 
     parts = [f"before  {before.id}, {before.begun}\nafter   {after.id}, {after.begun}"]
     facts = [(f.name, f.before or "-", f.after or "-") for f in found.facts]
@@ -221,7 +221,7 @@ def comparison_text(found: Comparison, before: Validation, after: Validation) ->
 
 
 def _row(line: LineChange) -> tuple[str, ...]:
-    from fairlead.perf.report.words import amount
+    from fairlead.perf.draw.wording import amount
 
     slower = line.times > 1
     times = line.times if slower else 1 / line.times
@@ -235,6 +235,6 @@ def _row(line: LineChange) -> tuple[str, ...]:
 
 def _needs(*packages: str) -> None:
     """Says at once what is not installed; the page needs jinja2, statistics NumPy."""
-    from fairlead.perf.report.pages import require_tools
+    from fairlead.perf.draw.pages import require_tools
 
     require_tools(*packages)

@@ -23,9 +23,11 @@ from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
 from fairlead.proof.preload import asked, unproved
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Launched, Prepared, launch_proved, prepare, refuse
+from fairlead.session.model import Launched, LaunchOptions, Prepared
+from fairlead.session.prepare import prepare, refuse
+from fairlead.session.run import launch_proved
 from fairlead.swap import staging
-from fairlead.swap.plan import Bind
+from fairlead.swap.model import Bind
 from fairlead.transfer.job import Wish, shell
 
 EPILOG = """\b
@@ -151,13 +153,13 @@ def run(
             print_findings([finding])
 
     with staged_here(wish, prepared.plan, planning, ranks, quiet=quiet, as_json=as_json) as stage:
-        done = launch_proved(
-            prepared, command, ranks, told=told, noted=noted, allocation=allocation,
-            begins=seen.begun if seen else lambda: None,
-            probe_first=probe, limit_s=watchdog,
+        how = LaunchOptions(
+            on_proof=told, on_finding=noted, on_start=seen.begun if seen else lambda: None,
+            allocation=allocation, probe_first=probe, limit_s=watchdog,
             workdir=workdir, binds=binds, env=variables, progress=bars,
             stdout=sys.stderr.fileno() if as_json else None,
         )  # fmt: skip
+        done = launch_proved(prepared, command, ranks, how)
     if seen:
         seen.ended()
     finding = launching.explain_exit(done.result)

@@ -25,7 +25,7 @@ from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers import model
 from fairlead.schedulers import script as render
 from fairlead.schedulers.registry import SCHEDULERS, with_scripts
-from fairlead.session.session import prepare, refuse
+from fairlead.session.prepare import prepare, refuse
 from fairlead.site.model import Site
 from fairlead.swap import staging
 from fairlead.transfer import datawarp

@@ -14,9 +14,8 @@ from fairlead.cli.screen import finding_lines, table
 from fairlead.image.signature import Verified
 from fairlead.proof.verdict import Proof, RankProof
 from fairlead.session.gradients import CommChoice
-from fairlead.session.session import Prepared
-from fairlead.swap.layout import Line
-from fairlead.swap.plan import Plan
+from fairlead.session.model import Prepared
+from fairlead.swap.model import Line, Plan
 
 _MANY = 32  # ranks that a screen has room for
 _TITLES = {

@@ -22,7 +22,7 @@ from fairlead.launch.launch import new_run_folder
 from fairlead.launchers import registry as launchers
 from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan
 from fairlead.transfer import datawarp
 from fairlead.transfer.job import Stage, Wish, staged
 from fairlead.transfer.model import MOUNT, InItem, Links, OutItem

@@ -22,7 +22,8 @@ from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 EPILOG = """\b
 Examples:
@@ -46,7 +47,22 @@ _NEEDED = {
 }
 
 
-@click.command(epilog=EPILOG, short_help="Train a bundled model data-parallel, and report.")
+class _TrainCommand(click.Command):
+    """``fairlead train``, whose help lists all installed models, which only help has to look for."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from fairlead.ml import registry
+
+        with formatter.section("Models"):
+            formatter.write_dl([(task.name, task.title) for task in registry.REGISTRY.every()])
+        super().format_options(ctx, formatter)
+
+
+@click.command(
+    cls=_TrainCommand,
+    epilog=EPILOG,
+    short_help="Train a bundled model data-parallel, and report.",
+)
 @click.argument("model", metavar="MODEL", required=False)
 @click.argument("arguments", metavar="", nargs=-1, type=click.UNPROCESSED)
 @click.option(
@@ -189,7 +205,7 @@ def train(
         ranks = DEFAULT_RANKS
     if auto is not None:
         return run_script(auto, ((model,) if model else ()) + arguments, ranks, image)
-    from fairlead.ml.models import registry
+    from fairlead.ml import registry
 
     if backend == "torch" and not options.is_given(click.get_current_context(), "image"):
         image = _IMAGES[backend]
@@ -197,8 +213,8 @@ def train(
     from fairlead.ml.train.host import train as train_model
     from fairlead.ml.train.options import TrainOptions
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.report import require_tools, write_report
-    from fairlead.perf.report.compose import compose
+    from fairlead.perf.draw import require_tools, write_report
+    from fairlead.perf.draw.compose import compose
 
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
     ranks = shape.ranks

@@ -10,7 +10,7 @@ from fairlead.base.errors import ExitCode
 from fairlead.cli import show
 from fairlead.cli.screen import print_json, table
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared
+from fairlead.session.model import Prepared
 
 if TYPE_CHECKING:
     from fairlead.ml.train.options import TrainOptions

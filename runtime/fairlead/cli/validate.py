@@ -6,8 +6,6 @@ import datetime
 import json
 import math
 import os
-import shlex
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,18 +25,19 @@ from fairlead.cli.screen import json_option, print_findings, print_json, progres
 from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
-from fairlead.ml.models import registry
+from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
-from fairlead.session.session import Prepared, prepare, refuse
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare, refuse
 
 # A report is mostly far below 1 MB; what ranks write of their progress comes to it.
 _REPORT_BYTES = 2 << 20
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner
-    from fairlead.perf.projection.runs import SmallRun
-    from fairlead.perf.validate.model import Validation, Way
-    from fairlead.perf.validate.steps import Seen, Wish
+    from fairlead.perf.measure.step import Options
+    from fairlead.perf.projection.small_runs import SmallRun
+    from fairlead.perf.records.validation import Validation, Way
 
 EPILOG = """\b
 Examples:
@@ -72,8 +71,8 @@ def _models(
         return None if value is None else ()
     words = tuple(dict.fromkeys(word.strip() for word in value.split(",")))
     for word in words:
-        if word not in registry.NAMES:
-            raise click.BadParameter(f"no model `{word}`. {suggest(word, registry.NAMES)}")
+        if registry.REGISTRY.find(word) is None:
+            raise click.BadParameter(f"no model `{word}`. {suggest(word, registry.names())}")
     return words
 
 
@@ -91,7 +90,7 @@ def _models(
     "--models",
     callback=_models,
     metavar="NAME,…",
-    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.SMALL)}]",
+    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
 )
 @click.option(
     "--weak/--strong",
@@ -161,14 +160,17 @@ def validate(
     references, or what the hardware allows, or the same without a container.
     """
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.report.pages import require_tools
-    from fairlead.perf.validate import environment, pipeline
-    from fairlead.perf.validate import native as natively
-    from fairlead.perf.validate.model import Way
-    from fairlead.perf.validate.steps import Seen, Wish
+    from fairlead.perf.draw.compose import facts
+    from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.judge.assess import Circumstances, assess
+    from fairlead.perf.measure import environment, pipeline
+    from fairlead.perf.measure import native as natively
+    from fairlead.perf.measure.step import Context, Options
+    from fairlead.perf.records.validation import Way
 
     output = output.absolute()
-    wanted = models if models is not None else (registry.SMALL[:1] if quick else registry.SMALL)
+    usual = registry.validated()
+    wanted = models if models is not None else (usual[:1] if quick else usual)
     data = _data(folders, wanted)
     shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=dry_run)
     recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
@@ -180,7 +182,7 @@ def validate(
     if prepared.refused:
         raise refuse(prepared)
     host = prepared.plan.host
-    wish = Wish(
+    scope = Options(
         out=output / "run",
         ranks=ranks,
         models=wanted,
@@ -202,7 +204,7 @@ def validate(
                 code=ExitCode.USAGE,
             )
     if dry_run:
-        return _dry_run(prepared, wish, native, as_json)
+        return _dry_run(prepared, scope, native, as_json)
     _room(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock, load = (
@@ -218,11 +220,13 @@ def validate(
     log.unlink(missing_ok=True)
     inside = Way.IMAGE if host is None else Way.CONTAINER
     ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog, recorder)}
-    seen = Seen()
     if native is not None and host is not None:
         ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
-    pipeline.measure(wish, ways, prepared.plan.launcher.kind, bars, seen)
-    result = _judged(prepared, proofs, ill, seen, wish, load, begun, time.monotonic() - clock)
+    context = Context(scope, ways, prepared.plan.launcher.kind, bars)
+    pipeline.measure(context)
+    seen, seconds = context.seen, time.monotonic() - clock
+    around = Circumstances(prepared.plan, proofs, ill, load, facts(prepared), begun, seconds)
+    result = assess(scope, seen, around)
     code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)
     if seen.stopped:
         return ExitCode.PROOF_FAILED
@@ -237,7 +241,7 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in folders:
         model, equals, name = text.partition("=")
-        if not equals or model not in registry.NAMES:
+        if not equals or registry.REGISTRY.find(model) is None:
             if len(models) != 1:
                 which = f"--data {models[0]}={text}" if models else "leave it out"
                 raise click.UsageError(
@@ -275,7 +279,7 @@ def _room(output: Path) -> None:
 
 def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
     """A file a model, from which `fairlead project` tells of more nodes."""
-    from fairlead.perf.projection.runs import small_runs_json
+    from fairlead.perf.projection.small_runs import small_runs_json
 
     for model, found in runs.items():
         with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
@@ -285,65 +289,11 @@ def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
 def _doctor() -> list[Finding]:
     """What doctor finds to be mended."""
     from fairlead.doctor.fix import examine
-    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.registry import ordered
     from fairlead.doctor.world import LocalWorld
 
     bad = (Severity.WARNING, Severity.ERROR)
-    return [d.finding for d in examine(LocalWorld(), CHECKS) if d.finding.severity in bad]
-
-
-def _judged(
-    prepared: Prepared, proofs: list[Proof], ill: list[Finding], seen: Seen, wish: Wish,
-    load: float | None, begun: datetime.datetime, seconds: float,
-) -> Validation:  # fmt: skip
-    """All that was measured, with a verdict for each line."""
-    from fairlead.perf.report.compose import facts
-    from fairlead.perf.validate import bounds, faults, history, links, proved, reference, verdict
-    from fairlead.perf.validate.evidence import Evidence
-    from fairlead.perf.validate.model import Machine, Validation
-
-    plan, site = prepared.plan, prepared.plan.site
-    known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
-    broken = next((proof for proof in proofs if not proof.holds), None)
-    shown = broken or max(proofs, key=lambda proof: len(proof.ranks), default=None)
-    inside = "image" if plan.host is None else "container"
-    mpis = {**seen.mpis, **({inside: plan.planned_title} if shown and not broken else {})}
-    transports = {inside: shown.ranks[0].transport} if shown and shown.ranks else {}
-    amiss = (*seen.findings, *faults.native_mpi(seen.mpis))
-    evidence = Evidence(
-        cores=wish.cores,
-        transports=transports,
-        accepted=site.accepts,
-        mpis=mpis,
-        planned_mpi=plan.planned_title if plan.host is not None else "",
-        shares=seen.shares,
-        culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
-        clocks=seen.clocks,
-        findings=(*ill, *seen.findings),
-        failed=seen.failed,
-        load=load,
-    )
-    measurements = tuple(seen.measurements)
-    kept = reference.load(site.name).by_key
-    verdicts = verdict.judge(measurements, kept, known, evidence)
-    if found := links.between_two(measurements, verdicts, evidence, seen.hosts):
-        evidence = replace(evidence, culprits=(found,))
-        verdicts = verdict.judge(measurements, kept, known, evidence)
-    return Validation(
-        history.new_id(site.name, begun),
-        begun.isoformat(timespec="seconds"),
-        seconds,
-        shlex.join(["fairlead", *sys.argv[1:]]),
-        Machine(site.name, seen.hosts, wish.cores, facts(prepared)),
-        measurements,
-        verdicts,
-        evidence,
-        known,
-        seen.steps,
-        seen.steps_of,
-        proved.of(shown) if shown else None,
-        faults.ranked(amiss, seen.stopped),
-    )
+    return [d.finding for d in examine(LocalWorld(), ordered()) if d.finding.severity in bad]
 
 
 def _told(
@@ -351,8 +301,10 @@ def _told(
     crowded: bool, slow: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Keeps, writes and shows what came out; the exit code. What can be written nowhere is shown all the same."""
-    from fairlead.perf.report.validation import write_validation
-    from fairlead.perf.validate import history, reference, verdict
+    from fairlead.perf.draw.validation_page import write_validation
+    from fairlead.perf.judge import references as reference
+    from fairlead.perf.judge import verdict
+    from fairlead.perf.records import history
 
     refused: list[Finding] = []
     kept: Path | None = None
@@ -418,9 +370,9 @@ def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
 
 def _table(result: Validation) -> str:
     """A line for each kind of measurement and way, then those that are slow or wrong, each with its reason."""
-    from fairlead.perf.report.words import amount, label, name_of
-    from fairlead.perf.validate.model import State
-    from fairlead.perf.validate.stats import summarize
+    from fairlead.perf.draw.wording import amount, label, name_of
+    from fairlead.perf.records.validation import State
+    from fairlead.perf.stats import summarize
 
     states = tuple(State)
     groups: dict[tuple[str, str], Counter[State]] = {}
@@ -437,19 +389,16 @@ def _table(result: Validation) -> str:
     return text + ("\n\n" + table(ill) if ill else "")
 
 
-def _dry_run(prepared: Prepared, wish: Wish, native: Path | None, as_json: bool) -> int:
-    counts = ", ".join(map(str, wish.ranks))
+def _dry_run(prepared: Prepared, scope: Options, native: Path | None, as_json: bool) -> int:
+    from fairlead.perf.measure.steps import STEPS
+
     ways = f"in {prepared.image.path}" + (
         f", and natively by {native}" if native else "; natively: not asked for (--native)"
     )
     steps = [
         ways,
-        f"start-up, {5 if wish.quick else wish.repeats} launches of {wish.most} ranks",
-        "memory, storage, checkpoints",
-        f"ping-pong, allreduce, broadcast on {wish.most if wish.quick else counts} ranks",
-        "search for a slow node, link or processor",
-        *(f"{registry.find(model).title} on {counts} ranks" for model in wish.models),
-        f"report in {wish.out.parent}",
+        *(line for step in STEPS for line in step.describe(scope)),
+        f"report in {scope.out.parent}",
     ]
     if as_json:
         print_json("validate", {**show.prepared_json(prepared), "steps": steps, "dry_run": True})

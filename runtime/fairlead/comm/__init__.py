@@ -10,11 +10,11 @@
     assert comm.check_buffers_match(weights).matches
     comm.finalize()
 
-The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds
-what they do, :mod:`fairlead.comm.backends.native` the core that carries the bytes,
-:mod:`fairlead.comm.backend` the reference by mpi4py, and :mod:`fairlead.comm.choose` which of
-these or of others' libraries is taken. Only the standard library, NumPy and mpi4py are imported,
-mpi4py not before :func:`init`; what another backend needs, where it is chosen.
+The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds the collectives over
+mpi4py (:mod:`fairlead.comm.mpi`), :mod:`fairlead.comm.native_core` those of the native core,
+:mod:`fairlead.comm.backends` declares these and other libraries, and :mod:`fairlead.comm.choose` takes one. Only the
+standard library, NumPy and mpi4py are imported, none of the latter two before :func:`init`: command line and
+declarations of backends must be readable on login nodes without them.
 
 The names and their meaning follow the Cray PE DL plugin (``init``, ``broadcast``, ``gradients``,
 ``average``, ``check_buffers_match``, ``barrier``, ``finalize``), so that scripts carry over.
@@ -26,10 +26,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlead.base.errors import fail
-from fairlead.comm.choose import connected
-from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings
 
 if TYPE_CHECKING:
+    from fairlead.comm.core import Array, BufferMatch, Comm, Pending, Timings
     from fairlead.trace.spans import span
 
 __all__ = [
@@ -56,19 +55,26 @@ _comm: Comm | None = None
 _finalized = False
 
 
-def __getattr__(name: str) -> Any:
-    if name != "span":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fairlead.trace.spans import span  # a file that most runs at 10,000 ranks need not open
+_CLASSES = ("BufferMatch", "Comm", "Pending", "Timings")
 
-    return span
+
+def __getattr__(name: str) -> Any:
+    if name in _CLASSES:
+        from fairlead.comm import core
+
+        return getattr(core, name)
+    if name == "span":
+        from fairlead.trace.spans import span  # a file that most runs at 10,000 ranks need not open
+
+        return span
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def init() -> Comm:
-    """Starts MPI if nobody has, and returns this process's communicator. Calling it again is free.
+    """Starts MPI unless it runs already, and returns this process's communicator. Calling it again is free.
 
     A process without a launcher and without an MPI library is rank 0 of 1. From here on an
-    uncaught exception on any rank ends all ranks (``MPI_Abort``), so that none waits for ever;
+    uncaught exception on any rank ends all ranks (``MPI_Abort``), so that none waits forever;
     ``sys.exit`` does not, so raise an exception where one rank has to give up.
 
     Raises:
@@ -86,6 +92,8 @@ def init() -> Comm:
                 remedy="call comm.finalize() once, at the end of the program",
                 check="comm-finalized",
             )
+        from fairlead.comm.choose import connected
+
         _comm = connected()
     return _comm
 

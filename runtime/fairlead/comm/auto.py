@@ -71,7 +71,7 @@ def _nothing(script: str) -> FairleadError:
         f"nothing was trained together in {script}",
         where=script,
         why="no `fit` of Keras, and no optimizer of torch that went through a loader that shuffles",
-        remedy="wrap the optimizer yourself, it is one line: docs/training.md",
+        remedy="wrap the optimizer yourself, it is one line: docs/tutorials/training.md",
         check="auto-nothing",
     )
 
@@ -309,7 +309,7 @@ def _loader(
     if isinstance(dataset, data.IterableDataset):
         raise _refused(
             "an IterableDataset", "nobody knows which of its samples belong to which rank",
-            "use a dataset with a length, or share it out yourself: docs/training.md", "DataLoader",
+            "use a dataset with a length, or share it out yourself: docs/tutorials/training.md", "DataLoader",
         )  # fmt: skip
     if given.get("shuffle") and given.get("sampler") is None and given.get("batch_sampler") is None:
         # Repeats a few samples where they do not come out even: every rank has as many batches.
@@ -345,7 +345,7 @@ def _step(optimizer: Any, args: Any, kwargs: Any) -> None:
         raise _refused(
             "what this model is trained on",
             "no DataLoader with shuffle=True was gone through: every rank trains on all of the data",
-            "train from a DataLoader that shuffles, or share the data out yourself: docs/training.md",
+            "train from a DataLoader that shuffles, or share the data out yourself: docs/tutorials/training.md",
             "optimizer.step",
         )
     _done.add("gradients")

@@ -1,34 +1,16 @@
-"""The MPI beneath :mod:`fairlead.comm`: mpi4py where there is an MPI, nothing for a lone process.
+"""What moves bytes between ranks: the interface that :class:`fairlead.comm.core.Comm` needs.
 
-A backend moves bytes and numbers; :mod:`fairlead.comm.core` decides which. :func:`connect` chooses
-one and refuses the silent failure of MPI launches: every rank believing that it is alone.
+:mod:`fairlead.comm.mpi` implements it by mpi4py and for a single process, :mod:`fairlead.comm.external_backend` by
+libraries of others. Only type checkers load this module.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
-
-from fairlead.base.comm_names import is_ordered
-from fairlead.base.errors import ExitCode, FairleadError, fail
-
-if TYPE_CHECKING:
-    import numpy.typing as npt  # two modules that no rank needs
-
-# What launchers tell each process of the number of ranks. The first that is set counts: hydra may
-# itself have been started by srun, and then only PMI_SIZE speaks of this launch.
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
-
-_BEFORE_ABORT_S = 0.5
-
-# MPI before 4.0 counts elements in a C int.
-_MAX_COUNT = 1 << 30
+import numpy.typing as npt
 
 
 class Backend(Protocol):
@@ -67,205 +49,8 @@ class Backend(Protocol):
         """The same ranks, with messages of their own."""
 
     def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
-        """On the ranks in ``ask``: a time of CLOCK_MONOTONIC, what to add for rank 0's, and the ns
-        that the quickest of ``rounds`` exchanges took, of which half may be wrong. None elsewhere."""
+        """On the ranks in ``ask``: a time of CLOCK_MONOTONIC, the offset to rank 0's clock, and the duration of the
+        quickest of ``rounds`` exchanges, in ns; the offset is off by half of that at most. None elsewhere."""
 
     def close(self) -> None:
         """Ends MPI."""
-
-
-class Alone:
-    """One process, no MPI: every collective already has its result."""
-
-    name, rank, size, local_rank = "none (one process)", 0, 1, 0
-
-    def sum(self, buffer: npt.NDArray[Any]) -> None: ...
-    def mean(self, buffer: npt.NDArray[Any]) -> None: ...
-    def largest(self, buffer: npt.NDArray[np.int64]) -> None: ...
-    def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None: ...
-    def barrier(self) -> None: ...
-    def close(self) -> None: ...
-
-    def another(self) -> Alone:
-        return self
-
-    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> None:
-        return None
-
-    def allgather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def gather(self, value: Any, root: int) -> list[Any]:
-        return [value]
-
-    def abort(self, code: int) -> None:
-        os._exit(code)
-
-
-class Mpi4py:
-    """``MPI_COMM_WORLD`` by mpi4py, duplicated so that the program's own messages stay apart."""
-
-    def __init__(self, mpi: Any):
-        from mpi4py import __version__
-
-        self._mpi = mpi
-        self._world = mpi.COMM_WORLD.Dup()
-        node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
-        self.name = f"mpi4py {__version__}"
-        self.rank, self.size, self.local_rank = self._world.rank, self._world.size, node.rank
-        self._ordered = is_ordered(os.environ)
-        node.Free()
-
-    def sum(self, buffer: npt.NDArray[Any]) -> None:
-        for start in range(0, buffer.size, _MAX_COUNT):
-            part = buffer[start : start + _MAX_COUNT]
-            if self._ordered:
-                self._sum_in_order(part)
-            else:
-                self._world.Allreduce(self._mpi.IN_PLACE, part, op=self._mpi.SUM)
-
-    def _sum_in_order(self, part: npt.NDArray[Any]) -> None:
-        """As ``sum``, from rank 0 to the last: each rank adds up a piece of all others'."""
-        each = -(-part.size // self.size)
-        given = np.zeros((self.size, each), part.dtype)
-        given.reshape(-1)[: part.size] = part
-        pieces = np.empty_like(given)
-        self._world.Alltoall(given, pieces)
-        total = pieces[0].copy()
-        for piece in pieces[1:]:
-            total += piece
-        self._world.Allgather(total, pieces)
-        part[:] = pieces.reshape(-1)[: part.size]
-
-    def mean(self, buffer: npt.NDArray[Any]) -> None:
-        self.sum(buffer)
-        np.divide(buffer, self.size, out=buffer)
-
-    def largest(self, buffer: npt.NDArray[np.int64]) -> None:
-        self._world.Allreduce(self._mpi.IN_PLACE, buffer, op=self._mpi.MAX)
-
-    def broadcast(self, buffer: npt.NDArray[np.uint8], root: int) -> None:
-        for start in range(0, buffer.size, _MAX_COUNT):
-            self._world.Bcast(buffer[start : start + _MAX_COUNT], root=root)
-
-    def allgather(self, value: Any) -> list[Any]:
-        result: list[Any] = self._world.allgather(value)
-        return result
-
-    def gather(self, value: Any, root: int) -> list[Any] | None:
-        result: list[Any] | None = self._world.gather(value, root=root)
-        return result
-
-    def barrier(self) -> None:
-        self._world.Barrier()
-
-    def abort(self, code: int) -> None:
-        self._mpi.COMM_WORLD.Abort(code)
-
-    def another(self) -> Mpi4py:
-        return Mpi4py(self._mpi)
-
-    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
-        theirs = np.zeros(1, np.int64)
-        if self.rank == 0:
-            for other in ask:
-                for _ in range(rounds):
-                    self._world.Recv(theirs, other)
-                    theirs[0] = time.monotonic_ns()
-                    self._world.Send(theirs, other)
-        if self.rank not in ask:
-            return None
-        found = []
-        for _ in range(rounds):
-            begun = time.monotonic_ns()
-            self._world.Send(theirs, 0)
-            self._world.Recv(theirs, 0)
-            ended = time.monotonic_ns()
-            middle = (begun + ended) // 2
-            found.append((ended - begun, middle, int(theirs[0]) - middle))
-        took, at, add = min(found)
-        return at, add, took
-
-    def close(self) -> None:
-        if not self._mpi.Is_finalized():
-            self._world.Free()
-            self._mpi.Finalize()
-
-
-def ranks_promised(environ: Mapping[str, str]) -> tuple[int, str]:
-    """How many ranks the launcher says it started, and the variable that says so.
-
-    >>> ranks_promised({"PMI_SIZE": "4", "PMI_RANK": "0"})
-    (4, 'PMI_SIZE')
-    >>> ranks_promised({})
-    (1, '')
-    """
-    for variable in _SIZE_VARIABLES:
-        if environ.get(variable, "").isdecimal():
-            return int(environ[variable]), variable
-    return 1, ""
-
-
-def connect(environ: Mapping[str, str] = os.environ) -> Backend:
-    """The backend of this process; with more than one rank, an uncaught exception ends them all.
-
-    Raises:
-        FairleadError: see :func:`fairlead.comm.init`.
-    """
-    promised, variable = ranks_promised(environ)
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as exc:  # mpi4py raises RuntimeError without a libmpi
-        if promised > 1:
-            raise fail(
-                f"{promised} ranks were started, but none can load an MPI library",
-                where=f"{variable}={promised}; {sys.executable}",
-                why=str(exc),
-                remedy="install mpi4py and an MPI of the launcher's family, or start the program"
-                " with `fairlead run`",
-                check="comm-no-mpi",
-                code=ExitCode.PROOF_FAILED,
-            ) from exc
-        return Alone()
-    backend = Mpi4py(MPI)
-    if variable and promised != backend.size:
-        seen = "itself alone" if backend.size == 1 else f"{backend.size} ranks"
-        library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
-        raise fail(
-            f"the launcher started {promised} ranks, but this one sees {seen}",
-            where=f"{variable}={promised}; {library}",
-            why="launcher and MPI library are of different kinds, so ranks cannot find each other",
-            remedy="start it with the mpiexec of that library, or with `fairlead run`",
-            check="comm-world-size",
-            code=ExitCode.PROOF_FAILED,
-        )
-    if backend.size > 1:
-        _abort_on_exception(backend)
-    return backend
-
-
-def _abort_on_exception(backend: Backend) -> None:
-    """Makes an uncaught exception end every rank; the others would wait for this one for ever."""
-    report, process = sys.excepthook, os.getpid()
-
-    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() != process:  # a fork, whose end is its parent's matter
-            report(kind, value, trace)
-            return
-        # Who called this may hold back what is written here until it returns, which it does not: so does
-        # torch's own hook.
-        sys.stderr = sys.__stderr__ or sys.stderr
-        report(kind, value, trace)
-        if isinstance(value, FairleadError):
-            for finding in value.findings:
-                sys.stderr.write(f"where: {finding.where}\nwhy:   {finding.why}\n")
-                sys.stderr.write(f"next:  {finding.remedy}\n")
-        sys.stderr.write(f"rank {backend.rank} of {backend.size} failed; ending the others\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # MPI_Abort overtakes what is still on its way through the launcher, and Hydra then drops it:
-        # the words that say why must have arrived first.
-        time.sleep(_BEFORE_ABORT_S)
-        backend.abort(int(ExitCode.FAILED))
-
-    sys.excepthook = hook

@@ -1,7 +1,7 @@
-"""Whether all ranks run the same code: asked once, when MPI has just been started.
+"""Checks once, when MPI has just started, that all ranks run the same code.
 
-A node with an old copy of the training script, or another release of fairlead or NumPy, is not seen by any
-collective: the arrays have the same shapes, and only the numbers are wrong. What is compared lies in this process
+No collective notices a node with an old copy of the training script, or with another release of fairlead or NumPy:
+the arrays have the same shapes, and only the numbers are wrong. The facts that are compared are in this process
 already, or in files that Python has just read.
 """
 
@@ -16,17 +16,20 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairlead import __version__
 from fairlead.base.comm_names import VARIABLE
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backend import Backend
+
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
 
 SWITCH = "FAIRLEAD_COMM_SAME_CODE"
 _LIBRARIES = ("numpy", "mpi4py", "tensorflow", "keras", "torch", "horovod", "jax")
-_PARTS = ("", ".backend", ".choose", ".consistency", ".core")  # which every rank has loaded by now
+_PARTS = ("", ".choose", ".consistency", ".core", ".mpi")  # every rank has loaded these by now
 _SETTINGS = (VARIABLE, "FAIRLEAD_COMM_COMPRESSION")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_FILES = 200
@@ -37,11 +40,11 @@ Facts = dict[str, str]
 def check(backend: Backend, environ: Mapping[str, str] = os.environ) -> None:
     """Compares :func:`facts` over all ranks. Collective; one small allreduce where they agree.
 
-    What one rank has and another has not, as a module that only rank 0 imports, is not compared.
-    ``FAIRLEAD_COMM_SAME_CODE=0`` leaves programs out: for ranks that are meant to run different ones.
+    Facts that a rank lacks, such as a module that only rank 0 imports, are not compared.
+    ``FAIRLEAD_COMM_SAME_CODE=0`` leaves programs out, for ranks that are meant to run different ones.
 
     Raises:
-        FairleadError: a rank runs other code; rank, host and file are named, on every rank.
+        FairleadError: a rank runs other code; the message, the same on every rank, names rank, host and file.
     """
     if backend.size == 1:
         return
@@ -57,36 +60,36 @@ def check(backend: Backend, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def facts(environ: Mapping[str, str] = os.environ) -> Facts:
-    """What has to be the same on every rank, by name: versions, settings, and the program's own files."""
-    # A release has one version, work in progress has not; to read all of it again would cost every rank.
+    """The facts that must be the same on every rank, by name: versions, settings, and the program's own files."""
+    # A development version does not identify the code, and reading all of it again would cost every rank.
     own = (sys.modules[f"fairlead.comm{name}"].__file__ for name in _PARTS)
     bytes_of = sum(os.stat(path).st_size for path in own if path and os.path.isfile(path))
-    found = {
+    named_facts = {
         "fairlead": f"{__version__}, {bytes_of} bytes of comm",
         "Python": sys.version.split(maxsplit=1)[0],
     }
     for name in _LIBRARIES:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
-            found[name] = str(version)
-    found.update({name: environ.get(name, "") for name in _SETTINGS})
+            named_facts[name] = str(version)
+    named_facts.update({name: environ.get(name, "") for name in _SETTINGS})
     if environ.get(SWITCH, "1") != "0":
-        found.update(_program())
-    return found
+        named_facts.update(_program())
+    return named_facts
 
 
 def _program() -> Facts:
-    """Digests of the script and of those of its modules that lie in or below its folder."""
+    """Digests of the script and of its modules in or below its folder."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if not script or not script.endswith(".py"):
         return {}
     folder = os.path.dirname(os.path.abspath(script)) + os.sep
-    found: Facts = {}
+    digests: Facts = {}
     for module in tuple(sys.modules.values())[:10_000]:
         path = _source(module, folder)
-        if path and len(found) < _MOST_FILES:
-            found[f"file {path[len(folder) :]}"] = _digest(path)
-    return found
+        if path and len(digests) < _MOST_FILES:
+            digests[f"file {path[len(folder) :]}"] = _digest(path)
+    return digests
 
 
 def _source(module: ModuleType, folder: str) -> str | None:
@@ -94,7 +97,7 @@ def _source(module: ModuleType, folder: str) -> str | None:
     if not isinstance(path, str) or not path.endswith(".py"):
         return None
     path = os.path.abspath(path)
-    own = path.startswith(folder) and not any(one in path for one in _INSTALLED)
+    own = path.startswith(folder) and not any(folder_name in path for folder_name in _INSTALLED)
     return path if own and not path.startswith(_OURS) else None
 
 
@@ -105,12 +108,12 @@ def _digest(path: str) -> str:
     try:
         with open(path, "rb") as stream:
             return f"sha256 {hashlib.sha256(stream.read()).hexdigest()[:16]}"
-    except OSError as exc:  # it may be gone since it was read
+    except OSError as exc:  # it may have been removed since it was imported
         return f"unreadable: {exc.strerror}"
 
 
 def difference(ranks: list[tuple[str, Facts]]) -> FairleadError | None:
-    """Which rank is not like most, and in what; None where they differ in nothing that both have.
+    """The error that names a rank which differs from most, and how; None if they agree in all common facts.
 
     >>> print(difference([("a", {"numpy": "2.1"}), ("b", {"numpy": "2.1"}), ("c", {"numpy": "1.26"})]))
     rank 2 (c) has another numpy than rank 0 (a)
@@ -135,7 +138,7 @@ def difference(ranks: list[tuple[str, Facts]]) -> FairleadError | None:
         return fail(
             f"rank {odd} ({ranks[odd][0]}) {what} than rank {like} ({ranks[like][0]})",
             where=f"rank {odd}: {values[odd] or 'unset'}; rank {like}{others}: {usual or 'unset'}",
-            why="ranks that run different code compute different things, or wait for each other for ever",
+            why="ranks that run different code compute different things, or wait for each other forever",
             remedy=_remedy(kind, name),
             check="comm-code",
         )

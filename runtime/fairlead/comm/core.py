@@ -1,11 +1,11 @@
-"""The collectives: fuse arrays into one buffer, agree on what is being done, move it, unpack it.
+"""The collectives: fuse arrays into one buffer, agree on the call, move the buffer, unpack it.
 
 Every collective begins with an agreement: two integers reduced over all ranks, which show whether
 every rank called the same function with the same arrays. A mismatch becomes a message that names
-the rank and the array; without it, MPI hangs or mixes up gradients. The agreement's time is also a
-measurement: it is how long this rank waited for the slowest one.
+the rank and the array; without the agreement, MPI hangs or mixes up gradients. Its duration is also
+how long this rank waited for the slowest one.
 
-:mod:`fairlead.comm` is the interface to use; :mod:`fairlead.comm.backend` is the MPI beneath.
+:mod:`fairlead.comm` is the interface to use; :mod:`fairlead.comm.mpi` is the MPI beneath.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backend import Backend
 
 if TYPE_CHECKING:
     import numpy.typing as npt  # two modules that no rank needs
 
+    from fairlead.comm.backend import Backend
     from fairlead.comm.timeline import Timeline
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -36,21 +36,21 @@ Signature = tuple[tuple[str, tuple[int, ...]], ...]
 COMPRESSIONS = ("none", "fp16", "bf16")
 _NO_TEAM = "without a team"
 AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
-# A bfloat16 for those who have no ml_dtypes, which gives NumPy a real one: its bits.
+# bfloat16 as its bits, without ml_dtypes, which gives NumPy a real one.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
 
 @dataclass(frozen=True)
 class Timings:
-    """What this rank spent in collectives since :func:`fairlead.comm.init`.
+    """The time this rank spent in collectives since :func:`fairlead.comm.init`.
 
     Attributes:
-        calls: collectives called.
-        bytes: bytes of arrays handed over (not what went over the wire).
-        wait_s: seconds until every rank had arrived, the agreement itself included.
+        calls: number of collectives.
+        bytes: bytes of arrays passed (not bytes on the wire).
+        wait_s: seconds until every rank had arrived, including the agreement itself.
         move_s: seconds of moving and reducing.
         pack_s: seconds of packing and unpacking.
-        aggregates: of the calls, those that made means of arrays.
+        aggregates: number of calls that averaged arrays.
     """
 
     calls: int = 0
@@ -71,30 +71,14 @@ class Timings:
         )
 
 
-class Waited(NamedTuple):
-    """What a rank has done in a team.
-
-    Attributes:
-        aggregates: of ``calls``, those that made means of arrays.
-        bytes: of arrays that it handed over.
-        wait_s: seconds until every rank had come, over all calls.
-    """
-
-    team: str
-    calls: int
-    aggregates: int
-    bytes: int
-    wait_s: float
-
-
 @dataclass(frozen=True)
 class BufferMatch:
     """Whether every rank holds the same bytes.
 
     Attributes:
-        digests: sha256 (hex) over all arrays, one a rank, in rank order.
-        first: index of the first array that differs, None when all match.
-        ranks: the ranks whose array ``first`` is not what most ranks hold (on a tie: rank 0).
+        digests: sha256 (hex) over all arrays, one per rank, in rank order.
+        first: index of the first array that differs, None if all match.
+        ranks: the ranks whose array ``first`` differs from that of most ranks (on a tie: from rank 0's).
     """
 
     digests: tuple[str, ...]
@@ -107,7 +91,7 @@ class BufferMatch:
 
 
 class Pending:
-    """An aggregation that was started: :meth:`wait` gives what it came to."""
+    """An aggregation in the background; :meth:`wait` returns its result."""
 
     def __init__(self, wait: Callable[[], list[Array]], done: Callable[[], bool] = lambda: True):
         self._wait, self._done = wait, done
@@ -118,7 +102,7 @@ class Pending:
         return self._result is not None or self._done()
 
     def wait(self) -> list[Array]:
-        """The means, as :meth:`Comm.aggregate` returns them; again the same when called again.
+        """The means, as :meth:`Comm.aggregate` returns them; the same again when called again.
 
         Raises:
             FairleadError: as :meth:`Comm.aggregate`.
@@ -133,7 +117,7 @@ class _Layout:
     """Where each array lies in the fused buffers.
 
     Attributes:
-        mark: number that two ranks share only if they do the same thing to the same shapes.
+        mark: hash of the call, the dtypes and the shapes.
         places: for each array: its dtype, start and end (elements) in that dtype's buffer, shape.
         lengths: elements of each dtype's buffer.
     """
@@ -152,7 +136,7 @@ def _layout(call: str, signature: Signature) -> _Layout:
         start = lengths.get(dtype, 0)
         lengths[dtype] = end = start + int(np.prod(shape, dtype=np.int64))
         places.append((dtype, start, end, shape))
-    # 62 bits, so that the negative of a mark is an int64 as well
+    # 62 bits, so that the negative of a mark is an int64, too
     return _Layout(int.from_bytes(digest[:8], "big") >> 2, tuple(places), tuple(lengths.items()))
 
 
@@ -162,9 +146,9 @@ class Comm:
     For one thread at a time, like MPI itself on one communicator.
 
     Attributes:
-        rank, size, local_rank: see the functions of these names in :mod:`fairlead.comm`.
-        backend: what moves the bytes, e.g. ``mpi4py 4.1.2``.
-        forced: the backend that was asked for by name; "" where it was left to be chosen.
+        rank: as :func:`fairlead.comm.rank`; ``size`` and ``local_rank`` likewise.
+        backend: library that moves the bytes, and its version, e.g. ``mpi4py 4.1.2``.
+        forced: the backend that was requested by name; "" if it was chosen automatically.
     """
 
     forced = ""
@@ -185,17 +169,17 @@ class Comm:
 
     @property
     def _of(self) -> str:
-        """What messages call these ranks, as the core's do."""
+        """The name of these ranks in messages, the same as in the core's."""
         return "all" if self._name == _NO_TEAM else self._name
 
     @property
     def here(self) -> bool:
-        """Whether this process is the rank; False in its forks, which are no ranks."""
+        """Whether this process is the rank itself, not a fork of it."""
         return os.getpid() == self._process
 
     @property
     def timings(self) -> Timings:
-        """What this rank spent in these ranks' collectives so far."""
+        """The time this rank has spent in collectives of this communicator."""
         return self._spent
 
     def broadcast(
@@ -204,8 +188,8 @@ class Comm:
         """Rank ``root``'s arrays, on every rank, bit for bit.
 
         Args:
-            arrays: any shapes and plain dtypes, the same on every rank; those of other ranks than
-                ``root`` only say what to expect.
+            arrays: any shapes and plain dtypes, the same on every rank; on ranks other than ``root``
+                they only give the shapes to expect.
             out: arrays to fill, of the same shapes and dtypes (``arrays`` itself is allowed).
         Returns:
             ``out``, or new arrays; same order, shapes and dtypes.
@@ -228,39 +212,39 @@ class Comm:
         names: Sequence[str] = (),
         any_values: bool = False,
     ) -> list[Array]:
-        """The mean of each array over all ranks, through one fused buffer a dtype.
+        """The mean of each array over all ranks, through one fused buffer per dtype.
 
         Args:
             arrays: float32, float64, float16, bfloat16 (of ml_dtypes, or :data:`BFLOAT16`), complex64
                 or complex128, any shapes, the same on every rank. Halves are summed in float32, and
                 their mean is rounded once.
             out: arrays to fill, of the same shapes and dtypes (``arrays`` itself is allowed). With
-                it the fused buffers are kept from call to call.
+                it, the fused buffers are reused from call to call.
             compression: how float32 travels: ``fp16``, ``bf16`` or ``none``; by default what
                 ``FAIRLEAD_COMM_COMPRESSION`` says. Sums are float32 within a node. Each rank's values
                 and the mean are rounded once, each by at most a part 2^-11 (fp16) or 2^-8 (bf16) of
                 itself; fp16 overflows above 65504 and loses bits below 6e-5.
             names: of the arrays, for messages.
-            any_values: NaN and infinities are values like others, as under loss scaling. Otherwise
-                ``FAIRLEAD_COMM_NONFINITE`` says what is done: the rank that passes one is named on
-                stderr, once (`tell`), or the call fails on every rank (`stop`), or nothing (`ignore`).
+            any_values: accept NaN and infinities, as under loss scaling. Otherwise
+                ``FAIRLEAD_COMM_NONFINITE`` decides: name the rank that passes one on stderr, once
+                (`tell`), fail the call on every rank (`stop`), or do nothing (`ignore`).
         Returns:
             ``out``, or new arrays; same order, shapes and dtypes. All ranks get the same bits
             wherever MPI_Allreduce gives them, as MPI asks of implementations (MPI-4.1, 6.9.1).
         Raises:
-            FairleadError: an array has another dtype, or the ranks disagree on number, shape or
-                dtype of arrays, or on ``compression``; there is no such compression; a rank passed NaN or
-                infinity, and ``FAIRLEAD_COMM_NONFINITE=stop``. What ``out`` then holds is of no use.
+            FairleadError: an array has another dtype; the ranks disagree on number, shape or
+                dtype of arrays, or on ``compression``; the compression is unknown; a rank passed NaN or
+                infinity under ``FAIRLEAD_COMM_NONFINITE=stop``. The contents of ``out`` are then undefined.
         """
         self._check_averaged(arrays)
         how = wire(compression)
-        told = odd_values() if not any_values and self.size > 1 else "ignore"
+        policy = odd_values() if not any_values and self.size > 1 else "ignore"
         if how == "none":
             return self._fused(
-                "aggregate", arrays, out, partial(self._watched_mean, told, arrays, names)
+                "aggregate", arrays, out, partial(self._watched_mean, policy, arrays, names)
             )
         narrow = [rounded(array, how) for array in arrays]
-        move = partial(self._watched_mean, told, arrays, names)
+        move = partial(self._watched_mean, policy, arrays, names)
         means = self._fused(f"aggregate({how})", narrow, out, move)
         for mean in means:
             np.copyto(mean, rounded(mean, how))
@@ -274,24 +258,24 @@ class Comm:
         names: Sequence[str] = (),
         any_values: bool = False,
     ) -> Pending:
-        """:meth:`aggregate` in the background, where the backend can; else it is done on return.
+        """:meth:`aggregate` in the background if the backend supports it; otherwise it is complete on return.
 
-        ``arrays`` must not change, and ``out`` not be read, before :meth:`Pending.wait`.
+        ``arrays`` must not change, and ``out`` must not be read, before :meth:`Pending.wait`.
         """
         result = self.aggregate(arrays, out, compression, names, any_values)
         return Pending(lambda: result)
 
     def team(self, threads: int = 1, name: str = "") -> Comm:
-        """Another communicator over the same ranks, whose aggregations go on beside this one's.
+        """Another communicator over the same ranks, whose aggregations run concurrently with this one's.
 
-        For two networks that are trained at once, say. Collective: every rank makes its teams in the
-        same order. Ends with this one.
+        For example for two networks that are trained at once. Collective: every rank makes its teams in
+        the same order. A team ends with this communicator.
 
         Args:
             threads: helper threads that share its aggregations, 1 to 16.
-            name: what the account at the end calls it.
+            name: its name in the report at the end.
         Raises:
-            FairleadError: the ranks ask for different numbers of threads.
+            FairleadError: the ranks request different numbers of threads.
         """
         self._agree(f"team(threads={threads})")
         made = self._another()
@@ -336,13 +320,13 @@ class Comm:
         Args:
             arrays: any shapes and dtypes. Ranks may differ in shape and dtype: that is a mismatch.
         Returns:
-            The same on every rank. Costs 32 bytes a rank when all match.
+            The same on every rank. Costs 32 bytes per rank if all match.
         """
         self._agree("check_buffers_match")
         each = [digest_of(array) for array in arrays]
-        found = compare(each, self._backend.allgather, self._backend.allgather)
+        match = compare(each, self._backend.allgather, self._backend.allgather)
         self._ended("match")
-        return found
+        return match
 
     def abort(self, code: int) -> None:
         """Ends every rank now. Not collective."""
@@ -356,20 +340,25 @@ class Comm:
         self._backend.close()
 
     def conclude(self) -> None:
-        """Says on rank 0 how long each team waited, and puts a timeline together. Collective, and the last
-        collective but :meth:`close`; again, it does nothing."""
+        """Reports on rank 0 how long each team waited, and merges a timeline. Collective, and the last
+        collective before :meth:`close`; a second call does nothing."""
         if not self._concluded:
-            self._conclude(self._waited())
+            self._conclude(self._waits())
 
-    def _waited(self) -> list[Waited]:
-        return [waited(each._name, each.timings) for each in (self, *self._teams)]
+    def _waits(self) -> list[tuple[str, Timings]]:
+        """Name and timings of these ranks and of each team, for the report at the end."""
+        return [(each._name, each.timings) for each in (self, *self._teams)]
 
-    def _conclude(self, rows: list[Waited]) -> None:
+    def _conclude(self, rows: list[tuple[str, Timings]]) -> None:
         self._concluded = True
         if self.size > 1:
-            from fairlead.comm.wait_report import account
+            from fairlead.comm.wait_report import Waited, report
 
-            account(rows, self._backend)
+            waits = [
+                Waited(name, spent.calls, spent.aggregates, spent.bytes, spent.wait_s)
+                for name, spent in rows
+            ]
+            report(waits, self._backend)
         if self.timeline is not None:
             self.timeline.end()
 
@@ -395,15 +384,15 @@ class Comm:
                 )
 
     def agree(self, call: str, signature: Signature = ()) -> None:
-        """Returns when every rank has called it with the same words. Moves nothing.
+        """Returns when every rank has called it with the same arguments. Moves nothing.
 
-        For what carries tensors by itself, and hangs or mixes them up where ranks differ.
+        For libraries that move tensors by themselves, and hang or mix them up where ranks differ.
 
         Args:
             call: what the ranks are about to do.
             signature: dtype and shape of each tensor.
         Raises:
-            FairleadError: they differ; rank and tensor are named.
+            FairleadError: the ranks differ; the message names rank and tensor.
         """
         self._agree_on(call, signature)
 
@@ -419,9 +408,9 @@ class Comm:
         marks = np.array([layout.mark, -layout.mark], np.int64)
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
-            told = (call, signature, os.uname().nodename)
+            mine = (call, signature, os.uname().nodename)
             at = f": call {self._spent.calls + 1} of {self._of}"
-            raise disagreement(self._backend.allgather(told), at)
+            raise disagreement(self._backend.allgather(mine), at)
         self._begun, self._agreed = begun, time.perf_counter()
         self._spent += Timings(calls=1, wait_s=self._agreed - begun)
         return layout
@@ -438,7 +427,7 @@ class Comm:
         )
 
     def _ended(self, call: str, arrays: Sequence[Array] = (), **parts_s: float) -> None:
-        """The call that was agreed on last has ended."""
+        """Records the end of the call that was agreed on last."""
         if self.timeline is not None:
             size = sum(array.nbytes for array in arrays)
             times = [round(1e9 * s) for s in (self._begun, time.perf_counter(), self._agreed)]
@@ -455,7 +444,7 @@ class Comm:
         out: Sequence[Array] | None,
         move: Callable[[Array], None],
     ) -> list[Array]:
-        """Packs arrays into one buffer a dtype, lets ``move`` change it over all ranks, unpacks."""
+        """Packs arrays into one buffer per dtype, lets ``move`` change it over all ranks, unpacks."""
         layout = self._agree(call, arrays)
         begun = time.perf_counter()
         buffers = {
@@ -480,7 +469,7 @@ class Comm:
         return result
 
     def _keep(self, dtype: str, length: int) -> Array:
-        """A buffer that stays: fresh pages for each call would cost as much as the reduction."""
+        """A buffer that is reused: fresh pages for each call would cost as much as the reduction."""
         if (dtype, length) not in self._kept:
             self._kept[dtype, length] = np.empty(length, _held(dtype))
         return self._kept[dtype, length]
@@ -495,33 +484,28 @@ class Comm:
         self._backend.mean(buffer)
 
     def _watched_mean(
-        self, told: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
+        self, policy: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
     ) -> None:
-        """The mean; where it is not finite, on all ranks, they look who has passed what."""
+        """The mean; if it is not finite, which all ranks see, they find out which rank passed what."""
         self._mean(buffer)
-        if told == "ignore" or _finite(buffer):
+        if policy == "ignore" or _finite(buffer):
             return
         every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))
-        for rank, (host, found) in enumerate(every):
-            if found is None or (told == "tell" and rank in self._odd):
+        for rank, (host, odd) in enumerate(every):
+            if odd is None or (policy == "tell" and rank in self._odd):
                 continue
-            what, index, element = found
+            what, index, element = odd
             name = f" ({names[index]})" if index < len(names) else ""
-            said = (
+            what_happened = (
                 f"rank {rank} ({host}) passed {what} as element {element} of tensor {index}{name} to aggregate"
                 f" (mean), call {self.timings.calls} of {self._of}"
             )
-            if told == "stop":
-                raise nonfinite(said, "comm.aggregate")
+            if policy == "stop":
+                raise nonfinite(what_happened, "comm.aggregate")
             self._odd.add(rank)
             if rank == self.rank:
                 once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
-                sys.stderr.write(f"fairlead.comm: {said}; {once}\n")
-
-
-def waited(name: str, timings: Timings) -> Waited:
-    """What the account at the end says of this rank."""
-    return Waited(name, timings.calls, timings.aggregates, timings.bytes, timings.wait_s)
+                sys.stderr.write(f"fairlead.comm: {what_happened}; {once}\n")
 
 
 def _unpack(
@@ -545,12 +529,12 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def _key(dtype: np.dtype[Any]) -> str:
-    """What a dtype is called in an agreement."""
+    """The name of a dtype in an agreement."""
     return "bfloat16" if name_of(dtype) == "bfloat16" else dtype.str
 
 
 def _held(key: str) -> np.dtype[Any]:
-    """What a fused buffer of it is made of: bfloat16 is bits there."""
+    """The dtype of a fused buffer: bfloat16 is held as bits."""
     return np.dtype(np.uint16 if key == "bfloat16" else key)
 
 
@@ -559,14 +543,14 @@ def _bits(array: Array) -> Array:
 
 
 def widened(array: Array) -> Array:
-    """Halves as float32; what is wider as it is."""
+    """Halves as float32; wider types unchanged."""
     if name_of(array.dtype) == "bfloat16":
         return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def narrowed(array: Array, dtype: np.dtype[Any]) -> Array:
-    """float32 in the form of ``dtype``, halves rounded to nearest even; what is wider as it is."""
+    """float32 as ``dtype``, halves rounded to nearest even; wider types unchanged."""
     if name_of(dtype) == "bfloat16":
         bits = rounded(array, "bf16").view(np.uint32) >> 16
         return bits.astype(np.uint16).view(dtype)
@@ -577,10 +561,10 @@ def narrowed(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def odd_values() -> str:
-    """What is done about NaN and infinities: ``FAIRLEAD_COMM_NONFINITE``.
+    """The policy for NaN and infinities, from ``FAIRLEAD_COMM_NONFINITE``.
 
     Raises:
-        FairleadError: it has another value.
+        FairleadError: its value is unknown.
     """
     asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "tell"
     if asked not in ("tell", "stop", "ignore"):
@@ -594,19 +578,19 @@ def odd_values() -> str:
     return asked
 
 
-def nonfinite(said: str, where: str) -> FairleadError:
-    """A call that failed since a rank passed NaN or infinity."""
+def nonfinite(what_happened: str, where: str) -> FairleadError:
+    """The error of a call in which a rank passed NaN or infinity."""
     return fail(
-        said,
+        what_happened,
         where=where,
-        why="FAIRLEAD_COMM_NONFINITE=stop; the mean is no number on any rank",
+        why="FAIRLEAD_COMM_NONFINITE=stop; the mean is not finite on any rank",
         remedy="look at that rank's batch, and at the learning rate; under loss scaling pass any_values=True",
         check="comm-nonfinite",
     )
 
 
 def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
-    """The first that is NaN or infinite: what, in which array, where. None: all are finite.
+    """The first NaN or infinity: (name, index of the array, element); None if all values are finite.
 
     >>> first_odd([np.ones(3), np.array([1.0, -np.inf, np.nan])])
     ('-infinity', 1, 1)
@@ -623,7 +607,7 @@ def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
 
 
 def _finite(buffer: Array) -> bool:
-    """One pass over the memory where it is; a sum of squares that overflows is looked at again."""
+    """Whether all values are finite: one pass over the memory, a second one if the sum of squares overflows."""
     if buffer.dtype == np.uint16:
         buffer = widened(buffer.view(BFLOAT16))
     flat = buffer.view(buffer.real.dtype)
@@ -632,10 +616,10 @@ def _finite(buffer: Array) -> bool:
 
 
 def wire(compression: str | None) -> str:
-    """The compression that is asked for, by argument or by environment.
+    """The requested compression, from the argument or the environment.
 
     Raises:
-        FairleadError: there is none of that name.
+        FairleadError: it is unknown.
     """
     asked = compression or os.environ.get("FAIRLEAD_COMM_COMPRESSION") or "none"
     if asked not in COMPRESSIONS:
@@ -650,7 +634,7 @@ def wire(compression: str | None) -> str:
 
 
 def rounded(array: Array, compression: str) -> Array:
-    """A float32 array with the values that travel, to nearest even; any other array as it is."""
+    """A float32 array with its values rounded as they travel, to nearest even; any other array unchanged."""
     if array.dtype != np.float32:
         return array
     if compression == "fp16":
@@ -673,7 +657,7 @@ def compare(
     gather_digest: Callable[[bytes], list[bytes]],
     gather_all: Callable[[Any], list[Any]],
 ) -> BufferMatch:
-    """Compares digests over ranks: one of all, then each of them where those differ."""
+    """Compares digests over ranks: one of all arrays, then one per array where those differ."""
     whole = gather_digest(hashlib.sha256(b"".join(each)).digest())
     digests = tuple(digest.hex() for digest in whole)
     if len(set(digests)) == 1:
@@ -691,11 +675,11 @@ def compare(
 
 
 def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> FairleadError:
-    """Says which rank differs from rank 0, and in what.
+    """The error that names the rank which differs from rank 0, and how.
 
     Args:
-        calls: of each rank what it called, with which arrays, and its host's name.
-        at: which call it was, as words behind the sentence.
+        calls: per rank: the call, its arrays, the host's name.
+        at: number of the call, appended to the message.
     """
     rank = next(r for r, call in enumerate(calls) if call[:2] != calls[0][:2])
     (call, ours, first_host), (other, theirs, host) = calls[0], calls[rank]

@@ -128,7 +128,7 @@ class Delayed:
             tested: the learning rate is known to bear the delay; :attr:`scale` stays 1.
             steady: arrays that are handed in never change, so they are not copied; means are the caller's
                 for as long as it holds them.
-            say: told, on rank 0, what the delay does, and when it ends.
+            say: called on rank 0 with a sentence on what the delay does, and when it ends.
         Raises:
             FairleadError: the momentum is above 0.95 and ``tested`` was not said: there the largest
                 stable rate is below 1/78 of the synchronous one.
@@ -171,7 +171,7 @@ class Delayed:
         Args:
             arrays: as for :meth:`Comm.aggregate`; unless they are steady they may change as soon as this
                 returns.
-            loss: this rank's; its mean decides on divergence, on all ranks alike. NaN: nobody looks.
+            loss: this rank's; its mean decides on divergence, on all ranks alike. NaN: not checked.
         Returns:
             The means to apply now, in this order: none, one or two. They hold until the next call
             but one.
@@ -184,8 +184,8 @@ class Delayed:
         ready = self.flush()
         if ready and self.diverged_at is not None:
             delayed = False  # it was seen just now
-        told = [0.0, 0.0] if math.isnan(loss) else [loss, 1.0]
-        handed = [*arrays, np.array(told)]
+        loss_and_count = [0.0, 0.0] if math.isnan(loss) else [loss, 1.0]
+        handed = [*arrays, np.array(loss_and_count)]
         room = self._room(handed) if self._steady else self._keep(handed)
         source = handed if self._steady else room
         if delayed:
@@ -208,7 +208,7 @@ class Delayed:
 
     def _took(self, means: list[Array]) -> list[Array]:
         *gradients, shared = means
-        # NaN compares as nothing: where a rank has not told its loss, nobody looks.
+        # NaN compares false: without a rank's loss, nothing is checked.
         loss = float(shared[0]) if shared[1] == 1.0 else math.nan
         if self._was_delayed and self.diverged_at is None and loss > _DIVERGED * self._least:
             self.diverged_at = self._step
@@ -229,7 +229,7 @@ class Delayed:
         return kept
 
     def _room(self, arrays: Sequence[Array]) -> list[Array]:
-        """Room for means that nobody holds."""
+        """Buffers for means that the caller no longer holds."""
         like = [(a.shape, a.dtype) for a in arrays]
         for room in self._rooms:
             held = max(map(sys.getrefcount, room), default=0) > _UNHELD
@@ -237,7 +237,7 @@ class Delayed:
                 return room
         room = [_aligned(a) for a in arrays]
         # Those of other shapes are of no more use.
-        self._rooms = [one for one in self._rooms if [(a.shape, a.dtype) for a in one] == like]
+        self._rooms = [room for room in self._rooms if [(a.shape, a.dtype) for a in room] == like]
         self._rooms.append(room)
         return room
 

@@ -1,9 +1,9 @@
-"""Somebody else's library beneath :class:`fairlead.comm.core.Comm`: MPI agrees, the library carries.
+"""Another library beneath :class:`fairlead.comm.core.Comm`: the ranks agree by MPI, the library carries the buffers.
 
 A :class:`Carrier` moves buffers, and need not notice that ranks differ: Horovod waits, others mix
 gradients up. So every collective begins as in the reference, with an agreement by mpi4py, and the library
-is called once that holds: with buffers alike on all ranks, in one order. What is small (numbers, objects,
-digests) goes by mpi4py.
+is called only then: with the same buffers on all ranks, in one order. Small values (numbers, objects,
+digests) go by mpi4py.
 
 :mod:`fairlead.comm.backends.horovod` and :mod:`fairlead.comm.backends.dl_comm` are carriers.
 """
@@ -11,22 +11,26 @@ digests) goes by mpi4py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from fairlead.base.comm_names import UNORDERED, is_ordered
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backend import Backend
+from fairlead.comm.choose import unavailable
 from fairlead.comm.core import Array, Comm, Pending, Timings
+
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
 
 MOST_ELEMENTS = 1 << 30  # MPI before 4.0 counts elements in a C int
 
 
 class Carrier(Protocol):
-    """What moves the buffers. Every method is collective, and may raise whatever the library does.
+    """What moves the buffers. Every method is collective, and may raise any exception of the library.
 
     Attributes:
-        name: library and version, for people.
+        name: library and version.
         background: it may be called from a helper thread while the main one is in another call.
     """
 
@@ -37,7 +41,7 @@ class Carrier(Protocol):
         """Replaces ``buffer`` (1-D, contiguous, not empty; float or complex) by its mean over ranks.
 
         Args:
-            team: calls of one team come one after the other, those of two teams at any time.
+            team: calls of one team are sequential, those of two teams may be concurrent.
         """
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:
@@ -47,7 +51,7 @@ class Carrier(Protocol):
         """Returns when every rank has called it."""
 
     def close(self) -> None:
-        """Ends the library; MPI is ended after it, by others."""
+        """Ends the library; MPI is ended afterwards, by the caller."""
 
 
 class Carried:
@@ -106,7 +110,7 @@ class Carried:
                 f"{self.name} failed",
                 where=f"rank {self.rank}",
                 why=f"{type(exc).__name__}: {exc}".strip().splitlines()[0],
-                remedy="look for the first rank's own last words; or let the core carry the gradients:"
+                remedy="look for the first rank's own error; or let the core carry the gradients:"
                 " `fairlead run --comm native`",
                 check="comm-carrier",
             ) from exc
@@ -119,7 +123,7 @@ class CarriedComm(Comm):
         """Collective."""
         super().__init__(backend)
         self._carried = backend
-        # Nothing orders what goes on behind against the calls in front: it has messages of its own.
+        # Background calls are in no order to those in front, so they have their own communicator.
         self._behind = Comm(backend.another()) if backend.carrier.background else None
         self._helper: ThreadPoolExecutor | None = None
         self._started: list[Future[list[Array]]] = []
@@ -143,8 +147,10 @@ class CarriedComm(Comm):
         done = self._helper.submit(
             self._behind.aggregate, list(arrays), out, compression, names, any_values
         )
-        # What nobody waits for is waited for at the end, so that its error is seen.
-        self._started = [one for one in self._started if not one.done() or one.exception()]
+        # `close` waits for those that the caller does not wait for, so that their errors are raised.
+        self._started = [
+            future for future in self._started if not future.done() or future.exception()
+        ]
         self._started.append(done)
 
         def wait() -> list[Array]:
@@ -158,11 +164,32 @@ class CarriedComm(Comm):
         return CarriedComm(self._carried.another())
 
     def close(self) -> None:
-        for one in self._started:
-            one.result()
+        for future in self._started:
+            future.result()
         if self._helper is not None:
             self._helper.shutdown()
         super().close()
+
+
+def connected(
+    name: str, mpi: Backend, start: Callable[[], Carrier], environ: Mapping[str, str]
+) -> Comm:
+    """The ranks over the carrier that ``start`` makes; a single process without MPI needs none. Collective.
+
+    Raises:
+        FairleadError: it cannot be used here. Other ranks may wait in the library's start for one that has none;
+            the exception ends them all.
+    """
+    if mpi.name.startswith("none"):
+        return Comm(mpi)
+    try:
+        if is_ordered(environ):
+            raise RuntimeError(UNORDERED)
+        carrier = start()
+    except (ImportError, RuntimeError, OSError, AttributeError) as exc:
+        reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
+        raise unavailable(name, mpi, reason) from exc
+    return CarriedComm(Carried(mpi, carrier))
 
 
 def parts(buffer: Array, most: int = MOST_ELEMENTS) -> Iterator[Array]:

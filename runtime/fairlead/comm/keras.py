@@ -8,8 +8,8 @@
 
 Every rank computes the gradients of its own batch; :func:`DistributedOptimizer` applies their mean,
 so one step on N ranks is one step on a batch N times as large. :class:`Broadcast` gives all ranks
-rank 0's state, and proves once an epoch that they still hold the same bits. docs/training.md
-tells what is averaged when.
+rank 0's state, and proves once an epoch that they still hold the same bits. docs/tutorials/training.md
+describes what is averaged when.
 
 All gradients of a step are averaged at once: in TensorFlow as :mod:`fairlead.comm.tensorflow` does, in
 torch on the tensors themselves.
@@ -128,7 +128,7 @@ class Started:
 def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     """Gives every rank rank ``root``'s weights and optimizer state, and compares them. Collective.
 
-    Weights include what layers keep beside what is trained, such as the statistics of
+    Weights include what layers keep besides the trained variables, such as the statistics of
     BatchNormalization, and the optimizer's state its learning rate and its number of steps. Seeds
     stay each rank's own.
 
@@ -161,7 +161,7 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
 
 
 def average_state(model: Any) -> None:
-    """Makes equal what layers keep beside what is trained. Collective.
+    """Makes equal what layers keep besides the trained variables. Collective.
 
     BatchNormalization counts mean and variance of this rank's batches; all ranks then get the mean
     of these over ranks. What is no float becomes rank 0's.
@@ -285,7 +285,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
-    """Makes the metrics of an epoch their mean over ranks, for every callback behind it in the list.
+    """Replaces the metrics of an epoch by their mean over ranks, for every later callback in the list.
 
     EarlyStopping, ReduceLROnPlateau and ModelCheckpoint then decide alike on each rank. The mean
     counts each rank once, however many samples it had.

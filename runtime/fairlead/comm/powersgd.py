@@ -11,7 +11,7 @@ handed out up to any step differs from what ``comm.aggregate`` would have by the
 errors of that step alone: they are added to the next gradients (error feedback).
 
 The thin matrices are equal on all ranks bit for bit; what each makes of them is so where the ranks have
-the same processor and the same NumPy. ``comm.check_buffers_match`` on the weights tells.
+the same processor and the same NumPy. ``comm.check_buffers_match`` on the weights verifies that.
 """
 
 from __future__ import annotations

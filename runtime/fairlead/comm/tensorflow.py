@@ -83,9 +83,10 @@ def aggregate(
         tensors: a tensor, or lists, tuples and dicts of them; float16, bfloat16, float32, float64,
             complex64 or complex128 of any shapes, the same on every rank. None stays None, where it is
             None on every rank. IndexedSlices, as of an embedding, are made dense.
-        team: of :meth:`fairlead.comm.Comm.team`, for what goes on beside other collectives.
+        team: of :meth:`fairlead.comm.Comm.team`, for calls that run concurrently with other collectives.
         names: for errors: the variables that these are gradients of, or texts, one a tensor.
-        compression, any_values: as for :meth:`fairlead.comm.Comm.aggregate`.
+        compression: as for :meth:`fairlead.comm.Comm.aggregate`.
+        any_values: as there.
     Returns:
         The same structure. On one rank: ``tensors``.
     Raises:
@@ -138,7 +139,7 @@ def DistributedGradientTape(tape: Any = None, team: Comm | None = None) -> Any:
 def broadcast(variables: Any, root: int = 0) -> None:
     """Gives every rank rank ``root``'s values, and compares them. Collective.
 
-    All that training changes belongs to it: weights, what layers keep beside what is trained, and the
+    It includes all that training changes: weights, what layers keep besides the trained variables, and the
     optimizer's state. Variables that are made later need a call of their own.
 
     Args:
@@ -226,8 +227,11 @@ class Delayed:
     ):
         """
         Args:
-            schedule, momentum, tested: as for :class:`fairlead.comm.delayed.Delayed`.
-            team, names: as for :func:`aggregate`.
+            schedule: as for :class:`fairlead.comm.delayed.Delayed`, like ``momentum`` and ``tested``.
+            momentum: of the optimizer.
+            tested: as there.
+            team: as for :func:`aggregate`.
+            names: as for :func:`aggregate`.
         Raises:
             FairleadError: as there.
         """
@@ -254,7 +258,7 @@ class Delayed:
 
         Args:
             tensors: as for :func:`aggregate`.
-            loss: this rank's, a number or scalar; a divergence of its mean ends the delay. NaN: nobody looks.
+            loss: this rank's, a number or scalar; a divergence of its mean ends the delay. NaN: not checked.
         Returns:
             The means to apply now, in this order, each in the structure of ``tensors``: none, one or two.
         Raises:
@@ -281,7 +285,8 @@ class Delayed:
     def _tensors(self, means: Sequence[Array]) -> Any:
         left = iter(means)
         made = [
-            None if one is None else tf.cast(_tensor(next(left)), one.dtype) for one in self._given
+            None if given is None else tf.cast(_tensor(next(left)), given.dtype)
+            for given in self._given
         ]
         return tf.nest.pack_sequence_as(self._like, made)
 
@@ -513,10 +518,10 @@ def _tensorflows(variable: Any) -> Any:
 
 
 def _names(given: Sequence[Any]) -> list[str]:
-    """Texts, and what variables are called: Keras' by their path, TensorFlow's without the number."""
+    """Strings unchanged, and the names of variables: Keras' by path, TensorFlow's without the number."""
     return [
-        one if isinstance(one, str) else str(getattr(one, "path", "") or _without_number(one))
-        for one in tf.nest.flatten(list(given))
+        name if isinstance(name, str) else str(getattr(name, "path", "") or _without_number(name))
+        for name in tf.nest.flatten(list(given))
     ]
 
 

@@ -1,8 +1,8 @@
-"""What Python adds to a timeline: start, steps and their parts, spans, the clocks; and, without the core, the calls.
+"""The Python part of a timeline: start, steps and their parts, spans, clocks; without the core, also the calls.
 
-``FAIRLEAD_COMM_TIMELINE=FILE`` turns it on. Each rank appends a line an event to its own file beside
-``FILE``, so that what was recorded is there however the rank ends; :mod:`fairlead.trace.document` reads those files.
-Imported only where there is a timeline.
+``FAIRLEAD_COMM_TIMELINE=FILE`` turns it on. Each rank appends one line per event to its own file next to ``FILE``, so
+that the record survives however the rank ends; :mod:`fairlead.trace.document` reads those files. Imported only if a
+timeline is recorded.
 """
 
 from __future__ import annotations
@@ -14,38 +14,48 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import fail
-from fairlead.comm.backend import Backend
 from fairlead.trace import spans
 from fairlead.trace.spans import clock_name
 
 if TYPE_CHECKING:
-    from fairlead.comm.core import Timings
+    from fairlead.comm.backend import Backend
 
-# An exchange with rank 0 is repeated: the quickest is the truest.
+# An exchange with rank 0 is repeated: the quickest is the most accurate.
 _ROUNDS = 20
 _MARKS = 64  # parts of one step
+
+
+class Spent(Protocol):
+    """The times from which the parts of a step are derived: :class:`fairlead.comm.core.Timings`."""
+
+    @property
+    def wait_s(self) -> float: ...
+    @property
+    def move_s(self) -> float: ...
+    @property
+    def pack_s(self) -> float: ...
 
 
 class Timeline:
     """The file of one rank. The clock is CLOCK_MONOTONIC, in ns, as in the core.
 
-    It holds the last ``FAIRLEAD_COMM_TIMELINE_EVENTS`` events, or half as many: when a file is full it takes the place
-    of the one before it, whose events are counted.
+    It holds the last ``FAIRLEAD_COMM_TIMELINE_EVENTS`` events, or half as many: a full file replaces the older one,
+    whose events are counted as dropped.
     """
 
     def __init__(self, backend: Backend, environ: Mapping[str, str]):
-        """Collective: rank 0 removes what an earlier run has left."""
+        """Collective: rank 0 removes the files of an earlier run."""
         self.file = environ[TIMELINE]
         self._backend, self._lock = backend, threading.RLock()
         self._most = _events(environ) // 2
         self._count = self._before = self._dropped = 0
         self._rows: dict[str, threading.Thread] = {}
         self._steps = self._begins = 0
-        self._spent: Timings | None = None
+        self._spent: Spent | None = None
         self._ends_by_itself = True
         folder = f"{self.file}.parts"
         if backend.rank == 0:
@@ -71,7 +81,7 @@ class Timeline:
         spans.recorder = self
 
     def began(self, begun: int, backend: str) -> None:
-        """The start has lasted since ``begun``."""
+        """Records the start, from ``begun`` (ns) until now."""
         now = time.monotonic_ns()
         born = min(_born(now), begun)
         self.span("main", "start Python and import", "python", born, begun)
@@ -95,7 +105,7 @@ class Timeline:
 
     @contextmanager
     def doing(self, name: str, args: Mapping[str, Any] = {}) -> Iterator[None]:
-        """Records what is done within, in the row of the calling thread."""
+        """Records the block as a span in the row of the calling thread."""
         row, begin = self._row(), time.monotonic_ns()
         try:
             yield
@@ -111,24 +121,24 @@ class Timeline:
         self._add({"step": step, "parts": list(parts), "borders": list(borders)}, 1 + len(parts))
 
     def forward_apart(self, ns: int) -> None:
-        """How long a forward pass takes by itself, where steps do not tell their own."""
+        """Records the duration of a forward pass alone, for steps that do not show their own."""
         self._keep({"forward_ns": ns})
 
-    # Steps that nobody measures whole: a front tells what is over, and the rest follows.
+    # Steps without measured borders: a front end marks what has ended, and the rest follows.
 
     def mark(self, part: str, at: int | None = None) -> None:
-        """What the training thread has done since the mark before was ``part`` of a step."""
+        """The training thread spent the time since the previous mark on ``part`` of a step."""
         with self._lock:
             now = max(time.monotonic_ns() if at is None else at, self._borders[-1])
             if len(self._parts) < _MARKS:
                 self._borders.append(now)
                 self._parts.append(part)
-            else:  # as of a validation of many batches: what is one part after the other is one
+            else:  # such as a validation of many batches: merged into one part
                 self._borders[-1], self._parts[-1] = now, "other"
 
-    def open_step(self, spent: Timings) -> None:
-        """A step begins here, and it and all later ones end with :meth:`close_step`, not with the means of their
-        gradients; what lies before is no part of one.
+    def open_step(self, spent: Spent) -> None:
+        """A step begins here; it and all later ones end with :meth:`close_step`, not with the means of their
+        gradients. The time before belongs to no step.
 
         Args:
             spent: this rank's time in collectives so far.
@@ -143,13 +153,13 @@ class Timeline:
             self.mark("update")
             self._write_step()
 
-    def averaging(self, spent: Timings) -> None:
-        """The gradients of a step are about to be averaged; where no front can say so, that follows from the time
-        that was spent."""
+    def averaging(self, spent: Spent) -> None:
+        """The gradients of a step are about to be averaged; without this call, that is derived from the time
+        spent."""
         self.mark("other" if self._parts else "computing")
         self._spent, self._begins = spent, self._borders[-1]
 
-    def averaged(self, spent: Timings) -> None:
+    def averaged(self, spent: Spent) -> None:
         """The gradients of a step have their means."""
         now, last = time.monotonic_ns(), self._spent or type(spent)()
         waited = round(1e9 * (spent.wait_s - last.wait_s))
@@ -160,7 +170,7 @@ class Timeline:
         self.mark("idle", min(begun + waited, now))
         self.mark("exposed communication", now)
         self._spent, self._begins = spent, 0
-        if self._ends_by_itself:  # it lasted since the means of the one before
+        if self._ends_by_itself:  # it began with the means of the previous step
             self._write_step()
 
     def _write_step(self) -> None:
@@ -189,11 +199,11 @@ class Timeline:
 
         try:
             merged = merge(self.file)
-            said = f"timeline: {merged.line()}" if merged else "timeline: no rank could record one"
+            line = f"timeline: {merged.line()}" if merged else "timeline: no rank could record one"
         except FairleadError as exc:
             finding = exc.findings[0]
-            said = f"{finding.what}: {finding.why}; {finding.remedy}"
-        sys.stderr.write(f"fairlead.comm: {said}\n")
+            line = f"{finding.what}: {finding.why}; {finding.remedy}"
+        sys.stderr.write(f"fairlead.comm: {line}\n")
 
     def _set_clocks(self) -> None:
         """Measures, on the first rank of each clock that is not rank 0's, how far it is from that."""
@@ -201,9 +211,9 @@ class Timeline:
         ask = [
             r for r, clock in enumerate(clocks) if clock != clocks[0] and clocks.index(clock) == r
         ]
-        found = self._backend.clock_of_rank_0(ask, _ROUNDS)
-        if found:
-            self._keep({"clock": found})
+        measured = self._backend.clock_of_rank_0(ask, _ROUNDS)
+        if measured:
+            self._keep({"clock": measured})
 
     def _row(self) -> str:
         """The calling thread's: its name, or that and its number, while another thread of that name lives."""
@@ -216,12 +226,12 @@ class Timeline:
                 first = self._rows[mine.name] = mine
         return mine.name if first is mine else f"{mine.name} {threading.get_native_id()}"
 
-    def _add(self, said: Mapping[str, Any], events: int = 1) -> None:
+    def _add(self, event: Mapping[str, Any], events: int = 1) -> None:
         with self._lock:
             if self._count and self._count + events > self._most:
                 self._turn()
             self._count += events
-            self._put(said)
+            self._put(event)
 
     def _turn(self) -> None:
         """A file is full: it becomes the older one, and the one that was is gone."""
@@ -249,16 +259,16 @@ class Timeline:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         self._out = os.open(self._path, flags, 0o666)
 
-    def _keep(self, said: dict[str, Any]) -> None:
+    def _keep(self, event: dict[str, Any]) -> None:
         """A line that every file of this rank has."""
         with self._lock:
-            self._head.append(said)
-            self._put(said)
+            self._head.append(event)
+            self._put(event)
 
-    def _put(self, said: Mapping[str, Any]) -> None:
+    def _put(self, event: Mapping[str, Any]) -> None:
         if self._out >= 0:
             with suppress(OSError):  # no room: what is there stays
-                os.write(self._out, (json.dumps(said) + "\n").encode())
+                os.write(self._out, (json.dumps(event) + "\n").encode())
 
 
 def _born(now: int) -> int:
@@ -274,16 +284,16 @@ def _born(now: int) -> int:
 
 def _events(environ: Mapping[str, str]) -> int:
     name = f"{TIMELINE}_EVENTS"
-    said = environ.get(name) or "100000"
-    if not said.isdecimal() or int(said) < 2:
+    text = environ.get(name) or "100000"
+    if not text.isdecimal() or int(text) < 2:
         raise fail(
-            f"{name}={said} is no number of events",
+            f"{name}={text} is no number of events",
             where=name,
             why="it is how many events Python keeps of each rank, at least 2",
             remedy=f"unset {name}, or set it to a number like 100000",
             check="comm-timeline",
         )
-    return int(said)
+    return int(text)
 
 
 def _emptied(folder: str) -> None:

@@ -12,7 +12,7 @@ DistributedDataParallel sends its buckets through the same :meth:`fairlead.comm.
 while the backward pass still runs.
 
 Tensors of the host go by :meth:`fairlead.comm.Comm.aggregate`, those on GPUs by NCCL
-(:mod:`fairlead.comm.backends.nccl`). docs/training.md tells what is averaged when.
+(:mod:`fairlead.comm.frameworks.torch_nccl`). docs/tutorials/training.md describes what is averaged when.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ import torch
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm import rank, size
-from fairlead.comm.backends import nccl
 from fairlead.comm.core import BFLOAT16, Array, Comm
-from fairlead.comm.frameworks import common
+from fairlead.comm.frameworks import common, torch_nccl
 
 __all__ = [
     "DistributedOptimizer",
@@ -66,7 +65,7 @@ def DistributedOptimizer(
     keeps none. Before the first step the parameters are compared over ranks.
 
     Args:
-        named_parameters: ``model.named_parameters()``, so that errors tell names.
+        named_parameters: ``model.named_parameters()``, so that errors name them.
     Raises:
         FairleadError: later, by ``step``: the ranks began with different parameters, or disagree on
             number, shape or dtype of the gradients, or on their number of steps; a tensor is sparse, or
@@ -197,7 +196,7 @@ def ddp_hook(state: Any, bucket: Any) -> Any:
     """
     buffer = bucket.buffer()
     name = f"bucket {bucket.index()}"
-    if nccl.on_gpu(buffer):
+    if torch_nccl.on_gpu(buffer):
         return _group([buffer], [name]).start([buffer], [name])
     (mean,) = average_tensors([buffer], [buffer], [name])
     future: Any = torch.futures.Future()
@@ -215,7 +214,7 @@ def init_process_group() -> None:
     Over Gloo, and over NCCL for tensors on GPUs where torch sees some. ``MASTER_ADDR``, ``MASTER_PORT``,
     ``RANK`` and ``WORLD_SIZE`` are set; nothing has to be given to the launcher.
     """
-    nccl.init_process_group(comm.init(), nccl.usual_library())
+    torch_nccl.init_process_group(comm.init(), torch_nccl.usual_library())
 
 
 def average_tensors(
@@ -285,7 +284,7 @@ def _fused(gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]) 
     ]
     for tensor, name in zip(whole, names, strict=True):
         _require_dense(tensor, name)
-    host = [i for i, tensor in enumerate(whole) if not nccl.on_gpu(tensor)]
+    host = [i for i, tensor in enumerate(whole) if not torch_nccl.on_gpu(tensor)]
     arrays = [_gradient(whole[i], names[i]) for i in host]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
     return _Fused(whole, host, arrays, [names[i] for i in host], present)
@@ -296,7 +295,7 @@ def _unfused(fused: _Fused, names: Sequence[str]) -> list[Any]:
     for i, array in zip(fused.host, fused.arrays, strict=True):
         if whole[i].data_ptr() != array.ctypes.data:
             whole[i].copy_(_tensor(array))
-    gpu = [i for i, tensor in enumerate(whole) if nccl.on_gpu(tensor)]
+    gpu = [i for i, tensor in enumerate(whole) if torch_nccl.on_gpu(tensor)]
     if gpu:
         there, called = [whole[i] for i in gpu], [names[i] for i in gpu]
         _group(there, called).aggregate(there, called)
@@ -417,7 +416,7 @@ def _tensors(parameters: Any) -> dict[str, Any]:
 
 def _by_place(named: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tensors of the host, and those on a GPU."""
-    gpu = {name: tensor for name, tensor in named.items() if nccl.on_gpu(tensor)}
+    gpu = {name: tensor for name, tensor in named.items() if torch_nccl.on_gpu(tensor)}
     return {name: tensor for name, tensor in named.items() if name not in gpu}, gpu
 
 
@@ -425,8 +424,8 @@ def _listed(named: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
     return list(named.values()), list(named)
 
 
-def _group(tensors: Sequence[Any], names: Sequence[str]) -> nccl.Group:
-    return nccl.group_of(comm.init(), tensors, names)
+def _group(tensors: Sequence[Any], names: Sequence[str]) -> torch_nccl.Group:
+    return torch_nccl.group_of(comm.init(), tensors, names)
 
 
 def _tensor(array: Array) -> Any:

@@ -1,6 +1,6 @@
-"""The account at the end of a run: how long the ranks waited in each team, and for whom.
+"""The report at the end of a run: how long the ranks waited in each team, and for which rank.
 
-The rank that waits least is the one that comes last: the others wait for it. Imported when a run ends.
+The rank that waits least arrives last: the others wait for it. Imported when a run ends.
 """
 
 from __future__ import annotations
@@ -8,17 +8,34 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fairlead.comm.backend import Backend
-from fairlead.comm.core import Waited
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
 
 
-def account(
+class Waited(NamedTuple):
+    """What a rank did in a team.
+
+    Attributes:
+        aggregates: of ``calls``, those that made means of arrays.
+        bytes: of arrays that it handed over.
+        wait_s: seconds until every rank had arrived, over all calls.
+    """
+
+    team: str
+    calls: int
+    aggregates: int
+    bytes: int
+    wait_s: float
+
+
+def report(
     mine: Sequence[Waited], backend: Backend, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Says it on rank 0, unless ``FAIRLEAD_COMM_REPORT=0``. Collective."""
+    """Writes the report on rank 0, unless ``FAIRLEAD_COMM_REPORT=0``. Collective."""
     every = backend.gather((os.uname().nodename, list(mine)), 0)
     if every is None or environ.get("FAIRLEAD_COMM_REPORT") == "0":
         return
@@ -36,14 +53,14 @@ def lines(every: Sequence[tuple[str, Sequence[Waited]]]) -> list[str]:
     """
     if not any(row.aggregates for _, rows in every for row in rows):
         return []
-    found = []
+    report = []
     for rows in zip(*(rows for _, rows in every), strict=True):
         waits = [row.wait_s for row in rows]
         last = waits.index(min(waits))
         if rows[0].calls:
-            found.append(
+            report.append(
                 f"{rows[0].team}: {rows[0].calls} calls, {rows[0].bytes / 1e6:.3g} MB; the {len(rows)} ranks waited"
                 f" {min(waits):.2g} s (least), {np.median(waits):.2g} s (median), {max(waits):.2g} s (most),"
                 f" longest for rank {last} ({every[last][0]})"
             )
-    return found
+    return report

@@ -5,6 +5,7 @@ A fix is a field that can be shown before it is applied; ``fix.py`` applies it.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -68,22 +69,35 @@ class Diagnosis:
         return {**self.finding.to_json(), "fix": fix}
 
 
+class Topic(enum.StrEnum):
+    """The headings of the list of checks, in order."""
+
+    MACHINE = "This machine"
+    ENGINES = "Container engines"
+    NODE = "Ranks of one node"
+    MPI = "MPI and its launcher"
+    NETWORK = "Between nodes"
+    OTHER = "Others"
+
+
 @dataclass(frozen=True)
 class Check:
-    """One entry of the registry.
+    """A check of ``fairlead doctor``; its module's ``CHECK``.
 
     Attributes:
         name: what a person types, ``fairlead doctor engine``.
         about: one line for ``--help`` and the docs.
         examine: looks, and changes nothing.
         topic: the heading that it stands under.
+        order: its place under that heading; a check comes after those whose fixes it needs.
         limit_s: what it may take; then it is given up, and the others go on.
     """
 
     name: str
     about: str
     examine: Callable[[World], Iterable[Diagnosis]]
-    topic: str = ""
+    topic: Topic = Topic.OTHER
+    order: int = 100
     limit_s: float = 45.0
 
 

@@ -11,7 +11,7 @@ import shlex
 
 from fairlead import __version__
 from fairlead.export.lua import text as lua
-from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import Staged, library, lowest, script, staged
 
 # Options that have a variable, by which they reach an `apptainer exec` that somebody else has typed.
@@ -87,3 +87,6 @@ def _variables(facts: Facts, made: Staged) -> dict[str, str]:
         elif word in _OPTIONS:
             found[_OPTIONS[word]] = "1"
     return found
+
+
+EXPORT = Target("APPTAINER_BINDPATH and APPTAINERENV_… for `apptainer exec`", files)

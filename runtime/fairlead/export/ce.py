@@ -10,7 +10,7 @@ import re
 
 from fairlead import __version__
 from fairlead.engines.ce import edf
-from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import library, script, staged
 
 
@@ -60,3 +60,6 @@ def image(name: str, path: str) -> str:
         "it opens a squashfs (`fairlead build RECIPE --format squashfs`) or docker://HOST/REPOSITORY:TAG",
         "an EDF",
     )
+
+
+EXPORT = Target("an environment definition file (EDF) of CSCS' Container Engine", files)

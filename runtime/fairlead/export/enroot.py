@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from fairlead import __version__
-from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import library, script, staged
 
 _HOOK = """\
@@ -85,3 +85,6 @@ def _mount(source: str, target: str, kind: str, more: str) -> str:
                 path, path, "blanks separate the fields, `$` and `#` mean something", "mounts.d"
             )
     return f"{source} {target} none x-create={kind},rbind{more},nosuid,private 0 0\n"
+
+
+EXPORT = Target("environ.d, mounts.d and hooks.d, also for pyxis", files)

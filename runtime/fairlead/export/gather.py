@@ -25,8 +25,8 @@ from fairlead.mpi.host import HostMpi
 from fairlead.site.match import why_not
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import look
-from fairlead.swap import plan as planning
-from fairlead.swap.plan import Request
+from fairlead.swap.family import choose_host, image_family
+from fairlead.swap.model import Request
 
 _TOOLS = ("modprobe", "insmod", "cp", "mv", "chmod", "dd", "true", "ldconfig", "ldd", "readelf")
 
@@ -123,9 +123,9 @@ def _host(
         )
     else:
         found = there.mpis if there else hostmpi.discover(environ, site=site)
-    if image and planning.image_family(image.facts) is not AbiFamily.UNKNOWN:
+    if image and image_family(image.facts) is not AbiFamily.UNKNOWN:
         launched = site.launcher.kinds[0] != "mpiexec"
-        chosen = planning.choose_host(image.facts, found, Request(), launched)[0]
+        chosen = choose_host(image.facts, found, Request(), launched)[0]
         # What nobody would choose is refused by the checks, which say why.
         return chosen or (found[0] if wanted.mpi != "host" else None)
     with_launcher = [mpi for mpi in found if mpi.launcher]

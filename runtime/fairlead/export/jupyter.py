@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
-from fairlead.export.model import ExportFile, Facts, need_image, unfit
+from fairlead.export.model import ExportFile, Facts, Target, need_image, unfit
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
@@ -39,3 +39,6 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     }  # fmt: skip
     goes = "jupyter kernelspec install --user, or a folder `kernels` of `jupyter --paths`"
     return (ExportFile(f"{name}/kernel.json", json.dumps(spec, indent=1) + "\n", goes),)
+
+
+EXPORT = Target("a kernelspec whose kernel runs in the image", files)

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 from fairlead import __version__
 from fairlead.export.lua import text as lua
-from fairlead.export.model import ExportFile, Facts, need_image, unfit
+from fairlead.export.model import ExportFile, Facts, Target, need_image, unfit
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
@@ -64,3 +64,6 @@ def _help(facts: Facts, name: str) -> str:
         f"Programs of a container image as commands: {commands}. Each is started by `fairlead run` on the "
         f"host's MPI. FAIRLEAD_RANKS=4 starts four ranks; one without it. module unload {name} takes them away."
     )
+
+
+EXPORT = Target("a modulefile with the image's programs as commands", files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
@@ -94,3 +94,16 @@ def need_image(facts: Facts, target: str) -> Image:
             code=ExitCode.USAGE,
         )
     return facts.image
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target of ``fairlead site export``; its module's ``EXPORT``.
+
+    Attributes:
+        about: one line for ``--help``.
+        files: its files, a pure function of the facts.
+    """
+
+    about: str
+    files: Callable[[Facts], tuple[ExportFile, ...]]

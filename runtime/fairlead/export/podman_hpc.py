@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from fairlead import __version__
 from fairlead.engines.podman_hpc import LAUNCHERS
-from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import library, script, staged
 
 # What podman-hpc reads of a module; it ignores anything else.
@@ -106,3 +106,6 @@ def yaml(document: Mapping[str, object]) -> str:
         else:
             lines.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
+
+
+EXPORT = Target("modules.d/*.yaml", files)

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from fairlead import __version__
-from fairlead.export.model import ExportFile, Facts, need_image
+from fairlead.export.model import ExportFile, Facts, Target, need_image
 from fairlead.schedulers.registry import SCHEDULERS
 
 _TEST = '''\
@@ -112,3 +112,6 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         ExportFile("config.py", config, "reframe -C config.py, or RFM_CONFIG_FILES"),
         ExportFile("swap_test.py", test, "reframe -c swap_test.py -r"),
     )
+
+
+EXPORT = Target("a site and a test for ReFrame", files)

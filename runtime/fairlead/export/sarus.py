@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import Staged, script, staged
 from fairlead.mpi.host import is_binding
-from fairlead.swap.layout import MOUNT
+from fairlead.swap.model import MOUNT
 
 _PREFIX = "/opt/sarus/default"
 
@@ -108,3 +108,6 @@ def _joined(paths: Sequence[str]) -> str:
         if ":" in path:
             raise unfit(path, path, "a `:` separates the paths of a list", "a hook of Sarus")
     return ":".join(paths)
+
+
+EXPORT = Target("OCI hooks of the MPI and the C library", files)

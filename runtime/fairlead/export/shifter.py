@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 
 from fairlead import __version__
 from fairlead.elf.facts import AbiFamily
-from fairlead.export.model import ExportFile, Facts, unfit
+from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import Staged, library, lowest, script, staged
-from fairlead.swap.layout import MOUNT
+from fairlead.swap.model import MOUNT
 
 COPIED = "/opt/udiImage/modules"  # where Shifter puts what a module's copyPath names
 BOUND = "/fairlead"  # a folder directly below the root: deeper ones need a hook
@@ -273,3 +273,6 @@ def _whole(facts: Facts, name: str, hook: bool) -> list[tuple[str, str]]:
     if hook:
         lines.append(("sitePreMountHook", f"{CONF}/premount.sh"))
     return lines
+
+
+EXPORT = Target("udiRoot.conf: a module with the host's MPI, and the script that stages it", files)

@@ -22,10 +22,10 @@ from fairlead.export.model import Facts
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap import checks
-from fairlead.swap import plan as planning
-from fairlead.swap.layout import MOUNT, Staging, search_folders
-from fairlead.swap.plan import Plan, Request
-from fairlead.swap.remedies.glibc import GlibcWay
+from fairlead.swap.glibc import GlibcWay
+from fairlead.swap.layout import search_folders
+from fairlead.swap.model import MOUNT, Inputs, Plan, Request, Staging
+from fairlead.swap.plan import plan
 
 _CACHE = Path("/fairlead-export")  # stands for the cache in the plan; no export shows it
 _ANY = "any image"
@@ -160,9 +160,11 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
         image_preload=own.get("LD_PRELOAD", ""),
     )
     name = facts.image.path if facts.image else _ANY
-    made = planning.plan(
-        name, inside, host, launcher, facts.site, engine, request, _CACHE, (), "", facts.isolate,
-        facts.here,
+    made = plan(
+        Inputs(
+            name, inside, host, launcher, facts.site, engine, request, _CACHE,
+            isolate=facts.isolate, paths=facts.here,
+        )
     )  # fmt: skip
     errors = [f for f in checks.check(made) if f.severity is Severity.ERROR]
     if errors:

@@ -26,8 +26,7 @@ from fairlead.engines.model import Call
 from fairlead.launch import processes, shm_cleanup
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
-from fairlead.swap.layout import RUN_MOUNT
-from fairlead.swap.plan import Bind, Plan
+from fairlead.swap.model import RUN_MOUNT, Bind, Plan
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
 # raised again, since launchers end the other ranks only when one dies by a signal. A file that

@@ -29,7 +29,7 @@ from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
-from fairlead.swap.plan import Bind, Plan
+from fairlead.swap.model import Bind, Plan
 
 _KEPT_S = 30 * 86400.0  # a folder that nobody has used for longer than any job runs
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd

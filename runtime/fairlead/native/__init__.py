@@ -1,8 +1,10 @@
-"""Compiled parts of fairlead, made from their source by this machine's compilers when first needed.
+"""Compiled parts of fairlead: the collective core, and the witness of a launch.
 
-Neither links a library, so what is compiled once runs in every image, whatever its C library and its MPI.
-An image's bytes must not depend on this machine's compiler: where an image has a core of its own, the compiler
-of its lock has made it (``runtime/native/compile.sh``).
+A wheel ships them for the processors that ``tools/native_libraries.py`` lists. In a checkout, and on other
+processors, this machine's compilers make them from their source when they are first needed. Either way they end up
+in the cache, which runs show to their containers.
+
+Neither links a library, so one file runs in every image, whatever its C library and its MPI.
 """
 
 from __future__ import annotations
@@ -13,23 +15,39 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
-# It must bind to whatever C library an image has: no library is linked, so no version is needed.
-_FLAGS = (
-    "-std=c11", "-O2", "-fPIC", "-shared", "-nostdlib", "-fno-builtin", "-fno-stack-protector",
-    "-fvisibility=hidden", "-Wl,--hash-style=both",
-)  # fmt: skip
+CORE, WITNESS = "libfairlead_comm.so", "witness.so"
+_SHIPPED = Path(__file__).with_name("lib")
+
+
+def shipped(name: str, machine: str = "") -> Path | None:
+    """A library that this installation brings, or None.
+
+    Args:
+        name: :data:`CORE` or :data:`WITNESS`.
+        machine: as ``platform.machine()`` names it; this one by default.
+    """
+    if not machine:
+        if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
+            return None
+        machine = platform.machine()
+    path = _SHIPPED / machine / name
+    return path if path.is_file() else None
 
 
 def witness_path(cache: Path) -> Path:
     """Where the witness is kept, or will be: a name for each source and processor."""
-    return _kept(cache, "witness", [SOURCE], _FLAGS)
+    if own := shipped(WITNESS):
+        return _kept(cache, "witness", [own], ())
+    return _kept(cache, "witness", [SOURCE], _witness_flags())
 
 
 def core_folder() -> Path:
@@ -40,14 +58,34 @@ def core_folder() -> Path:
 
 def core_path(cache: Path) -> Path:
     """Where the collective core is kept, or will be: a name for each source and processor."""
+    if own := shipped(CORE):
+        return _kept(cache, "libfairlead_comm", [own], ())
     folder = core_folder()
     files = [*sorted((folder / "src").iterdir()), folder / "include" / "fairlead_comm.h"]
     return _kept(cache, "libfairlead_comm", files, _core_flags())
 
 
+def witness_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether :func:`ensure_witness` has a library to copy, or a compiler to call."""
+    return bool(shipped(WITNESS) or witness_path(cache).is_file() or compiler(environ))
+
+
+def core_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """As :func:`witness_available`, for :func:`ensure_core`."""
+    try:
+        return bool(shipped(CORE) or core_path(cache).is_file() or cxx_compiler(environ))
+    except OSError:  # an installation without the core's source; a launch says so
+        return bool(cxx_compiler(environ))
+
+
+def _witness_flags() -> tuple[str, ...]:
+    """It must bind to whatever C library an image has: no library is linked, so no version is needed."""
+    return tuple(SOURCE.with_suffix(".flags").read_text("utf-8").split())
+
+
 def _core_flags() -> tuple[str, ...]:
     """No contraction: every instruction set gives the same bits. No guards of statics, exceptions or type
-    information: they would need libstdc++. libgcc is the static one, which tells the processor's kind.
+    information: they would need libstdc++.
     """
     return tuple((core_folder() / "flags").read_text("utf-8").split())
 
@@ -78,15 +116,19 @@ def _first(names: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The witness, compiled unless it is there.
+    """The witness in the cache: copied or compiled unless it is there.
 
     Raises:
-        FairleadError: exit code 123; there is no compiler, or it fails.
+        FairleadError: exit code 123; there is no compiler, it fails, or the cache cannot be written.
     """
     made = witness_path(cache)
-    return _ensure(
+    if made.is_file():
+        return made
+    if own := shipped(WITNESS):
+        return _copied(own, made, "witness")
+    return _compiled(
         made,
-        [*compiler(environ), *_FLAGS, str(SOURCE)],
+        [*compiler(environ), *_witness_flags(), str(SOURCE)],
         "the witness of a launch cannot be compiled",
         "install a C compiler (gcc), name a working one in CC, or prove by a job of its own: --probe",
         "witness",
@@ -94,15 +136,19 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
 
 
 def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The collective core, compiled unless it is there.
+    """The collective core in the cache: copied or compiled unless it is there.
 
     Raises:
-        FairleadError: exit code 123; there is no C++17 compiler, or it fails.
+        FairleadError: exit code 123; there is no C++17 compiler, it fails, or the cache cannot be written.
     """
     made = core_path(cache)
+    if made.is_file():
+        return made
+    if own := shipped(CORE):
+        return _copied(own, made, "comm-core")
     folder = core_folder()
     sources = map(str, sorted((folder / "src").glob("*.cpp")))
-    return _ensure(
+    return _compiled(
         made,
         [*cxx_compiler(environ), *_core_flags(), "-I", str(folder / "include"), *sources, "-lgcc"],
         "the collective core cannot be compiled",
@@ -112,24 +158,44 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def _ensure(made: Path, words: Sequence[str], what: str, remedy: str, check: str) -> Path:
-    if made.is_file():
-        return made
+def _copied(source: Path, made: Path, check: str) -> Path:
+    partial = made.with_name(f".{made.name}.{os.getpid()}")
+    try:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, partial)
+        partial.chmod(0o755)  # as a linker leaves it
+        partial.replace(made)
+    except OSError as exc:
+        raise fail(
+            f"{source.name} cannot be copied into the cache",
+            where=str(made.parent),
+            why=exc.strerror or str(exc),
+            remedy="make room there, or name another folder in XDG_CACHE_HOME",
+            check=check,
+            code=ExitCode.LAUNCH_FAILED,
+        ) from None
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+    return made
+
+
+def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: str) -> Path:
     made.parent.mkdir(parents=True, exist_ok=True)
-    beside = made.with_name(f".{made.name}.{os.getpid()}")
-    argv = [*words, "-o", str(beside)]
+    partial = made.with_name(f".{made.name}.{os.getpid()}")
+    argv = [*words, "-o", str(partial)]
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL
         )
         why = (done.stderr.strip() or f"it ended with code {done.returncode}")[-300:]
         if done.returncode == 0:
-            beside.replace(made)
+            partial.replace(made)
             return made
     except (OSError, subprocess.TimeoutExpired) as exc:
         why = str(exc)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     raise _cannot(what, argv, why, remedy, check)
 
 

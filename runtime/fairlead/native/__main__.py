@@ -1,6 +1,6 @@
 """``python3 -m fairlead.native FOLDER``: the collective core and its header, for programs in C and C++.
 
-The library is compiled on this machine unless it has been, and copied under the name that ``-l`` looks for.
+The library is the installation's own, else compiled on this machine; it gets the name that ``-l`` looks for.
 It links nothing, so the copy serves in every image and under every MPI.
 """
 

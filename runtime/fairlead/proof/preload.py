@@ -18,8 +18,8 @@ from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.processes import runs_in_container
 from fairlead.proof.verdict import Proof, RankProof, judge
 from fairlead.prove import transports
-from fairlead.swap.layout import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
-from fairlead.swap.plan import Bind, Plan
+from fairlead.swap.model import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
+from fairlead.swap.model import Bind, Plan
 
 _SAID = 280  # characters
 _RECORD = 2048  # bytes a rank, as in witness.c

@@ -19,8 +19,7 @@ from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
 from fairlead.proof.verdict import Proof, RankProof, judge, mpi_program
-from fairlead.swap.layout import RUN_MOUNT
-from fairlead.swap.plan import Bind, Plan
+from fairlead.swap.model import RUN_MOUNT, Bind, Plan
 from fairlead.swap.staging import planned_inode
 
 

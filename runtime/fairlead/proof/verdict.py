@@ -14,8 +14,8 @@ from pathlib import PurePath
 from fairlead.base.errors import Finding, Severity, error
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.pmi import pmi_said
-from fairlead.swap.layout import MOUNT
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import MOUNT, Plan
+from fairlead.swap.remedies.registry import ordered
 
 _VENDOR_WORDS = {
     "MPICH": "MPICH Version",
@@ -204,18 +204,9 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     for name, value in plan.request.mpi4py:
         if PurePath(value).parent == PurePath(seen.mpi_path).parent:
             return f"{name} tells mpi4py to open {value}", f"unset {name}"
-    tied = [e for e in plan.consumers if e.rpath_folders]
-    if tied:
-        return (
-            f"{tied[0].path} has DT_RPATH {':'.join(tied[0].rpath)}, which the loader searches first",
-            "link it with -Wl,--enable-new-dtags when the image is built",
-        )
-    inside = [m for m in plan.facts.mpis if m.python_prefix]
-    if inside:
-        return (
-            f"{inside[0].path} is in a Python prefix, where mpi4py looks first",
-            "install the image's MPI outside every Python prefix",
-        )
+    for remedy in ordered():
+        if reason := remedy.explain_failure(plan, seen):
+            return reason
     there = (
         {f.target for f in plan.staging.files} | {a for a, _ in plan.staging.aliases}
         if plan.staging

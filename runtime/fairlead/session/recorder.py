@@ -19,7 +19,7 @@ from typing import Any
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
-from fairlead.swap.plan import Bind
+from fairlead.swap.model import Bind
 from fairlead.trace import document
 from fairlead.trace.spans import clock_name
 

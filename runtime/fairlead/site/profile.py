@@ -8,10 +8,12 @@ extends; what comes of that is a :class:`fairlead.site.model.Site`.
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic_core import PydanticKnownError
 
+from fairlead.base import comm_backend
 from fairlead.base.toml import Strict
 from fairlead.engines import registry as engines
 from fairlead.launchers.registry import kinds_of_profiles
@@ -34,6 +36,22 @@ else:
     LauncherKind = Literal[kinds_of_profiles()]
     EngineKind = Literal[engines.kinds()]
 Pmi = Literal["cray", "pmi2", "pmix", "pmi1", "hydra"]
+
+
+def _comm_backend(name: str) -> str:
+    if name and comm_backend.REGISTRY.find(name) is None:
+        names = ("", *comm_backend.REGISTRY.names())
+        raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
+    return name
+
+
+def _comm_backend_schema(schema: dict[str, Any]) -> None:
+    schema["enum"] = ["", *comm_backend.REGISTRY.names()]
+
+
+CommBackendName = Annotated[
+    str, AfterValidator(_comm_backend), Field(json_schema_extra=_comm_backend_schema)
+]
 FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "ethernet", "none"]
 
 GUESS = "guess"  # the source that needs no entry
@@ -174,7 +192,7 @@ class GpuSection(Section):
 
 
 class CommSection(Section):
-    backend: Literal["", "native", "mpi4py", "horovod", "dl_comm", "nccl"] = Field(
+    backend: CommBackendName = Field(
         "", description="what carries gradients here by preference; empty to leave it to fairlead"
     )
     plugin: Globs = Field((), description="folders of the site's own module dl_comm; patterns")

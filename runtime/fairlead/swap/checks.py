@@ -17,9 +17,10 @@ from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import needs
-from fairlead.swap.layout import MOUNT
-from fairlead.swap.plan import Plan, gpu_transport, image_family, own_mpi, programs_of, speaks
-from fairlead.swap.remedies.glibc import Glibc, GlibcWay, host_glibc
+from fairlead.swap.family import image_family, own_mpi, programs_of, speaks
+from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
+from fairlead.swap.model import MOUNT, Plan
+from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 Check = Callable[[Plan], Iterator[Finding]]
 _RUNTIME = {"GLIBCXX": "libstdc++.so.6", "GFORTRAN": "libgfortran.so.5"}

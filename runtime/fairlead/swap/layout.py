@@ -1,6 +1,6 @@
 """The staged folder: what of the host's MPI goes into a container, where, and under which names.
 
-A pure part of the plan (``plan.py``); ``stage.py`` makes the folder. Rules, each learned from a
+A pure part of the plan; :mod:`fairlead.swap.staging` makes the folder. Rules, each learned from a
 failure (facts: glibc's ld.so(8), MPICH ABI compatibility initiative):
 
 * a real file is staged once, under its SONAME; other names are symlinks *in the same folder*,
@@ -17,18 +17,16 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
 from fairlead.elf.reader import newest, version_key
 from fairlead.mpi.host import RUNTIME_PIECES, HostMpi
+from fairlead.swap.model import MOUNT, Line, Request, StagedFile, Staging
+from fairlead.swap.remedies.model import Parts
 
-ROOM = "/opt/fairlead"  # the folder of all that fairlead shows to a container
-MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
-WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
-RUN_MOUNT = "/opt/fairlead/run"  # the run's folder
 _STAGE_FORMAT = 3  # moves when the layout of a staged folder does
 
 ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
@@ -42,136 +40,119 @@ ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of the plan in words: what, why, and the fact behind it."""
-
-    kind: str
-    what: str
-    why: str
-    fact: str = ""
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A file of the host, and its place below the staged folder.
-
-    Attributes:
-        rpath: the DT_RPATH that its copy gets; empty to leave what it has.
-    """
-
-    source: str
-    target: str
-    rpath: str = ""
-
-
-@dataclass(frozen=True)
-class Staging:
-    """The folder that holds the host's MPI for a container.
-
-    Attributes:
-        key: identity of its content; the folder's name.
-        aliases: ``(link, target)``, relative, in the target's own folder.
-        folders: ``(folder of the host, place below the staged folder)``, copied whole.
-    """
-
-    key: str
-    files: tuple[StagedFile, ...]
-    aliases: tuple[tuple[str, str], ...]
-    folders: tuple[tuple[str, str], ...]
-
-
 def stage_layout(
-    host: HostMpi,
-    facts: ImageFacts,
-    lines: list[Line],
-    glibc: Sequence[Elf] = (),
-    *,
-    isolate: bool = True,
-    extra: Sequence[Elf] = (),
-) -> Staging:
-    """The staged folder of ``host``'s MPI for an image.
+    host: HostMpi, facts: ImageFacts, parts: Sequence[Parts] = (), *, isolate: bool = True
+) -> tuple[Staging, tuple[Line, ...]]:
+    """The staged folder of ``host``'s MPI for an image, with a line in words for each thing in it.
 
     Args:
-        glibc: pieces of the host's C library that go along, in a folder of their own that is on no
-            search path.
+        parts: what remedies add.
         isolate: the copies can be given a DT_RPATH.
-        extra: libraries that go beside the MPI under their own file names.
     """
-    library = host.library
-    folder = PurePosixPath(library.path).parent
-    files = [StagedFile(library.path, f"lib/{library.soname}")]
-    lines.append(
-        Line("stage", library.soname, "the host MPI itself, under its SONAME", library.path)
-    )
-    outside = False
-    newer = _newer_runtime(host, facts)
-    have = newest([facts.glibc, *(e.offers.get("GLIBC", "") for e in glibc)])
-    staged = {e.soname for e in (*host.companions, *host.closure)}
-    for elf in host.optional:
-        name = elf.soname or PurePosixPath(elf.path).name
-        if GLIBC_PIECES.match(name) or name in RUNTIME_PIECES or name in staged:
-            continue
-        if version_key(elf.needs.get("GLIBC", "")) > version_key(have):
-            why = f"it needs GLIBC_{elf.needs['GLIBC']}, and only modules need it"
-            lines.append(Line("left out", name, why, elf.path))
-            continue
-        place, away = _place(elf.path, name, folder, host.shared_folder)
-        outside = outside or away
-        files.append(StagedFile(elf.path, place))
-        lines.append(Line("stage", place, "needed by modules of the host MPI", elf.path))
-    for elf in (*host.companions, *host.closure):
-        name = elf.soname or PurePosixPath(elf.path).name
-        if GLIBC_PIECES.match(name):
-            continue
-        if name in RUNTIME_PIECES and name not in newer:
-            lines.append(Line("left out", name, "the image's own is as new or newer", elf.path))
-            continue
-        apart = host.shared_folder and elf not in host.companions
-        place, away = _place(elf.path, name, folder, apart)
-        if name in RUNTIME_PIECES:
-            place, away = f"lib/{name}", False  # one for all: the newest
-        outside = outside or away
-        files.append(StagedFile(elf.path, place))
-        why = "needed by the host MPI"
-        if elf in host.companions:
-            why = "the host MPI's interface for another language"
-        lines.append(Line("stage", place, why, elf.path))
-    for elf in extra:
-        name = PurePosixPath(elf.path).name
-        files.append(StagedFile(elf.path, f"lib/{name}"))
-        lines.append(Line("stage", name, "carries messages from GPU to GPU", elf.path))
-    for plugins in host.plugins:
-        for path in plugins.files:
-            inner = PurePosixPath(plugins.folder).name
-            place, away = _place(
-                path, PurePosixPath(path).name, folder, host.shared_folder, modules=inner
-            )
-            outside = outside or away
-            files.append(StagedFile(path, place))
-        lines.append(
-            Line(
-                "stage",
-                f"{len(plugins.files)} modules of {plugins.folder}",
-                f"opened at run time, found by {plugins.variable}",
-            )
-        )
-    if isolate and outside:
-        files = [replace(f, rpath=_rpath(f, host)) for f in files]
-        why = "each copy looks there by its own DT_RPATH; the image's programs never do"
-        lines.append(Line("isolate", f"{MOUNT}/dep", why))
-    if glibc:
-        files += [StagedFile(elf.path, f"glibc/{elf.soname}") for elf in glibc]
-        names = ", ".join(elf.soname for elf in glibc)
-        why = "the host's C library, whole, in a folder that no search path names"
-        lines.append(Line("stage", f"glibc/: {len(glibc)} files", why, names))
-    files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
+    layout = _Layout(host, facts)
+    layout.add_library()
+    layout.add_optional(newest([facts.glibc, *(part.glibc for part in parts)]))
+    layout.add_closure()
+    layout.add_modules()
+    if isolate and layout.outside:
+        layout.isolate()
+    for part in parts:
+        layout.files += part.files
+        layout.lines += part.lines
+    files = sorted({f.target: f for f in layout.files}.values(), key=lambda f: f.target)
     asked = {n for e in facts.consumers for n in e.needed}
-    aliases = _aliases(host, {f.target for f in files}, asked, lines)
+    aliases = _aliases(host, {f.target for f in files}, asked, layout.lines)
     folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
-    for source, place in folders:
-        lines.append(Line("stage", f"{place}/", "tables that the host MPI reads at start", source))
-    return Staging(_key(host, files, aliases), tuple(files), aliases, folders)
+    why = "tables that the host MPI reads at start"
+    layout.lines += [Line("stage", f"{place}/", why, source) for source, place in folders]
+    staging = Staging(_key(host, files, aliases), tuple(files), aliases, folders)
+    return staging, tuple(layout.lines)
+
+
+class _Layout:
+    """The files of a staged folder, as they are collected.
+
+    Attributes:
+        outside: something lies in another folder than the library's.
+    """
+
+    def __init__(self, host: HostMpi, facts: ImageFacts):
+        self.host, self.facts = host, facts
+        self.folder = PurePosixPath(host.library.path).parent
+        self.files: list[StagedFile] = []
+        self.lines: list[Line] = []
+        self.outside = False
+
+    def add_library(self) -> None:
+        library = self.host.library
+        self.files.append(StagedFile(library.path, f"lib/{library.soname}"))
+        why = "the host MPI itself, under its SONAME"
+        self.lines.append(Line("stage", library.soname, why, library.path))
+
+    def add_optional(self, glibc: str) -> None:
+        """What modules need; ``glibc`` is the newest C library that ranks may have."""
+        staged = {e.soname for e in (*self.host.companions, *self.host.closure)}
+        for elf in self.host.optional:
+            name = _name(elf)
+            if GLIBC_PIECES.match(name) or name in RUNTIME_PIECES or name in staged:
+                continue
+            if version_key(elf.needs.get("GLIBC", "")) > version_key(glibc):
+                why = f"it needs GLIBC_{elf.needs['GLIBC']}, and only modules need it"
+                self.lines.append(Line("left out", name, why, elf.path))
+                continue
+            place = self._placed(elf.path, name, self.host.shared_folder)
+            self.files.append(StagedFile(elf.path, place))
+            why = "needed by modules of the host MPI"
+            self.lines.append(Line("stage", place, why, elf.path))
+
+    def add_closure(self) -> None:
+        """What the MPI needs, and its interfaces for other languages."""
+        newer = _newer_runtime(self.host, self.facts)
+        for elf in (*self.host.companions, *self.host.closure):
+            name, companion = _name(elf), elf in self.host.companions
+            if GLIBC_PIECES.match(name):
+                continue
+            if name in RUNTIME_PIECES and name not in newer:
+                why = "the image's own is as new or newer"
+                self.lines.append(Line("left out", name, why, elf.path))
+                continue
+            if name in RUNTIME_PIECES:
+                place = f"lib/{name}"  # one for all: the newest
+            else:
+                apart = self.host.shared_folder and not companion
+                place = self._placed(elf.path, name, apart)
+            self.files.append(StagedFile(elf.path, place))
+            why = "needed by the host MPI"
+            if companion:
+                why = "the host MPI's interface for another language"
+            self.lines.append(Line("stage", place, why, elf.path))
+
+    def add_modules(self) -> None:
+        """What libraries open by themselves."""
+        for plugins in self.host.plugins:
+            inner = PurePosixPath(plugins.folder).name
+            for path in plugins.files:
+                name = PurePosixPath(path).name
+                place = self._placed(path, name, self.host.shared_folder, modules=inner)
+                self.files.append(StagedFile(path, place))
+            what = f"{len(plugins.files)} modules of {plugins.folder}"
+            why = f"opened at run time, found by {plugins.variable}"
+            self.lines.append(Line("stage", what, why))
+
+    def isolate(self) -> None:
+        """Copies find each other by DT_RPATH, so that the image's programs never find them."""
+        self.files = [replace(f, rpath=_rpath(f, self.host)) for f in self.files]
+        why = "each copy looks there by its own DT_RPATH; the image's programs never do"
+        self.lines.append(Line("isolate", f"{MOUNT}/dep", why))
+
+    def _placed(self, path: str, name: str, apart: bool, modules: str = "") -> str:
+        place, away = _place(path, name, self.folder, apart, modules)
+        self.outside = self.outside or away
+        return place
+
+
+def _name(elf: Elf) -> str:
+    return elf.soname or PurePosixPath(elf.path).name
 
 
 def _rpath(file: StagedFile, host: HostMpi) -> str:
@@ -276,34 +257,19 @@ def search_folders(staging: Staging, host: HostMpi, *, apart: bool = False) -> t
     return tuple(f"{MOUNT}/{place}" for place in ordered)
 
 
-def search_path(
-    folders: Sequence[str], user_path: str, env: dict[str, str], lines: list[Line]
-) -> None:
-    """Sets the search path.
-
-    Args:
-        folders: of the host's MPI, then the user's and the image's.
-        user_path: the user's alone, to tell of them.
-    """
-    path = ":".join(folders)
-    env["LD_LIBRARY_PATH"] = path
-    why = "searched before the image's own library folders and its RUNPATHs"
-    if user_path:
-        why += "; the user's own entries follow"
-    lines.append(Line("env", f"LD_LIBRARY_PATH={path}", why))
+def folders_behind(request: Request) -> tuple[str, ...]:
+    """What is searched behind the host's MPI: the user's folders, then the image's own."""
+    given = [p for p in request.library_path.split(":") if p]
+    own = [p for p in request.image_library_path.split(":") if p and p not in given]
+    return (*given, *own)
 
 
-def module_paths(staging: Staging, host: HostMpi, env: dict[str, str], lines: list[Line]) -> None:
+def module_paths(staging: Staging, host: HostMpi) -> dict[str, str]:
+    """Variables that lead libraries of the host to their modules in the staged folder."""
     placed = {f.source: f.target for f in staging.files}
+    env = {}
     for plugins in host.plugins:
-        targets = [placed[p] for p in plugins.files if p in placed]
+        targets = [placed[path] for path in plugins.files if path in placed]
         if targets:
-            value = f"{MOUNT}/{PurePosixPath(targets[0]).parent}"
-            env[plugins.variable] = value
-            lines.append(
-                Line(
-                    "env",
-                    f"{plugins.variable}={value}",
-                    "the host's modules, not the image's: mixed ones crash",
-                )
-            )
+            env[plugins.variable] = f"{MOUNT}/{PurePosixPath(targets[0]).parent}"
+    return env

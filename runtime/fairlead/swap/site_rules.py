@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fairlead.site.evidence import says
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
-from fairlead.swap.layout import Line
+from fairlead.swap.model import Line
 
 
 @dataclass(frozen=True)

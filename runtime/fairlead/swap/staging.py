@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.elf.patchelf import set_rpath
-from fairlead.swap.layout import MOUNT, RUN_MOUNT, WITNESS, Staging
-from fairlead.swap.plan import Plan, room_folder
+from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
+from fairlead.swap.remedies.folders_only import room_folder
 
 _KEPT_S = 30 * 86400.0  # longer than any job runs
 _SIZES = "patched.json"  # sizes of the copies that differ from their sources

@@ -10,8 +10,7 @@ from fairlead.base.suggest import suggest
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
 from fairlead.mpi.host import RUNTIME_PIECES
-from fairlead.swap.layout import MOUNT, Line
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import MOUNT, Line, Plan
 
 
 def why_not(plan: Plan, name: str) -> tuple[Line, ...]:

@@ -1,13 +1,14 @@
-"""One Chrome trace of all that a run did, from the files that each rank has written.
+"""One Chrome trace of a run, merged from the parts that its ranks recorded.
 
     python3 -m fairlead.trace.document FILE
 
-``--timeline FILE`` has every rank record into a folder of its launch below ``FILE.parts``, and the host that launches
-them its own part beside those; :mod:`fairlead.trace.parts` reads them, :mod:`fairlead.trace.events` makes events of them.
-They are there however a rank ended. The verb puts them together at its end; where that was killed too, the line above does.
-Without a verb, ``FAIRLEAD_COMM_TIMELINE=FILE`` has ranks record into ``FILE.parts`` itself, and rank 0 puts that together.
+With ``--timeline FILE``, every rank records into a folder of its launch below ``FILE.parts``, and the launching host
+records its own part next to them; :mod:`fairlead.trace.parts` reads the parts, :mod:`fairlead.trace.events` turns them
+into events. The parts survive however a rank ends. The verb merges them at its end; if it was killed too, the command
+above does. Without a verb, ``FAIRLEAD_COMM_TIMELINE=FILE`` makes ranks record into ``FILE.parts`` itself, and rank 0
+merges them.
 
-The result opens in Perfetto and in chrome://tracing. It is compressed where its name ends with ``.gz``.
+The result opens in Perfetto and in chrome://tracing. It is compressed if its name ends with ``.gz``.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Merged:
     """A trace that was written.
 
     Attributes:
-        ranks: of those, how many of ``size`` are in it.
+        ranks: how many of ``size`` ranks are in it.
         dropped: events that had no room, over all ranks.
-        launches: how many launches the ranks are of.
+        launches: number of launches.
     """
 
     file: Path
@@ -48,6 +49,7 @@ class Merged:
     launches: int = 1
 
     def line(self) -> str:
+        """A summary in one line."""
         left_out = f"; {self.dropped} older events had no room" if self.dropped else ""
         missing = "" if self.ranks == self.size else f" of {self.size}"
         launches = f" in {self.launches} launches" if self.launches > 1 else ""
@@ -56,12 +58,12 @@ class Merged:
 
 
 def parts_of(file: str | os.PathLike[str]) -> Path:
-    """The folder beside ``file`` in which each rank records."""
+    """The folder next to ``file`` in which each rank records."""
     return Path(f"{os.fspath(file)}{SUFFIX}")
 
 
 def merge(file: str | os.PathLike[str]) -> Merged | None:
-    """Makes ``file`` of its parts, which are then removed; None where no rank has recorded any.
+    """Writes ``file`` from its parts and removes them; None if no rank recorded any.
 
     Raises:
         FairleadError: the parts cannot be read, or ``file`` not be written.
@@ -89,7 +91,7 @@ def merge(file: str | os.PathLike[str]) -> Merged | None:
 
 
 def unwritable(file: Path, exc: OSError) -> FairleadError:
-    """Why ``file`` does not come to be."""
+    """The error of a timeline that cannot be read or written."""
     return fail(
         "the timeline cannot be put together",
         where=str(file),
@@ -101,20 +103,20 @@ def unwritable(file: Path, exc: OSError) -> FairleadError:
 
 def _launches(folder: Path, host: HostPart | None) -> Iterator[tuple[Launch, Ranks]]:
     if host is None:
-        found: Iterable[tuple[Launch, Path]] = [(Launch(0), folder)]
+        folders: Iterable[tuple[Launch, Path]] = [(Launch(0), folder)]
     else:
-        found = [(launch, parts_of(folder / str(launch.number))) for launch in host.launches]
-    for launch, place in found:
+        folders = [(launch, parts_of(folder / str(launch.number))) for launch in host.launches]
+    for launch, place in folders:
         if ranks := _of_one_run(list(parts(place))):
             yield launch, ranks
 
 
-def _of_one_run(found: list[Part]) -> Ranks:
-    """The parts of the latest run, by rank. What Python wrote is: rank 0 empties the folder before."""
-    rings = [part for part in found if part.run]
+def _of_one_run(every: list[Part]) -> Ranks:
+    """The parts of the latest run, by rank. Python's parts are of that run: rank 0 empties the folder at its start."""
+    rings = [part for part in every if part.run]
     run = max(rings, key=lambda part: part.started, default=None)
     ranks: Ranks = {}
-    for part in found:
+    for part in every:
         if run is None or part.run in (0, run.run):
             ranks.setdefault(part.rank, []).append(part)
     return dict(sorted(ranks.items()))
@@ -122,18 +124,18 @@ def _of_one_run(found: list[Part]) -> Ranks:
 
 @contextmanager
 def _atomic(target: Path) -> Iterator[IO[str]]:
-    """``target``, which gets its name when it is whole."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    """A stream to ``target``, which appears under its name when complete."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if target.suffix == ".gz":
-            with gzip.open(beside, "wt", compresslevel=5, encoding="utf-8") as compressed:
+            with gzip.open(partial, "wt", compresslevel=5, encoding="utf-8") as compressed:
                 yield compressed
         else:
-            with beside.open("w", encoding="utf-8") as stream:
+            with partial.open("w", encoding="utf-8") as stream:
                 yield stream
-        beside.replace(target)
+        partial.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def main(words: list[str]) -> int:

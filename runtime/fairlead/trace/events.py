@@ -1,7 +1,7 @@
-"""Makes trace events of what ranks and their host recorded: one time for all, a row for each thread.
+"""Turns the parts of a timeline into trace events: one clock for all, a row for each thread.
 
-The events are of the "JSON Object Format" of the Trace Event Format: a process is a rank, or the host that launched
-it; all of complete events (``X``) that nest, but for chunks on the network (``b``, ``e``), which overlap.
+The events follow the "JSON Object Format" of the Trace Event Format. A process is a rank, or the host that launched
+it. Events are complete (``X``) and nest, except chunks on the network (``b``, ``e``), which overlap.
 Source: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
 
@@ -17,7 +17,7 @@ from fairlead.trace.parts import HostPart, Launch, Part, Span
 Clock = Callable[[int], int]
 Ranks = Mapping[int, Sequence[Part]]
 Event = dict[str, Any]
-# Of each collective: when its last rank came, and which it was.
+# For each collective: when its last rank arrived, and which rank that was.
 Last = Mapping[tuple[str, int], tuple[int, int]]
 
 _THREADS = {
@@ -29,7 +29,7 @@ _THREADS = {
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of one launch, and what makes the trace's time of each of their clocks."""
+    """The ranks of one launch, and the conversion of each of their clocks to the trace's time."""
 
     launch: Launch
     ranks: Ranks
@@ -51,7 +51,7 @@ class Group:
 def write(
     put: Callable[[str], Any], launches: Sequence[tuple[Launch, Ranks]], host: HostPart | None
 ) -> int:
-    """Hands the trace to ``put``, piece by piece; returns how many events it has."""
+    """Passes the trace to ``put`` piece by piece; returns its number of events."""
     groups = [Group(launch, ranks, _clocks(ranks, host)) for launch, ranks in launches]
     dropped = {
         f"rank {rank}{_of(group, groups)}": n
@@ -75,14 +75,16 @@ def _of(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _events(groups: Sequence[Group], host: HostPart | None) -> Iterator[Event]:
-    """All events; those of a process after another's, each in the order of their time."""
-    found = [list(group.spans()) for group in groups]
-    mine = _host_spans(groups, found, host) if host else []
-    begins = [span.begin for each in found for _, span in each] + [span.begin for span in mine]
+    """All events, process by process, each in the order of time."""
+    spans_of = [list(group.spans()) for group in groups]
+    host_spans = _host_spans(groups, spans_of, host) if host else []
+    begins = [span.begin for each in spans_of for _, span in each] + [
+        span.begin for span in host_spans
+    ]
     zero = min(begins, default=0)
-    # Process 0 is the kernel's to some readers.
+    # Some readers take process 0 for the kernel.
     pid = 1
-    for group, spans in zip(groups, found, strict=True):
+    for group, spans in zip(groups, spans_of, strict=True):
         last, hosts = _last(spans), {rank: parts[0].host for rank, parts in group.ranks.items()}
         of_rank: dict[int, list[Span]] = {rank: [] for rank in group.ranks}
         for rank, span in spans:
@@ -93,24 +95,24 @@ def _events(groups: Sequence[Group], host: HostPart | None) -> Iterator[Event]:
             yield from _process(pid, name, pid, its, zero)
             pid += 1
     if host:
-        yield from _process(pid, f"fairlead ({host.host})", 0, mine, zero)
+        yield from _process(pid, f"fairlead ({host.host})", 0, host_spans, zero)
 
 
 def _process(pid: int, name: str, order: int, spans: Sequence[Span], zero: int) -> Iterator[Event]:
     threads = sorted({span.thread for span in spans}, key=_row)
     numbers = {thread: number for number, thread in enumerate(threads, 1)}
-    told: list[tuple[str, int, Event]] = [
+    names: list[tuple[str, int, Event]] = [
         ("process_name", 0, {"name": name}),
         ("process_sort_index", 0, {"sort_index": order}),
     ]
     for thread, number in numbers.items():
-        told += [
+        names += [
             ("thread_name", number, {"name": _THREADS.get(thread, thread)}),
             ("thread_sort_index", number, {"sort_index": number}),
         ]
-    for kind, number, args in told:
+    for kind, number, args in names:
         yield {"ph": "M", "pid": pid, "tid": number, "name": kind, "args": args}
-    made: list[tuple[int, int, Event]] = []
+    timed: list[tuple[int, int, Event]] = []
     for span in spans:
         event = {
             "name": span.name, "cat": span.kind, "pid": pid, "tid": numbers[span.thread],
@@ -118,12 +120,12 @@ def _process(pid: int, name: str, order: int, spans: Sequence[Span], zero: int) 
         }  # fmt: skip
         if not span.flight:
             dur = (span.end - span.begin) / 1000
-            made.append((span.begin, span.begin - span.end, {"ph": "X", **event, "dur": dur}))
+            timed.append((span.begin, span.begin - span.end, {"ph": "X", **event, "dur": dur}))
             continue
         event["id"] = f"{pid}/{span.thread}/{span.call}/{span.args['chunk']}"
-        made.append((span.begin, 0, {"ph": "b", **event}))
-        made.append((span.end, 0, {"ph": "e", **event, "ts": (span.end - zero) / 1000}))
-    yield from (event for *_, event in sorted(made, key=lambda row: row[:2]))
+        timed.append((span.begin, 0, {"ph": "b", **event}))
+        timed.append((span.end, 0, {"ph": "e", **event, "ts": (span.end - zero) / 1000}))
+    yield from (event for *_, event in sorted(timed, key=lambda row: row[:2]))
 
 
 def _row(thread: str) -> tuple[int, int, str]:
@@ -134,16 +136,16 @@ def _row(thread: str) -> tuple[int, int, str]:
 
 
 def _last(spans: Iterable[tuple[int, Span]]) -> Last:
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    last: dict[tuple[str, int], tuple[int, int]] = {}
     for rank, span in spans:
         if span.kind == "call":
             key, came = (span.thread, span.call), (span.begin, rank)
-            found[key] = max(found.get(key, came), came)
-    return found
+            last[key] = max(last.get(key, came), came)
+    return last
 
 
 def _with_stages(span: Span, rank: int, last: Last, hosts: Mapping[int, str]) -> Iterator[Span]:
-    """A collective with its wait and what came after; anything else as it is."""
+    """A collective with its wait and its move; any other span alone."""
     yield span
     if span.kind != "call":
         return
@@ -156,11 +158,11 @@ def _with_stages(span: Span, rank: int, last: Last, hosts: Mapping[int, str]) ->
 
 
 def _host_spans(
-    groups: Sequence[Group], found: Sequence[Sequence[tuple[int, Span]]], host: HostPart
+    groups: Sequence[Group], spans_of: Sequence[Sequence[tuple[int, Span]]], host: HostPart
 ) -> list[Span]:
-    """What the host did, and what it waited for in each launch."""
+    """The host's spans, and what it waited for in each launch."""
     spans = list(host.spans)
-    for group, its in zip(groups, found, strict=True):
+    for group, its in zip(groups, spans_of, strict=True):
         launch = group.launch
         ends = [span.end for _, span in its]
         if not launch.begun or not (launch.ended or ends):
@@ -183,7 +185,7 @@ def _host_spans(
 
 
 def _last_of_first(spans: Iterable[tuple[int, Span]], kind: str, begins: bool = False) -> int:
-    """When the last rank was through its first span of a kind, or had begun it; 0 where there is none."""
+    """When the last rank ended its first span of a kind, or began it, ns; 0 if there is none."""
     first: dict[int, int] = {}
     for rank, span in spans:
         if span.kind == kind:
@@ -196,11 +198,11 @@ def _last_of_first(spans: Iterable[tuple[int, Span]], kind: str, begins: bool = 
 
 
 def _clocks(ranks: Ranks, host: HostPart | None) -> dict[str, Clock]:
-    """For each clock, what makes the host's time of it, or rank 0's where no host has recorded.
+    """For each clock, its conversion to the host's time, or to rank 0's where no host recorded.
 
-    Between ranks measured at the start and at the end, with the drift between; at the start only, of a run that
-    died; by the clock of the day, where nothing was measured: between the host and a rank 0 that is on another,
-    and of a program without Python.
+    Offsets between ranks are measured at the start and at the end, which gives the drift; of a run that died, only
+    at the start. Where nothing was measured, the wall clocks are compared: between the host and a rank 0 on another
+    node, and for a program without Python.
     """
     parts = [part for each in ranks.values() for part in each]
     first = next(iter(ranks.values()))[0]

@@ -1,7 +1,8 @@
-"""Reads what each rank of a run recorded for a timeline, and what the host did that launched it.
+"""Reads the parts of a timeline: what each rank of a run recorded, and the host that launched it.
 
-The core writes ``rank-000003.ring``, which is mapped, and Python ``rank-000003.jsonl``, a line an event, and when that is
-full ``rank-000003.older.jsonl``. What :class:`fairlead.session.recorder.Recorder` writes is ``host.jsonl``.
+A rank's core writes ``rank-000003.ring``, a mapped ring buffer. Its Python writes ``rank-000003.jsonl``, one event a line;
+when that file is full, it becomes ``rank-000003.older.jsonl``. The host's :class:`fairlead.session.recorder.Recorder`
+writes ``host.jsonl``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _FORMS = {2: "as float16", 3: "as bfloat16"}
 
 @dataclass(frozen=True)
 class Span:
-    """One thing that a thread did.
+    """What a thread did from ``begin`` to ``end``.
 
     Attributes:
-        thread: whose row it is in, e.g. ``team 0`` or ``main``.
+        thread: name of its row, e.g. ``team 0`` or ``main``.
         begin, end: ns, of this rank's clock.
-        agreed: when all ranks had come to this collective; 0: it is none, or they never had.
-        call: of a collective: its number in its row, from 1.
-        flight: of a chunk on the network, which overlaps others: it has no row.
+        agreed: when all ranks had arrived at this collective, ns; 0: not a collective, or they never arrived.
+        call: number of the collective in its row, from 1.
+        flight: a chunk on the network, which overlaps others and has no row.
     """
 
     thread: str
@@ -59,12 +60,12 @@ class Part:
     """What one rank recorded in one file.
 
     Attributes:
-        run: of what the core wrote: another number in each run; 0: Python wrote it.
-        clock: the same on ranks that read one clock.
-        wall_ns: the clock of the day minus that of the events, at the start.
-        clocks: (ns of this clock, ns to add for rank 0's, ns of the exchange), as measured.
+        run: a number that differs between runs, where the core wrote the file; 0: Python wrote it.
+        clock: equal on ranks that read the same clock.
+        wall_ns: wall clock minus the clock of the events, at the start.
+        clocks: measured offsets: (ns of this clock, ns to add for rank 0's, ns of the exchange).
         dropped: events that had no room.
-        started: about when, by the clock of the day.
+        started: wall clock at the start, approximately, ns.
     """
 
     rank: int
@@ -81,13 +82,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of ranks, as the host saw it; ns of the host's clock, 0 where it never came to that.
+    """One launch of ranks, as the host saw it; times are ns of the host's clock, 0 for one that was never reached.
 
     Attributes:
-        number: its ranks recorded in the folder of this number.
-        title: what it was for.
-        proved: when every rank had been proved.
-        ended: when the launcher was gone.
+        number: name of the folder in which its ranks recorded.
+        title: its purpose.
+        proved: when every rank was proved.
+        ended: when the launcher ended.
     """
 
     number: int
@@ -102,7 +103,7 @@ class HostPart:
     """What the host recorded.
 
     Attributes:
-        wall_ns: the clock of the day minus that of the events, at the start.
+        wall_ns: wall clock minus the clock of the events, at the start.
     """
 
     host: str
@@ -113,8 +114,7 @@ class HostPart:
 
 
 def parts(folder: Path) -> Iterator[Part]:
-    """What the ranks of one launch recorded.
-
+    """The parts that the ranks of one launch recorded.
     Raises:
         OSError: a file cannot be read.
     """
@@ -130,7 +130,7 @@ def _text(raw: bytes) -> str:
 
 
 def _ring(data: bytes) -> Part | None:
-    """What the core of one rank has recorded; None: it ended before it had begun."""
+    """The part that the core of one rank recorded; None if it ended before the first event."""
     if len(data) < _HEAD.size or not data.startswith(_MAGIC):
         return None
     values = _HEAD.unpack_from(data)
@@ -141,7 +141,7 @@ def _ring(data: bytes) -> Part | None:
     spans = []
     for at in range(head_bytes, head_bytes + min(written, capacity) * each, each):
         event = _EVENT.unpack_from(data, at)
-        if event[0]:  # else it was being written when the process ended
+        if event[0]:  # otherwise the process ended while writing it
             spans.append(_span(event, names))
     spans.sort(key=lambda span: span.begin)
     started = wall + (spans[0].begin if spans else 0)
@@ -185,32 +185,32 @@ def _span(event: tuple[int, ...], names: list[str]) -> Span:
 
 
 def _lines(path: Path, forward: dict[int, int]) -> Part | None:
-    """What Python of one rank has recorded.
+    """The part that the Python of one rank recorded.
 
     Args:
-        forward: ns of a forward pass, by rank, as the rank's newer file has told.
+        forward: ns of a forward pass, by rank, from the rank's newer file.
     """
     head: dict[str, Any] | None = None
     steps: list[dict[str, Any]] = []
     spans, clocks, dropped = [], [], 0
-    for said in _said(path):
-        if "rank" in said:
-            head = said
-        elif "clock" in said:
-            clocks.append((said["clock"][0], said["clock"][1], said["clock"][2]))
-        elif "dropped" in said:
-            dropped = said["dropped"]
-        elif "forward_ns" in said:
-            forward[head["rank"] if head else -1] = said["forward_ns"]
-        elif "step" in said:
-            steps.append(said)
+    for record in _records(path):
+        if "rank" in record:
+            head = record
+        elif "clock" in record:
+            clocks.append((record["clock"][0], record["clock"][1], record["clock"][2]))
+        elif "dropped" in record:
+            dropped = record["dropped"]
+        elif "forward_ns" in record:
+            forward[head["rank"] if head else -1] = record["forward_ns"]
+        elif "step" in record:
+            steps.append(record)
         else:
-            spans.append(Span(**said))
+            spans.append(Span(**record))
     if head is None:
         return None
     for step in steps:
         spans += _step(step, forward.get(head["rank"]))
-    if path.name.endswith(_OLDER):  # the newer one tells these, and more of them
+    if path.name.endswith(_OLDER):  # the newer file has these, and more of them
         clocks, dropped = [], 0
     return Part(
         head["rank"], head["size"], 0, head["host"], head["reads"], head["wall_ns"], tuple(spans),
@@ -218,19 +218,19 @@ def _lines(path: Path, forward: dict[int, int]) -> Part | None:
     )  # fmt: skip
 
 
-def _said(path: Path) -> Iterator[dict[str, Any]]:
+def _records(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(errors="replace").splitlines():
         try:
             yield json.loads(line)
         except ValueError:
-            continue  # cut off by the process's end
+            continue  # truncated by the end of the process
 
 
-def _step(said: dict[str, Any], forward_ns: int | None) -> Iterator[Span]:
-    """A step and its parts; those that took no time are left out."""
-    number, borders = said["step"], said["borders"]
+def _step(event: dict[str, Any], forward_ns: int | None) -> Iterator[Span]:
+    """A step and its parts, without those that took no time."""
+    number, borders = event["step"], event["borders"]
     yield Span("steps", f"step {number}", "step", borders[0], borders[-1], args={"step": number})
-    for name, begin, end in zip(said["parts"], borders, borders[1:], strict=False):
+    for name, begin, end in zip(event["parts"], borders, borders[1:], strict=False):
         args: dict[str, Any] = {"step": number}
         if name == BOTH and forward_ns is not None:
             args["border"] = "measured apart"
@@ -244,7 +244,7 @@ def _step(said: dict[str, Any], forward_ns: int | None) -> Iterator[Span]:
 
 
 def host_part(folder: Path) -> HostPart | None:
-    """What the host that launched a run recorded; None: it was not one of fairlead's verbs.
+    """The part of the host that launched a run; None if no verb of fairlead launched it.
 
     Raises:
         OSError: the file cannot be read.
@@ -255,14 +255,14 @@ def host_part(folder: Path) -> HostPart | None:
     head: dict[str, Any] | None = None
     spans: list[Span] = []
     launches: dict[int, dict[str, Any]] = {}
-    for said in _said(path):
-        if "host" in said:
-            head = said
-        elif "number" in said:
-            launches.setdefault(said["number"], {}).update(said)
+    for record in _records(path):
+        if "host" in record:
+            head = record
+        elif "number" in record:
+            launches.setdefault(record["number"], {}).update(record)
         else:
-            spans.append(Span(**said))
+            spans.append(Span(**record))
     if head is None:
         return None
-    found = tuple(Launch(**told) for _, told in sorted(launches.items()))
-    return HostPart(head["host"], head["reads"], head["wall_ns"], tuple(spans), found)
+    launched = tuple(Launch(**fields) for _, fields in sorted(launches.items()))
+    return HostPart(head["host"], head["reads"], head["wall_ns"], tuple(spans), launched)

@@ -1,6 +1,6 @@
-"""Named spans of a process's time, and by which clock they are told. Where there is no timeline, nobody records them.
+"""Marks named spans of a process's time; without a timeline, nothing is recorded.
 
-:mod:`fairlead.comm.timeline` is the recorder. What marks spans, such as the input pipeline, need not know of it.
+:mod:`fairlead.comm.timeline` is the recorder. Code that marks spans, such as the input pipeline, does not depend on it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 
 class Recorder(Protocol):
-    """What keeps spans."""
+    """Records spans."""
 
     def doing(self, name: str, args: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Records what is done within, in the row of the calling thread."""
+        """Records the block as a span in the row of the calling thread."""
 
 
 recorder: Recorder | None = None
@@ -23,7 +23,7 @@ _NOTHING = nullcontext()
 
 
 def span(name: str, **args: Any) -> AbstractContextManager[None]:
-    """Shows what is done within as ``name`` in the timeline, in the row of the calling thread.
+    """Shows the block as ``name`` in the timeline, in the row of the calling thread.
 
         with span("augment", samples=len(batch)):
             batch = augment(batch)
@@ -35,7 +35,7 @@ def span(name: str, **args: Any) -> AbstractContextManager[None]:
 
 
 def clock_name() -> str:
-    """The same in processes that read one clock: of one start of a machine, in one namespace of time."""
+    """Identifies the clock of this process: equal in processes of one boot and one time namespace."""
     boot = space = "?"
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as stream:
         boot = stream.read().strip()

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.progress import Progress, Silent
-from fairlead.swap.layout import Line
-from fairlead.swap.plan import Bind
+from fairlead.swap.model import Bind, Line
 from fairlead.transfer import node
 from fairlead.transfer.folder import Lock
 from fairlead.transfer.model import (

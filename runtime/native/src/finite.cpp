@@ -17,10 +17,18 @@ template <class T> constexpr T exponent(Form form) {
 
 template <class T> bool look(const void *numbers, size_t count, T mask) { LOOK }
 #if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,prefer-vector-width=256")
+#endif
 template <class T> bool look_avx2(const void *numbers, size_t count, T mask) { LOOK }
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
 #undef LOOK
 

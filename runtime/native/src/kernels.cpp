@@ -2,6 +2,7 @@
 #include "kernels.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -45,19 +46,36 @@ namespace {
 #undef VECTORS
 
 #if defined(__x86_64__)
+// Clang has no `prefer-vector-width` for a function: its command line has it (-mprefer-vector-width=512).
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,f16c,prefer-vector-width=256")
+#endif
 #define NAMESPACE avx2
 #define VECTORS 1
 #include "kernels_for.inc"
 #undef NAMESPACE
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,prefer-vector-width=512")
+#endif
 #define NAMESPACE avx512
 #include "kernels_for.inc"
 #undef NAMESPACE
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
 
 const Kernels BASELINE = {
@@ -71,15 +89,30 @@ const Kernels BASELINE = {
 const Kernels AVX2 = {"avx2", avx2::convert, avx2::copy_past, avx2::sum}, AVX512 = {"avx512", avx512::convert, avx512::copy_past, avx512::sum};
 #endif
 
+#if defined(__x86_64__)
+// What the processor has, and the system saves when it switches threads. Not __builtin_cpu_supports: what that
+// reads lies in libgcc for one compiler and in another library for the next.
+struct Processor {
+    bool avx2 = false, avx512 = false;
+    Processor() {
+        unsigned a, b, c, d, saved, high;
+        if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE) || !(c & bit_F16C)) return;
+        asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+        if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+        const unsigned ymm = 0x06, zmm = 0xe6, wide = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+        avx2 = (saved & ymm) == ymm && (b & bit_AVX2);
+        avx512 = avx2 && (saved & zmm) == zmm && (b & wide) == wide;
+    }
+};
+#endif
+
 const Kernels &choose() {
     const char *asked = getenv("FAIRLEAD_COMM_KERNELS");
     (void)asked;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    bool half = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-    if (half && wide && (!asked || !*asked || !strcmp(asked, "avx512"))) return AVX512;
-    if (half && (!asked || !*asked || !strcmp(asked, "avx2") || !strcmp(asked, "avx512"))) return AVX2;
+    const Processor has;
+    if (has.avx512 && (!asked || !*asked || !strcmp(asked, "avx512"))) return AVX512;
+    if (has.avx2 && (!asked || !*asked || !strcmp(asked, "avx2") || !strcmp(asked, "avx512"))) return AVX2;
 #endif
     return BASELINE;
 }

@@ -3,6 +3,16 @@
 
 #include "platform.h"
 
+// FAIRLEAD_INDEPENDENT: no iteration of the loop that follows depends on another, whatever its pointers are.
+// FAIRLEAD_UNROLLED: Clang leaves a loop of intrinsics as it is; GCC needs no help there.
+#if defined(__clang__)
+#define FAIRLEAD_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define FAIRLEAD_UNROLLED _Pragma("clang loop unroll_count(4)")
+#else
+#define FAIRLEAD_INDEPENDENT _Pragma("GCC ivdep")
+#define FAIRLEAD_UNROLLED
+#endif
+
 namespace fairlead {
 
 // How an element lies in memory; the first six are fairlead_dtype.

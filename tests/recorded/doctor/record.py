@@ -18,14 +18,14 @@ from typing import Any
 
 from fairlead.doctor.process import Ran
 from fairlead.doctor.tries import ClockState
-from fairlead.doctor.world import FileSystem, Machine, Profile
 from fairlead.engine.model import Engine
 from fairlead.facts import Elf
 from fairlead.hostmpi import HostMpi
 from fairlead.serial import to_json
 
 from fairlead.doctor.fix import look
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
+from fairlead.doctor.world import FileSystem, Machine, Profile
 
 KEPT = ("HOME", "PATH", "USER", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "FAIRLEAD_MPI")
 HOME = "/home/alice"  # of everybody, in a recording
@@ -163,7 +163,7 @@ def _bare(elf: Elf) -> Elf:
 
 def main() -> None:
     machine = Recorder()
-    for check in CHECKS:
+    for check in ordered():
         for diagnosis in look(machine, check, set()):
             print(diagnosis.finding.severity.value, diagnosis.finding.what, file=sys.stderr)
     who = {"uid": machine.uid, "user": machine.user, "environ": machine.environ}

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from fairlead import comm
 from fairlead.base.errors import FairleadError
 from fairlead.comm import torch as front
-from fairlead.comm.backends import nccl
+from fairlead.comm.frameworks import torch_nccl as nccl
 
 RANKS = comm.init()
 ME, SIZE = RANKS.rank, RANKS.size

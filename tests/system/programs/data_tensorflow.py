@@ -13,9 +13,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
+from fairlead.ml import registry
 from fairlead.ml.data import crc32c, images, tfrecord
 from fairlead.ml.data.example import decode, encode
-from fairlead.ml.data.generate import KINDS
 from fairlead.ml.data.shards import Rows
 
 FOLDER = Path(sys.argv[1])
@@ -24,7 +24,7 @@ COMPRESSIONS = ("", "GZIP", "ZLIB")
 
 def ours_read_by_tensorflow(name, size, spec):
     """How many samples of a generated split TensorFlow reads as they were made."""
-    makes = KINDS[name].make
+    makes = registry.data_kind(name).make
     equal = 0
     for path in sorted(FOLDER.glob(f"{name}/{name}_train_*")):
         how = "GZIP" if path.suffix == ".gz" else ""

@@ -15,9 +15,10 @@ import keras
 import numpy as np
 
 from fairlead import comm
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Course
+from fairlead.ml import registry
+from fairlead.ml.task import Course
 from fairlead.ml.train import steps
+from fairlead.ml.train.make_steps import make_steps
 
 RATE = 0.125
 
@@ -34,7 +35,7 @@ def main():
     keras.utils.set_random_seed(ranks.rank)
     task = replace(registry.find("hepcnn"), build=build, prepare=lambda x: x)
     course = Course(8, 4, 4, ranks.size)
-    network = steps.make(task, task.quick, course, (4,), 2)
+    network = make_steps(task, task.quick, course, (4,), 2)
     network.broadcast(ranks)
     source = np.random.default_rng(ranks.rank)
     told = []

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from fairlead.ml.models import cosmoflow, hepcnn, resnet50
-from fairlead.ml.models.network import parameters
-from fairlead.ml.models.optimizers import AdamLarc, Lars
+from fairlead.ml.network import parameters
+from fairlead.ml.optimizers import AdamLarc, Lars
 from fairlead.ml.train.steps import decays
 
 BUILT = {

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from fairlead import comm
 from fairlead.comm import tensorflow as front
-from fairlead.comm.backends.native import library_path
+from fairlead.comm.native_core import library_path
 
 ranks = comm.init()
 front.carrier()  # collective

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 import pytest
+from tools import command_line
 
 from fairlead.base.errors import ExitCode
 from fairlead.base.toml import Strict
 from fairlead.cli.main import main
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 from fairlead_build.recipe.model import Overlay, Written
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +29,7 @@ SOURCES = sorted(p for d in ("runtime", "containers") for p in (ROOT / d).rglob(
 
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
-_LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def _text(name: str) -> str:
@@ -169,27 +170,30 @@ def test_pages_name_only_targets_of_the_makefile() -> None:
 
 def test_reference_lists_every_verb_with_exactly_its_options() -> None:
     text = _text("docs/reference/command-line.md")
-    placement = text.split("Options of placement")[1].split("\n### ")[0]
-    planning = text.split("Options of planning")[1].split("Options of placement")[0]
-    shared = {"planning": _named_options(planning), "placement": _named_options(placement)}
+    shared = dict(re.findall(r"^Options of (\w+):\n\n((?:- .*\n)+)", text, re.MULTILINE))
+    assert set(shared) == {"planning", "placement", "staging"}
     sections = {
         " ".join(re.findall(r"(?<![\w\[-])[a-z]+(?:-[a-z]+)*(?![\w.-])", title)): body
         for title, body in re.findall(r"^### `fairlead ([^`]+)`\n(.*?)(?=^##)", text, re.M | re.S)
     }
     assert set(sections) == set(VERBS)
     for verb, command in VERBS.items():
-        told = _named_options(sections[verb])
-        for kind, options in shared.items():
-            if re.search(rf"options\s+of\s+{kind}", sections[verb]):
-                told |= options
-        assert told == set(_options(command)), verb
+        listed = _named_options(sections[verb]) | {"--json"}
+        takes = re.findall(r"Takes the options of ([\w ]+)\.$", sections[verb], re.MULTILINE)
+        for kind in takes[0].split(" and of ") if takes else ():
+            listed |= _named_options(shared[kind])
+        assert listed == set(_options(command)), verb
 
 
 def _named_options(text: str) -> set[str]:
-    """Options in the first column of a table, or standing alone as the last word: `--json`."""
-    cells = re.findall(r"^\| (`-[^|]*) \|", text, re.MULTILINE)
-    alone = re.findall(r" (`--json`)\.", text)
-    return {o for cell in [*cells, *alone] for o in re.findall(r"`(-[\w-]+)`", cell)}
+    """Options at the beginning of a list's items."""
+    items = re.findall(r"^- ((?:`-[\w-]+`(?:, )?)+)", text, re.MULTILINE)
+    return {o for item in items for o in re.findall(r"`(-[\w-]+)`", item)}
+
+
+def test_reference_is_what_the_command_line_says_of_itself() -> None:
+    text = _text("docs/reference/command-line.md")
+    assert command_line.render(text) == text, "run `python -m tools.command_line`"
 
 
 def test_reference_lists_every_exit_code() -> None:
@@ -218,7 +222,7 @@ def _tables(annotation: object) -> Iterator[type[Strict]]:
 
 
 def test_recipe_guide_lists_every_key() -> None:
-    text = _text("docs/recipes.md")
+    text = _text("docs/reference/recipe.md")
     for key, field in Written.model_fields.items():
         section = re.search(
             rf"^### [^\n]*`\[*{key}[.\]`].*?(?=^##)", text, re.MULTILINE | re.DOTALL
@@ -231,20 +235,20 @@ def test_recipe_guide_lists_every_key() -> None:
 
 
 def test_doctor_guide_lists_every_check_in_order_with_a_section() -> None:
-    text = _text("docs/doctor.md")
+    text = _text("docs/reference/doctor.md")
     rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (.+) \|$", text, re.MULTILINE)
-    assert rows == [(check.name, check.name, check.about) for check in CHECKS]
+    assert rows == [(check.name, check.name, check.about) for check in ordered()]
     sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
     expected: list[tuple[str, str]] = []
-    for check in CHECKS:
+    for check in ordered():
         if ("##", check.topic) not in expected:
             expected.append(("##", check.topic))
         expected.append(("###", check.name))
     assert sections == expected
     bodies = re.findall(r"^### `[\w-]+`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert len(bodies) == len(CHECKS)
+    assert len(bodies) == len(ordered())
     assert all(len(body.split()) > 10 for body in bodies)
-    assert text.count(f"{len(CHECKS)} checks: ...") == 1
+    assert text.count(f"{len(ordered())} checks: ...") == 1
 
 
 def test_examples_are_short_and_say_how_they_are_run() -> None:

@@ -310,7 +310,9 @@ def test_record_of_any_json_is_read_or_refused(tmp_path: Path, record: object) -
     squashfs.write_bytes(b"hsqs" + bytes(600))
     path = tmp_path / "app.sif"
     text = json.dumps(record).encode()
-    write_sif(path, squashfs, text, arch="amd64", epoch=1, squashfs_sha256="ab" * 32)
+    write_sif(
+        path, squashfs, ("image.json", text), arch="amd64", epoch=1, squashfs_sha256="ab" * 32
+    )
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""}  # nothing can be started
     judged(lambda: open_image(str(path), cache), but=str(tmp_path / "cache"))
 

@@ -31,8 +31,8 @@ def imported(module: str, *options: str, path: str = "") -> set[str]:
     [
         "fairlead.comm",
         "fairlead.prove",
-        "fairlead.perf.validate.pairs",
-        "fairlead.perf.validate.sweeps",
+        "fairlead.perf.measure.ranks.stragglers",
+        "fairlead.perf.measure.ranks.messages",
     ],
 )
 def test_imports_of_what_every_rank_runs_are_few(module: str) -> None:

@@ -18,7 +18,7 @@ from tools import why_it_stopped
 
 from fairlead.base import errors, messages
 from fairlead.base.errors import ExitCode, FairleadError, Severity, error, fail, finding_of
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = {
@@ -199,7 +199,7 @@ def test_every_table_is_found_by_its_header_as_the_whole_file_has_it() -> None:
 def _checks() -> set[str]:
     """Every name that a finding's ``check`` can have."""
     names = {table["check"] for table in WHOLE.values() if "check" in table} - {"{check}"}
-    names |= {check.name for check in CHECKS}
+    names |= {check.name for check in ordered()}
     for _, _, tree in SOURCES:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):

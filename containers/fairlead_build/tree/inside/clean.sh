@@ -1,5 +1,5 @@
 #!/bin/sh
-# Takes out of the tree "$1" what differs between builds or tells of the machine that built it.
+# Takes out of the tree "$1" what differs between builds or identifies the machine that built it.
 # Runs last, outside the tree, as its root; `debian.py` starts it.
 set -eu
 root=$1

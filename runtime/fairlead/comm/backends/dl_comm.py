@@ -1,32 +1,34 @@
-"""A site's own Cray PE DL plugin (``dl_comm``) beneath :mod:`fairlead.comm`.
+"""A site's own Cray PE DL plugin (``dl_comm``).
 
-The calls used are those that its documentation and public user code show: ``init_mpi``, ``init``,
+It is used through the calls that its documentation and public user code show: ``init_mpi``, ``init``,
 ``config_team``, ``average`` (the mean of a NumPy array, in place), ``barrier``, ``get_rank``, ``get_nranks``,
-``finalize``. It was verified against them only: no such plugin could be had. At the start a mean is taken
-whose result is known.
+``finalize``. It was verified against them only: the plugin itself was not available. At the start, a mean whose result
+is known checks ``average``.
 
-float32 goes by the plugin; float64 by mpi4py, since nothing says that ``average`` takes it; broadcasts too,
-since ``broadcast`` is documented for a framework's variables. Beneath the agreement of
-:mod:`fairlead.comm.external_backend` all guarantees on order, shape and dtype hold. Not given: names of ranks that
-are late; equal bits on all ranks, which nothing promises (``check_buffers_match`` shows it); aggregations in
-the background: the plugin has no handles for them, and its pipelined mode applies the first gradient twice,
-so what is started is done on return, and a delay hides nothing.
+float32 goes by the plugin; float64 goes by mpi4py, since nothing says that ``average`` takes it, and so do broadcasts,
+since ``broadcast`` is documented for a framework's variables. The agreement of :mod:`fairlead.comm.external_backend`
+guarantees order, shape and dtype. Not given: the names of late ranks; equal bits on all ranks, which nothing promises
+(``check_buffers_match`` shows it); aggregations in the background: the plugin has no handles for them, and its
+pipelined mode applies the first gradient twice, so an aggregation is complete when ``start`` returns, and a delay hides
+nothing.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from fairlead.base.comm_backend import Availability, CommBackend, CommFacts, Setting
+from fairlead.base.comm_names import PLUGIN
 
-from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array
-from fairlead.comm.external_backend import parts
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
+    from fairlead.comm.core import Array, Comm
 
-# The plugin allocates its buffers once, before anybody knows the gradients.
+# The plugin allocates its buffers once, before the gradients are known.
 _ELEMENTS = 1 << 24
 _FOR_EVER = 1_000_000_000  # steps
 
@@ -42,14 +44,16 @@ class DlComm:
         Args:
             folder: where the module ``dl_comm`` is; "" for Python's own path.
         Raises:
-            ImportError, RuntimeError: there is none that can be used; its words are for people.
+            ImportError, RuntimeError: no usable plugin; the message is for the user.
         """
+        import numpy as np
+
         plugin = _loaded(folder)
         plugin.init_mpi()
-        seen = (plugin.get_rank(), plugin.get_nranks())
-        if seen != (mpi.rank, mpi.size):
+        layout = (plugin.get_rank(), plugin.get_nranks())
+        if layout != (mpi.rank, mpi.size):
             raise RuntimeError(
-                f"dl_comm calls this rank {seen[0]} of {seen[1]}, MPI {mpi.rank} of {mpi.size}"
+                f"dl_comm calls this rank {layout[0]} of {layout[1]}, MPI {mpi.rank} of {mpi.size}"
             )
         plugin.init(1, 1, _ELEMENTS, "tensorflow")
         plugin.config_team(0, 0, _FOR_EVER, _FOR_EVER, 0, _FOR_EVER)
@@ -63,7 +67,9 @@ class DlComm:
             )
 
     def mean(self, buffer: Array, team: int) -> None:
-        if buffer.real.dtype != np.float32:
+        from fairlead.comm.external_backend import parts
+
+        if buffer.real.dtype.name != "float32":
             self._mpi.mean(buffer)
             return
         for part in parts(buffer, _ELEMENTS):
@@ -80,7 +86,7 @@ class DlComm:
 
 
 def _loaded(folder: str) -> Any:
-    """The true module: fairlead itself has one of that name for old scripts."""
+    """The real module: fairlead has a stand-in of that name for old scripts."""
     known = sys.modules.get("dl_comm")
     if getattr(known, "__fairlead__", ""):
         raise RuntimeError(
@@ -92,7 +98,7 @@ def _loaded(folder: str) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(f"there is no module dl_comm in {folder or 'the path of this Python'}")
     if folder and folder not in sys.path:
-        sys.path.append(folder)  # what it is made of lies beside it
+        sys.path.append(folder)  # its own parts are in the same folder
     module = sys.modules["dl_comm"] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -100,3 +106,37 @@ def _loaded(folder: str) -> Any:
         del sys.modules["dl_comm"]
         raise
     return module
+
+
+def _available(facts: CommFacts) -> Availability:
+    if facts.plugin:
+        return Availability()
+    if facts.plugin_named and facts.unseen:
+        return Availability(
+            None, "nobody has looked on that machine whether the site's module is there"
+        )
+    if facts.plugin_named:
+        return Availability(False, "the folder that is named for it is not on this machine")
+    return Availability(False, f"the profile {facts.site} names no folder of it ([comm] plugin)")
+
+
+def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    from fairlead.comm.external_backend import connected
+
+    return connected("dl_comm", mpi, lambda: DlComm(mpi, environ.get(PLUGIN, "")), environ)
+
+
+BACKENDS = (
+    CommBackend(
+        name="dl_comm",
+        summary="the site's own Cray plugin",
+        available=_available,
+        connect=_connect,
+        provided_by=f'set [comm] plugin = ["FOLDER"] in the site\'s profile, or {PLUGIN}=FOLDER',
+        not_chosen="only when asked for, by the site or by you",
+        variables=lambda facts: {PLUGIN: facts.plugin},
+        folders=lambda facts: (facts.plugin,) if facts.plugin else (),
+        settings=(Setting(PLUGIN, "", "folder of the site's own module dl_comm"),),
+        position=4,
+    ),
+)

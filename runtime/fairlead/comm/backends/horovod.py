@@ -1,12 +1,11 @@
-"""Horovod beneath :mod:`fairlead.comm`, by its TensorFlow operations on host memory.
+"""Horovod, by its TensorFlow operations on host memory.
 
-For those who want Horovod's own transport (its fusion, cycle time, timeline: the ``HOROVOD_*`` variables
-hold) under fairlead's fronts, and for comparison. Its torch operations are not used: the recipe's Horovod
-has none.
+For its own transport (fusion, cycle time, timeline: the ``HOROVOD_*`` variables apply) under fairlead's front ends, and
+for comparison. Its torch operations are not used: the recipe's Horovod has none.
 
-Beneath the agreement of :mod:`fairlead.comm.external_backend` all guarantees on order, shape and dtype hold. Not
-given: names of ranks that are late (``FAIRLEAD_COMM_STALL_S``, ``FAIRLEAD_COMM_TIMEOUT_S`` are of the native
-core); that all ranks get the same bits is MPI_Allreduce's promise.
+The agreement of :mod:`fairlead.comm.external_backend` guarantees order, shape and dtype. Not given: the names of late
+ranks (``FAIRLEAD_COMM_STALL_S``, ``FAIRLEAD_COMM_TIMEOUT_S`` belong to the native core); that all ranks get the same
+bits is MPI_Allreduce's promise.
 
 Source: https://horovod.readthedocs.io/en/stable/api.html.
 """
@@ -15,13 +14,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from fairlead.base.comm_backend import Availability, CommBackend, CommFacts
 
-from fairlead.comm.backend import Backend
-from fairlead.comm.core import Array
-from fairlead.comm.external_backend import parts
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
+    from fairlead.comm.core import Array, Comm
 
 
 class Horovod:
@@ -33,7 +33,7 @@ class Horovod:
         """Starts Horovod over the MPI that runs already. Collective.
 
         Raises:
-            ImportError, RuntimeError: there is none that can be used; its words are for people.
+            ImportError, RuntimeError: no usable Horovod; the message is for the user.
         """
         stand_in = getattr(sys.modules.get("horovod"), "__fairlead__", "")
         if stand_in:
@@ -56,8 +56,8 @@ class Horovod:
         self._size = mpi.size
         self._made: dict[str, tuple[Any, Any]] = {}
         self._lock = threading.Lock()
-        # Operations have names of their own in a graph only. The session's threads are its own: within a
-        # step of the program's, which waits for this, the program's may all be taken.
+        # Only in a graph can operations be named. The session has its own threads: during a step of the
+        # program, which waits for this one, all threads of the program may be busy.
         config = tf.compat.v1.ConfigProto(
             device_count={"GPU": 0},
             inter_op_parallelism_threads=2,
@@ -68,22 +68,32 @@ class Horovod:
         self.name = f"Horovod {horovod.__version__}"
 
     def mean(self, buffer: Array, team: int) -> None:
+        import numpy as np
+
+        from fairlead.comm.external_backend import parts
+
         for number, part in enumerate(parts(buffer)):
-            # Its own mean multiplies by the reciprocal, and rounds otherwise than the reference.
+            # Its own mean multiplies by the reciprocal, and rounds differently from the reference.
             np.divide(self._moved("sum", part, f"{team}.{number}"), self._size, out=part)
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:
+        import numpy as np
+
+        from fairlead.comm.external_backend import parts
+
         for number, part in enumerate(parts(buffer)):
             np.copyto(part, self._moved(f"broadcast.{root}", part, f"{team}.{number}", root))
 
     def barrier(self) -> None:
+        import numpy as np
+
         self._moved("barrier", np.zeros(1, np.float32), "0")  # its TensorFlow operations have none
 
     def _moved(self, what: str, array: Array, which: str, root: int = -1) -> Array:
-        """What Horovod makes of ``array``: its sum over ranks, or that of ``root``.
+        """The result of Horovod's operation on ``array``: its sum over ranks, or the array of ``root``.
 
-        Horovod tells tensors that are on their way at once from each other by name, and keeps what it has
-        agreed on for a name: the same for the same buffer of each step.
+        Horovod distinguishes tensors in flight by name, and caches its agreement on a name: a buffer has the same
+        name in each step.
         """
         name = f"fairlead.{what}.{array.dtype.name}.{array.size}.{which}"
         with self._lock:
@@ -102,3 +112,32 @@ class Horovod:
     def close(self) -> None:
         self._session.close()
         self._hvd.shutdown()
+
+
+def _available(facts: CommFacts) -> Availability:
+    if not facts.has_module("/horovod/"):
+        return Availability(False, "the image has no Horovod that was built with MPI")
+    if not facts.has_module("/horovod/tensorflow/"):
+        return Availability(
+            False, "the image's was not built for TensorFlow, whose operations are used"
+        )
+    return Availability()
+
+
+def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    from fairlead.comm.external_backend import connected
+
+    return connected("horovod", mpi, lambda: Horovod(mpi), environ)
+
+
+BACKENDS = (
+    CommBackend(
+        name="horovod",
+        summary="Horovod of the image",
+        available=_available,
+        connect=_connect,
+        provided_by="use an image with Horovod for TensorFlow, such as that of the recipe tensorflow-horovod",
+        not_chosen="slower than the core; only when asked for",
+        position=3,
+    ),
+)

@@ -1,505 +1,82 @@
-"""The native core beneath :mod:`fairlead.comm`: ranks of a node reduce through shared memory.
-
-The core is one C++ library (``runtime/native``, ``fairlead_comm.h``) that binds to the MPI which this
-process has loaded. It is compiled once on a login node, and `fairlead run` shows it to the ranks:
-``FAIRLEAD_COMM_LIBRARY`` names it. Every collective begins with an agreement within the core; ranks that
-differ are told who differs, and in what.
-"""
+"""The native core: shared memory within a node, the host's MPI between nodes."""
 
 from __future__ import annotations
 
-import copy
-import ctypes
-import hashlib
-import os
-import pickle
-import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
+from fairlead.base.comm_backend import Availability, CommBackend, CommFacts, Setting
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.comm.backend import Backend
-from fairlead.comm.core import (
-    Array,
-    BufferMatch,
-    Comm,
-    Pending,
-    Signature,
-    Timings,
-    Waited,
-    compare,
-    digest_of,
-    disagreement,
-    name_of,
-    nonfinite,
-    waited,
-    wire,
+if TYPE_CHECKING:
+    from fairlead.comm.backend import Backend
+    from fairlead.comm.core import Comm
+
+
+def _available(facts: CommFacts) -> Availability:
+    return Availability(not facts.no_core, facts.no_core)
+
+
+def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    from fairlead.comm.choose import native
+
+    return native(mpi, environ, required=True)
+
+
+_SETTINGS = (
+    Setting("FAIRLEAD_COMM_LIBRARY", "", "file of the core; `fairlead run` sets it for the ranks"),
+    Setting(
+        "FAIRLEAD_COMM_STALL_S",
+        "20",
+        "after so many seconds in one call the ranks that are missing are named; 0: never",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_TIMEOUT_S",
+        "0",
+        "after so many seconds a call fails, naming them; 0: a slow rank is waited for",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_SHARED_MEMORY", "1", "0: ranks of a node exchange by MPI like all others"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_NODE_RANKS",
+        "0",
+        "so many ranks of a node share memory at most, for example those of a socket; 0: all",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_LIFELINE",
+        "1",
+        "nodes watch each other by a TCP connection, so that one that is gone is named; 0: not so",
+    ),
+    Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
+    Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
+    Setting(
+        "FAIRLEAD_COMM_KERNELS", "", "`generic`, `avx2` or `avx512`; unset: the processor's best"
+    ),
+    Setting(
+        "FAIRLEAD_COMM_SPIN_US",
+        "100",
+        "a waiting rank keeps its core for so long; none where ranks outnumber cores",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_POLL_US",
+        "100",
+        "how long a helper thread sleeps between looks at the network",
+    ),
+    Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
 )
 
-MEAN = 1
-WIRES = {"none": 0, "fp16": 2, "bf16": 3}
-_BYTES = 6
-# What `fairlead build` compiles for an image: for who starts it without `fairlead run`.
-IN_IMAGE = "/usr/local/lib/fairlead"
-# Names of NumPy's and ml_dtypes' types: (fairlead_dtype, numbers an element).
-_FORMS = {
-    "float32": (0, 1), "float64": (1, 1), "float16": (2, 1), "bfloat16": (3, 1),
-    "int32": (4, 1), "int64": (5, 1), "complex64": (0, 2), "complex128": (1, 2),
-}  # fmt: skip
-
-# fairlead_tensor
-_TENSOR = np.dtype(
-    [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
+BACKENDS = (
+    CommBackend(
+        name="native",
+        summary="the C++ core: shared memory within a node, the host's MPI between nodes",
+        available=_available,
+        connect=_connect,
+        provided_by="install a C++ compiler (g++), or name a working one in CXX; or `--comm mpi4py`",
+        not_chosen="faster within a node, and not asked for",
+        priority=20,
+        ordered=True,
+        automatic=True,
+        settings=_SETTINGS,
+        position=1,
+    ),
 )
-ANY = 2
-_BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
-_NONFINITE = 9
-_GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
-
-
-class _Stats(ctypes.Structure):
-    _fields_ = [
-        ("calls", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("wait_s", ctypes.c_double),
-        ("move_s", ctypes.c_double), ("blocked_s", ctypes.c_double), ("stalls", ctypes.c_uint64),
-        ("aggregates", ctypes.c_uint64),
-    ]  # fmt: skip
-
-
-class _Layout(ctypes.Structure):
-    _fields_ = [
-        ("rank", ctypes.c_int32), ("size", ctypes.c_int32), ("local_rank", ctypes.c_int32),
-        ("local_size", ctypes.c_int32), ("nodes", ctypes.c_int32), ("shared_memory", ctypes.c_int32),
-        ("mpi", ctypes.c_char_p), ("library", ctypes.c_char_p), ("kernels", ctypes.c_char_p),
-        ("why_not", ctypes.c_char_p), ("host", ctypes.c_char_p),
-    ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the ranks lie, and what carries the bytes.
-
-    Attributes:
-        nodes: groups of ranks that share memory.
-        shared_memory: the ranks of a node reduce through it.
-        mpi: the ABI of the MPI: mpich, openmpi or mpi-abi.
-        library: that MPI's path, as this process sees it.
-        kernels: the instruction set of the sums.
-        why_not: why memory is not shared; "".
-        host: this rank's.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    nodes: int
-    shared_memory: bool
-    mpi: str
-    library: str
-    kernels: str
-    why_not: str
-    host: str
-
-
-def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
-    """Where the core is, or None and why there is none.
-
-    ``FAIRLEAD_COMM_LIBRARY`` names it; without that it is the image's own, or the one that this machine's
-    cache holds.
-    """
-    named = environ.get("FAIRLEAD_COMM_LIBRARY", "")
-    if named:
-        if os.path.isfile(named):  # noqa: PTH113, every rank would import pathlib for it
-            return named, ""
-        return None, f"FAIRLEAD_COMM_LIBRARY={named} is no file"
-    own = f"{IN_IMAGE}/libfairlead_comm.so"
-    if os.path.isfile(own):  # noqa: PTH113
-        return own, ""
-    why = environ.get("FAIRLEAD_COMM_NO_LIBRARY", "")
-    if why:
-        return None, why
-    from fairlead import native
-    from fairlead.base.paths import cache_dir
-
-    try:
-        path = native.core_path(cache_dir(environ))
-    except OSError as exc:
-        return None, f"its source cannot be read: {exc}"
-    if path.is_file():
-        return str(path), ""
-    return None, "it has not been compiled for this machine; `fairlead run` does so"
-
-
-@lru_cache(maxsize=1)
-def load(path: str) -> ctypes.CDLL:
-    """The core, with the types of its functions.
-
-    Raises:
-        FairleadError: it cannot be loaded.
-    """
-    try:
-        core = ctypes.CDLL(path)
-        tensors = (ctypes.c_void_p, ctypes.c_uint64)
-        core.fairlead_comm_error.restype = ctypes.c_char_p
-        core.fairlead_comm_aggregate.argtypes = (ctypes.c_void_p, *tensors, ctypes.c_int)
-        core.fairlead_comm_start.argtypes = (
-            *(ctypes.c_void_p, *tensors, ctypes.c_int),
-            ctypes.POINTER(ctypes.c_uint64),
-        )
-        core.fairlead_comm_wait.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
-        core.fairlead_comm_done.argtypes = (ctypes.c_void_p, ctypes.c_uint64)
-        core.fairlead_comm_broadcast.argtypes = (*tensors, ctypes.c_int)
-        core.fairlead_comm_average.argtypes = (ctypes.POINTER(ctypes.c_double), ctypes.c_uint64)
-        core.fairlead_comm_gather.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p)
-        core.fairlead_comm_team.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
-        core.fairlead_comm_stats.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Stats))
-        core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
-    except (OSError, AttributeError) as exc:
-        raise fail(
-            "the collective core cannot be loaded",
-            where=path,
-            why=str(exc),
-            remedy="start the program with `fairlead run`, or let mpi4py carry the gradients:"
-            " FAIRLEAD_COMM_BACKEND=mpi4py",
-            check="comm-core",
-        ) from exc
-    return core
-
-
-class NativeComm(Comm):
-    """:class:`Comm` by the native core. MPI must run already; ``backend`` is what ends it."""
-
-    def __init__(self, backend: Backend, path: str):
-        """Collective.
-
-        Raises:
-            FairleadError: the core cannot be loaded, or cannot use this MPI.
-        """
-        super().__init__(backend)
-        self.core = load(path)
-        self._check("comm.init", self.core.fairlead_comm_init())
-        found = _Layout()
-        self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(found)))
-        values: dict[str, Any] = {name: getattr(found, name) for name, *_ in _Layout._fields_}
-        for name in ("mpi", "library", "kernels", "why_not", "host"):
-            values[name] = values[name].decode(errors="replace")
-        self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
-        self.local_rank = self.layout.local_rank
-        self.backend = f"native ({self.layout.mpi})"
-        self._raised: list[BaseException] = []
-        self._go_on = _GO_ON(self._signals().__next__)
-        self.core.fairlead_comm_while_waiting(self._go_on)
-        # Blocking calls are all in one order: a rank that skips one meets the others in another call.
-        # What goes on in the background has a team.
-        self._team: ctypes.c_void_p | None = None
-        self._behind = self._new_team(1)
-        self._started: list[tuple[Pending, _Tensors]] = []
-
-    @property
-    def timings(self) -> Timings:
-        own = self._timings(self._team)
-        behind = self._timings(self._behind) if self._team is None else Timings()
-        return Timings(
-            own.calls + behind.calls,
-            own.bytes + behind.bytes,
-            own.wait_s + behind.wait_s,
-            own.move_s + behind.move_s,
-            aggregates=own.aggregates + behind.aggregates,
-        )
-
-    def _timings(self, team: ctypes.c_void_p | None) -> Timings:
-        stats = _Stats()
-        self.core.fairlead_comm_stats(team, ctypes.byref(stats))
-        counted = stats.calls, stats.bytes, stats.wait_s, stats.move_s
-        return Timings(*counted, aggregates=stats.aggregates)
-
-    @property
-    def team_address(self) -> int:
-        """The core's ``fairlead_team *`` of blocking calls; 0 for none."""
-        return (self._team.value or 0) if self._team else 0
-
-    def raise_interrupt(self) -> None:
-        """What a signal's handler has raised while the core waited, if anything."""
-        if self._raised:
-            raise self._raised.pop()
-
-    def team(self, threads: int = 1, name: str = "") -> Comm:
-        made = copy.copy(self)
-        made._team = made._behind = self._new_team(threads)
-        made._started = []
-        self._teams.append(made)
-        made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
-        return made
-
-    def _waited(self) -> list[Waited]:
-        own, started = self._timings(None), self._timings(self._behind)
-        first = [waited(self._name, own), waited(f"started {self._name}", started)]
-        return [*first, *(waited(team._name, team.timings) for team in self._teams)]
-
-    def aggregate(
-        self,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None = None,
-        compression: str | None = None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
-    ) -> list[Array]:
-        return self._aggregate(arrays, out, compression, names, any_values).wait()
-
-    def start(
-        self,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None = None,
-        compression: str | None = None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
-    ) -> Pending:
-        return self._aggregate(arrays, out, compression, names, any_values, background=True)
-
-    def broadcast(
-        self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
-    ) -> list[Array]:
-        self._check_root(root, "comm.broadcast")
-        call = _Tensors(arrays, out, as_bytes=True)
-        code = self.core.fairlead_comm_broadcast(call.at, call.count, root)
-        self._check("comm.broadcast", code)
-        return call.result()
-
-    def average(self, value: float) -> float:
-        values = (ctypes.c_double * 1)(value)
-        self._check("comm.average", self.core.fairlead_comm_average(values, 1))
-        return float(values[0])
-
-    def barrier(self) -> None:
-        self._check("comm.barrier", self.core.fairlead_comm_barrier())
-
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None:
-        self._check_root(root, "comm.gather")
-        every = self._allgather(value)
-        return every if self.rank == root else None
-
-    def agree(self, call: str, signature: Signature = ()) -> None:
-        mine = hashlib.sha256(repr((call, signature)).encode()).digest()
-        if len(set(self._gather_bytes(mine))) > 1:
-            raise disagreement(self._allgather((call, signature, self.layout.host)))
-
-    def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
-        return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
-
-    def close(self) -> None:
-        rows = self._waited()  # which the core tells until it ends
-        self._check("comm.finalize", self.core.fairlead_comm_finalize())
-        if not self._concluded:
-            self._conclude(rows)
-        self._backend.close()
-
-    def _new_team(self, threads: int) -> ctypes.c_void_p:
-        team = ctypes.c_void_p()
-        self._check("comm.team", self.core.fairlead_comm_team(threads, ctypes.byref(team)))
-        return team
-
-    def _aggregate(
-        self,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None,
-        compression: str | None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
-        background: bool = False,
-    ) -> Pending:
-        self._check_averaged(arrays)
-        operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
-        call = _Tensors(arrays, out, names=names)
-        if not background:
-            code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
-            self._check("comm.aggregate", code)
-            return Pending(call.result)
-        ticket = ctypes.c_uint64()
-        code = self.core.fairlead_comm_start(
-            self._behind, call.at, call.count, operation, ctypes.byref(ticket)
-        )
-        self._check("comm.start", code)
-
-        def wait() -> list[Array]:
-            self._check("comm.wait", self.core.fairlead_comm_wait(self._behind, ticket))
-            return call.result()
-
-        pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
-        # The core reads and writes the arrays until then, also where nobody keeps what is returned.
-        self._started = [one for one in self._started if not one[0].done()]
-        self._started.append((pending, call))
-        return pending
-
-    def _gather_bytes(self, mine: bytes) -> list[bytes]:
-        """``mine`` of each rank; as long on all."""
-        every = ctypes.create_string_buffer(max(len(mine) * self.size, 1))
-        self._check("comm.gather", self.core.fairlead_comm_gather(mine, len(mine), every))
-        whole = every.raw
-        return [whole[i * len(mine) : (i + 1) * len(mine)] for i in range(self.size)]
-
-    def _allgather(self, value: Any) -> list[Any]:
-        mine = pickle.dumps(value)
-        lengths = [
-            int.from_bytes(n, "little") for n in self._gather_bytes(len(mine).to_bytes(8, "little"))
-        ]
-        rows = self._gather_bytes(mine.ljust(max(lengths), b"\0"))
-        return [pickle.loads(row[:n]) for row, n in zip(rows, lengths, strict=True)]
-
-    def _signals(self) -> Iterator[int]:
-        """Asked by the core while it waits: 1, or 0 once a signal's handler has raised something.
-
-        Python runs handlers between its own instructions, of which a wait in the core has none. To go on
-        here is one, and within the `try`, where the first of a function would not be.
-        """
-        while True:
-            try:
-                while True:
-                    yield 1
-            except GeneratorExit:  # nobody will ask again
-                return
-            except BaseException as exc:
-                self._raised.append(exc)
-            yield 0
-
-    def _check(self, where: str, code: int) -> None:
-        if code == _INTERRUPTED:
-            self.raise_interrupt()
-        if code:
-            raise failed(where, code, self.core.fairlead_comm_error().decode(errors="replace"))
-
-
-class _Tensors:
-    """Arrays as the core takes them: where each is read, where its result goes."""
-
-    def __init__(
-        self,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None,
-        *,
-        as_bytes: bool = False,
-        names: Sequence[str] = (),
-    ):
-        # What is not contiguous is copied: once in, and once out where the result must go there.
-        self._arrays = [np.asarray(array, order="C") for array in arrays]
-        self._out = out
-        self._results = (
-            [np.empty(a.shape, a.dtype) for a in self._arrays]
-            if out is None
-            else [
-                target if _whole(target) else np.empty(target.shape, target.dtype) for target in out
-            ]
-        )
-        rows = []
-        for array, result in zip(self._arrays, self._results, strict=True):
-            dtype = name_of(array.dtype)
-            form, each = (_BYTES, array.itemsize) if as_bytes else _FORMS[dtype]
-            at = array.ctypes.data
-            to = at if result is array else result.ctypes.data
-            rows.append((at, to, array.size * each, form, _shape(dtype, array.shape), 0))
-        table = np.array(rows, _TENSOR)
-        if names:
-            self._names, addresses = _c_strings(tuple(names))
-            table["name"][: len(addresses)] = addresses[: len(table)]
-        self._table = table
-        self.at, self.count = table.ctypes.data, len(table)
-
-    def result(self) -> list[Array]:
-        if self._out is None:
-            return self._results
-        for target, result in zip(self._out, self._results, strict=True):
-            if target is not result:
-                np.copyto(target, result, casting="no")
-        return list(self._out)
-
-
-def _whole(array: Array) -> bool:
-    return bool(array.flags.c_contiguous and array.flags.writeable)
-
-
-@lru_cache(maxsize=64)
-def _c_strings(names: tuple[str, ...]) -> tuple[Any, tuple[int, ...]]:
-    """What has to live as long as the addresses that come with it."""
-    kept = [ctypes.create_string_buffer(name.encode()) for name in names]
-    return kept, tuple(ctypes.addressof(one) for one in kept)
-
-
-@lru_cache(maxsize=4096)
-def _shape(dtype: str, shape: tuple[int, ...]) -> int:
-    """A number that two ranks share only if their arrays are of one dtype and shape."""
-    return zlib.crc32(repr((dtype, shape)).encode()) - (1 << 31)
-
-
-def failed(where: str, code: int, said: str) -> FairleadError:
-    """The core's words as an error: rank, host and tensor are in them."""
-    odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", said)
-    if code == _DIFFER and odd:
-        return fail(
-            said,
-            where=f"{odd[1]}, array {odd[2]}" if odd[2] else odd[1],
-            why="a collective needs the same arrays of every rank",
-            remedy="make every rank call the same function with the same arrays in the same order",
-            check="comm-signature",
-        )
-    if code == _DIFFER:
-        return fail(
-            said,
-            where=where,
-            why="a collective needs every rank",
-            remedy="make every rank call the same function with the same arrays in the same order",
-            check="comm-order",
-        )
-    if code == _PEER_LOST:
-        return fail(
-            said,
-            where=where,
-            why="the others would wait for it for ever",
-            remedy="look for that rank's own last words; `dmesg` tells whether memory ran out",
-            check="comm-peer-lost",
-        )
-    if code == _NONFINITE:
-        return nonfinite(said, where)
-    if code == _TIMEOUT:
-        return fail(
-            said,
-            where=where,
-            why="FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
-            remedy="look what the named ranks do meanwhile, or set a longer time",
-            check="comm-timeout",
-        )
-    if code == _BAD_CALL:
-        return fail(
-            said,
-            where=where,
-            why="the call cannot be made, or not at this time",
-            remedy="mend the call",
-            check="comm-call",
-        )
-    if code == _NO_MPI:
-        return fail(
-            said,
-            where=where,
-            why="the core uses the MPI of the process",
-            remedy="start the program with `fairlead run`",
-            check="comm-no-mpi",
-            code=ExitCode.PROOF_FAILED,
-        )
-    if code == _INTERRUPTED:
-        return fail(
-            said,
-            where=where,
-            why="a signal came while this rank waited for the others",
-            remedy="start the program again; the other ranks end with this one",
-            check="comm-interrupted",
-        )
-    return fail(
-        said,
-        where=where,
-        why="the MPI beneath failed, or there was no memory",
-        remedy="run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report these words",
-        check="comm-mpi",
-    )

@@ -7,7 +7,7 @@ or, as the first lines of a script::
     from fairlead.comm import dropin
     dropin.install()
 
-Nothing is replaced unless one of the two is done. `docs/old-scripts.md` tells what each call does.
+Nothing is replaced unless one of the two is done. `docs/howto/old-scripts.md` describes what each call does.
 
 * :mod:`~fairlead.comm.dropin.cray` is ``ml_comm`` and ``dl_comm``; :mod:`~fairlead.comm.dropin.teams`
   holds its state, and :mod:`~fairlead.comm.dropin.session_hooks` the hooks of TF 1 sessions.
@@ -111,7 +111,7 @@ def install(names: Sequence[str] = NAMES, environ: Mapping[str, str] = os.enviro
     """Lets this process import ``names`` from fairlead. Rank 0 says what they stand in for.
 
     Args:
-        names: of :data:`NAMES`. A module that is installed for real and left out is used as ever.
+        names: of :data:`NAMES`. An installed module that is left out is used as usual.
     Raises:
         FairleadError: another name; or the real module of that name is imported already, so that the
             program would use two libraries at once.
@@ -144,10 +144,10 @@ def install(names: Sequence[str] = NAMES, environ: Mapping[str, str] = os.enviro
         if name != _TORCH:
             importlib.import_module(name)
     if fresh and _first(environ):
-        said = f"fairlead: {', '.join(fresh)}: imports of these names get fairlead.comm.dropin"
+        notice = f"fairlead: {', '.join(fresh)}: imports of these names get fairlead.comm.dropin"
         for name, place in real.items():
-            said += f"; the real {name} ({place}) is installed and not used"
-        sys.stderr.write(f"{said}\n")
+            notice += f"; the real {name} ({place}) is installed and not used"
+        sys.stderr.write(f"{notice}\n")
 
 
 def _real(name: str) -> str:

@@ -7,7 +7,7 @@ Horovod allows; ranks that differ are told so, and do not hang.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -338,7 +338,7 @@ def _wider(dtype: Any) -> Any:
 
 
 def lane() -> Comm:
-    """Another communicator of all ranks, for what may be in flight beside everything else. Collective."""
+    """Another communicator of all ranks, for calls that may be in flight at any time. Collective."""
     made = _ranks().team()
     _lanes.append(made)
     return made
@@ -365,6 +365,23 @@ def _here() -> _Layout:
 def _no_sets(more: dict[str, Any]) -> None:
     if more.get("process_set") is not None:
         raise not_offered("process_set", "all ranks")
+
+
+def bound(
+    call: str, parameters: Mapping[str, Any], args: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call by name: defaults, then those by place, then those by name.
+
+    Raises:
+        TypeError: there are too many, or one is given twice, as Python says it.
+    """
+    by_place = dict(zip(parameters, args, strict=False))
+    twice = [name for name in by_place if name in named]
+    if len(args) > len(parameters):
+        raise TypeError(f"{call}() takes {len(parameters) + 1} positional arguments at most")
+    if twice:
+        raise TypeError(f"{call}() got multiple values for argument {twice[0]!r}")
+    return {**parameters, **by_place, **named}
 
 
 def require(condition: bool, what: str, instead: str) -> None:

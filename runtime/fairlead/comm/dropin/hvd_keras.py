@@ -26,32 +26,35 @@ __getattr__ = getter("horovod")
 assert callbacks is hvd_callbacks
 
 
-def DistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = hvd.Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: Any = hvd.Average,
-    backward_passes_per_step: int = 1,
-    **more: Any,
-) -> Any:
+# Horovod's parameters, in its order: old scripts pass some by place.
+_PARAMETERS = {
+    "name": None,
+    "device_dense": "",
+    "device_sparse": "",
+    "compression": hvd.Compression.none,
+    "sparse_as_dense": False,
+    "gradient_predivide_factor": 1.0,
+    "op": hvd.Average,
+    "backward_passes_per_step": 1,
+}
+
+
+def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     """:func:`fairlead.comm.keras.DistributedOptimizer`: weights are equal after ``fit``.
 
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
-    hvd.require(op == hvd.Average, f"op={op} in Keras", "op=Average")
+    given = hvd.bound("DistributedOptimizer", _PARAMETERS, args, named)
+    hvd.require(given["op"] == hvd.Average, f"op={given['op']} in Keras", "op=Average")
     hvd.require(
-        backward_passes_per_step == 1,
+        given["backward_passes_per_step"] == 1,
         "backward_passes_per_step in Keras",
         "the optimizer's own `gradient_accumulation_steps`",
     )
-    hvd.require(more.get("process_set") is None, "process_set", "all ranks")
-    if compression != hvd.Compression.none:
-        say_on_rank_0("Keras: gradients travel in full precision; `compression` is without meaning")
+    hvd.require(given.get("process_set") is None, "process_set", "all ranks")
+    if given["compression"] != hvd.Compression.none:
+        say_on_rank_0("Keras: gradients travel in full precision; `compression` is ignored")
     return _front(optimizer)
 
 

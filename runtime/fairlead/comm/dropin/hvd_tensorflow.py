@@ -9,7 +9,7 @@ import tensorflow
 
 from fairlead.comm.dropin import hvd, tensors
 from fairlead.comm.dropin.absent import getter
-from fairlead.comm.dropin.cray import GRADIENTS
+from fairlead.comm.dropin.cray_calls import GRADIENTS
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.optimizers import averaging
 from fairlead.comm.dropin.session_hooks import BcastTensors, broadcast_op
@@ -59,28 +59,33 @@ class BroadcastGlobalVariablesHook(BcastTensors):
         super().__init__(root_rank)
 
 
-def DistributedOptimizer(
-    optimizer: Any,
-    name: str | None = None,
-    use_locking: bool = False,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = hvd.Compression.none,
-    sparse_as_dense: bool = False,
-    backward_passes_per_step: int = 1,
-    op: Any = hvd.Average,
-    **more: Any,
-) -> Any:
+# Horovod's parameters, in its order: old scripts pass some by place.
+_PARAMETERS = {
+    "name": None,
+    "use_locking": False,
+    "device_dense": "",
+    "device_sparse": "",
+    "compression": hvd.Compression.none,
+    "sparse_as_dense": False,
+    "backward_passes_per_step": 1,
+    "op": hvd.Average,
+}
+
+
+def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     """``optimizer`` itself, which from now on applies means over ranks.
 
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
+    given = hvd.bound("DistributedOptimizer", _PARAMETERS, args, named)
     hvd.require(
-        backward_passes_per_step == 1,
+        given["backward_passes_per_step"] == 1,
         "backward_passes_per_step",
         "`gradient_accumulation_steps` of a Keras optimizer",
     )
+    compression, op = given["compression"], given["op"]
+    more = {name: value for name, value in named.items() if name not in _PARAMETERS}
     if not isinstance(optimizer, _v1.train.Optimizer):
         from fairlead.comm.dropin import hvd_keras
 

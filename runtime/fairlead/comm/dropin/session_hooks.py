@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow
 
 from fairlead import comm
-from fairlead.comm.dropin import cray, tensors
+from fairlead.comm.dropin import cray_calls, tensors
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.frameworks import common
 
@@ -31,7 +31,7 @@ _Hook: Any = _v1.train.SessionRunHook
 
 
 class _Runs:
-    """What runs of a session do, by the operations behind what they fetch."""
+    """Classifies runs of a session by the operations that their fetches depend on."""
 
     def __init__(self, graph: Any):
         self._graph = graph
@@ -47,13 +47,13 @@ class _Runs:
 
     def _look(self, names: Sequence[str]) -> tuple[bool, bool]:
         trains = writes = False
-        left, seen = [self._graph.get_operation_by_name(name) for name in names], set()
+        left, visited = [self._graph.get_operation_by_name(name) for name in names], set()
         while left:
             op = left.pop()
-            if op.name in seen:
+            if op.name in visited:
                 continue
-            seen.add(op.name)
-            trains |= op.type == "PyFunc" and cray.GRADIENTS in op.name
+            visited.add(op.name)
+            trains |= op.type == "PyFunc" and cray_calls.GRADIENTS in op.name
             writes |= op.type == "RestoreV2" or op.name in self._writers
             left += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
         return trains, writes
@@ -150,8 +150,8 @@ class InitConfigBcastTensors(BcastTensors):
 
     def begin(self) -> None:
         size = sum(v.shape.num_elements() for v in _v1.trainable_variables())
-        if not cray.started():
-            cray.init(1, 1, size, "tensorflow")
+        if not cray_calls.started():
+            cray_calls.init(1, 1, size, "tensorflow")
         ranks = comm.size()
         max_steps = max(int(self._max_step_global / ranks), 1)
         ksteps = max(int(self._sync_frac * self._max_step_global / ranks), 1)
@@ -159,7 +159,7 @@ class InitConfigBcastTensors(BcastTensors):
             f"{self._max_step_global} steps of {ranks} rank(s) are {max_steps} of each, {ksteps} of them"
             " synchronous"
         )
-        cray.config_team(
+        cray_calls.config_team(
             self._team,
             self._algorithm,
             ksteps=ksteps,
@@ -203,7 +203,7 @@ class _Metrics(_Hook):  # type: ignore[misc]
     def _mean(self) -> tuple[dict[str, float], float]:
         """Of the steps since the last time, over all ranks; and the samples a second of all ranks."""
         values = self._sums / max(self._steps, 1)
-        cray.average(values)
+        cray_calls.average(values)
         now = time.perf_counter()
         rate = self._batch * self._steps * comm.size() / max(now - self._begun, 1e-9)
         self._steps, self._begun = 0, now

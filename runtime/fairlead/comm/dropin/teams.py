@@ -99,7 +99,7 @@ class Team:
             return result
 
     def flush(self) -> None:
-        """Receives what is still on its way, which nobody applies any more; says so. Collective."""
+        """Receives the pending means, which are no longer applied, and reports that. Collective."""
         if self._late is not None and self._late.flush():
             self._say(
                 f"team {self.number}: the program ended after {self.calls} of {self._max_steps} steps,"
@@ -168,7 +168,7 @@ class Team:
 
 
 class _Late(Delayed):
-    """Delayed gradients of a program that tells neither its momentum nor its learning rate."""
+    """Delayed gradients of a program that gives neither its momentum nor its learning rate."""
 
     def __init__(self, team: Team, ranks: Comm, schedule: Schedule, momentum: float | None):
         known = momentum is not None

@@ -59,7 +59,7 @@ def over(collective: Collective, values: Sequence[Any], *, same_shape: bool = Tr
 def in_order(
     collective: Collective, values: Sequence[Any], *, same_shape: bool = True
 ) -> list[Any]:
-    """:func:`over`; in a graph of TF 1 after the one before, so that all ranks keep one order.
+    """:func:`over`; in a graph of TF 1 after the previous one, so that all ranks keep one order.
 
     A session runs operations in any order, and each run of one then runs those before it as well.
     """
@@ -79,7 +79,7 @@ def in_order(
 
 
 def gradients(collective: Collective, values: Sequence[Any], name: str) -> list[Any]:
-    """:func:`over`, in operations called ``name``, which may be under way beside all others."""
+    """:func:`over`, in operations called ``name``, which may run concurrently with all others."""
     tf = sys.modules.get("tensorflow")
     if tf is None:
         return over(collective, values)

@@ -2,7 +2,7 @@
 
 Each collective occupies a thread of TensorFlow's until all ranks have come to it, and a session runs what is
 ready in any order. With fewer threads than collectives, one rank could wait in one of them and another rank
-in another, for ever.
+in another, forever.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MARK = "_fairlead_threads"
 
 
 def expect(tf: Any, operation: Any) -> None:
-    """Counts a collective of a TF 1 graph, which may be under way beside the others."""
+    """Counts a collective of a TF 1 graph, which may run concurrently with the others."""
     operation.graph.add_to_collection(_COUNTED, operation)
     session = tf.compat.v1.Session.__mro__[1]  # the base of Session and of InteractiveSession
     original = session.__init__

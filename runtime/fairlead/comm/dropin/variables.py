@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fairlead.base.comm_backend import Setting
 from fairlead.base.errors import fail
-from fairlead.comm.settings import Setting
 
 HONOURED = (
     Setting("DL_COMM_DEFAULT_NTHREADS", "2", "helper threads of a team that `init` did not make"),

@@ -37,7 +37,7 @@ def aggregate(
     *,
     any_values: bool = False,
 ) -> list[Array]:
-    """:meth:`Comm.aggregate`, whose errors tell the name of the array as well as its number."""
+    """:meth:`Comm.aggregate`, whose errors give the name of the array as well as its number."""
     try:
         return ranks.aggregate(arrays, out, compression, names, any_values)
     except FairleadError as exc:

@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backends.native import ANY, IN_IMAGE, MEAN, WIRES, NativeComm, failed
 from fairlead.comm.core import Comm, wire
 from fairlead.comm.frameworks import common
+from fairlead.comm.native_core import ANY, IN_IMAGE, MEAN, WIRES, NativeComm, failed
 
 VARIABLE = "FAIRLEAD_COMM_TENSORFLOW_OP"
 _STEM = "libfairlead_tensorflow-"
@@ -56,9 +56,9 @@ def find(version: str, environ: Mapping[str, str] = os.environ, folder: str = IN
         names = sorted(os.listdir(folder))  # noqa: PTH208, every rank would import pathlib for it
     except OSError:
         names = []
-    found = [f"{folder}/{name}" for name in names if name.startswith(_STEM)]
-    if found:
-        return _fitting(found, version, folder)
+    paths = [f"{folder}/{name}" for name in names if name.startswith(_STEM)]
+    if paths:
+        return _fitting(paths, version, folder)
     try:
         with open(f"{folder}/tensorflow-op.txt", encoding="utf-8") as stream:
             return Carrier("", f"it could not be compiled: {' '.join(stream.read().split())[:300]}")
@@ -74,7 +74,7 @@ def _fitting(paths: Sequence[str], version: str, where: str) -> Carrier:
             why = f"{where}: its name does not tell a TensorFlow, as {_STEM}{version}.so does"
             return Carrier("", why)
         if not os.path.isfile(path):  # noqa: PTH113
-            return Carrier("", f"{where} is no file")
+            return Carrier("", f"{where} is not a file")
         if named[1] == version:
             return Carrier(path)
         versions.append(named[1])
@@ -146,9 +146,9 @@ class Op:
             self._calls.append(names)
         return self._numbers[names]
 
-    def _said(self, code: int, said: bytes, call: int, text: int, room: int) -> int:
+    def _said(self, code: int, message: bytes, call: int, text: int, room: int) -> int:
         """Writes the words of an error for the operation, which knows no names; returns their length."""
-        words = failed("comm.aggregate", code, said.decode(errors="replace"))
+        words = failed("comm.aggregate", code, message.decode(errors="replace"))
         exc = self._last[call] = common.of_a_step(words, self._calls[call])
         line = common.words(exc).encode()[:room]
         ctypes.memmove(text, line, len(line))

@@ -20,7 +20,7 @@ _watched: list[Timeline] = []
 
 
 def watch(ranks: Comm) -> None:
-    """Marks the parts of steps from now on; called again, or where there is no timeline, it does nothing."""
+    """Marks the parts of steps from now on; called again, or without a timeline, it does nothing."""
     timeline = ranks.timeline
     if timeline is None or _watched:
         return

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Finding, Severity
-from fairlead.doctor.diagnosis import Diagnosis, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 
@@ -32,3 +32,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 check=NAME,
             )
         )
+
+
+CHECK = Check(NAME, "what root may do", examine, Topic.ENGINES, order=10)

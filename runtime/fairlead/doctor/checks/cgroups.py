@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.doctor import podman
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
 NAME = "cgroups"
@@ -72,3 +72,6 @@ def _delegated(world: World, kind: str) -> str:
     slice_ = f"{ROOT}/user.slice/user-{world.uid}.slice/user@{world.uid}.service"
     controllers = (world.read(f"{slice_}/cgroup.controllers") or "").split()
     return f"delegated to {world.user}: {', '.join(controllers) or 'none'}"
+
+
+CHECK = Check(NAME, "control groups, and who can use them", examine, Topic.MACHINE, order=80)

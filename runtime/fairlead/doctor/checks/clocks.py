@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
 NAME = "clocks"
@@ -85,3 +85,6 @@ def _source(world: World) -> Iterator[Diagnosis]:
             "command line, or a newer firmware",
             severity=Severity.WARNING,
         )
+
+
+CHECK = Check(NAME, "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90)

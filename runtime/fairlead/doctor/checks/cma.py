@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
 NAME = "cma"
@@ -84,3 +84,6 @@ def _remedy(code: int, scope: str) -> str:
     if code == errno.ENOSYS:
         return "a kernel with it; in Docker: --cap-add SYS_PTRACE"
     return "in Docker: --cap-add SYS_PTRACE; else ask an administrator which security module forbids it"
+
+
+CHECK = Check(NAME, "reading another rank's memory, tried", examine, Topic.NODE, order=30)

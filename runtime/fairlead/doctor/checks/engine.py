@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.doctor.checks.packages import apt_fix, apt_line
-from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, well
 from fairlead.doctor.install.apptainer import RETRY, install_apptainer
 from fairlead.doctor.world import World
 from fairlead.engines.find import private_apptainer
@@ -28,7 +28,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 f"{kind} is here and cannot run a command in an image",
                 where=ran.argv[0],
                 why=ran.said or f"it ended with code {ran.returncode}",
-                remedy="docs/engines.md says what it needs; nothing else uses it",
+                remedy="docs/reference/engines.md says what it needs; nothing else uses it",
                 severity=Severity.INFO,
             )
 
@@ -104,3 +104,9 @@ def _own_fix(world: World) -> OwnFix:
         f"installs Apptainer into {folder}",
         lambda progress: install_apptainer(world.environ, progress),
     )
+
+
+# An engine may be given up after a minute, and here it is started twice.
+CHECK = Check(
+    NAME, "container engines, tried on a tiny image", examine, Topic.ENGINES, order=20, limit_s=120
+)

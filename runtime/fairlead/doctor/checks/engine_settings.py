@@ -12,7 +12,7 @@ from fairlead.base.errors import Severity
 from fairlead.base.paths import data_dir
 from fairlead.doctor import podman
 from fairlead.doctor.checks.setuid import configuration, starters
-from fairlead.doctor.diagnosis import Diagnosis, Fix, OwnFix, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 from fairlead.engines.apptainer_conf import parse
@@ -256,3 +256,6 @@ def _charliecloud(world: World) -> Iterator[Diagnosis]:
             why="it ends at once where it is not set, as in some services; fairlead sets it, lines of your own must",
             remedy="export USER=$(id -un)",
         )
+
+
+CHECK = Check(NAME, "apptainer.conf, Podman's files", examine, Topic.ENGINES, order=50)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
@@ -160,3 +160,6 @@ def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
     kernel_only = values.get("OMPI_MCA_pml") == "ob1" and not {"openib", "uct", "ofi"} & set(btl)
     if "tcp" in btl and kernel_only:
         yield "OMPI_MCA_btl"
+
+
+CHECK = Check(NAME, "a fabric, and whether MPI reaches it", examine, Topic.NETWORK, order=30)

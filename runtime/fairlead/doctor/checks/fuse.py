@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, RootFix, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "fuse"
@@ -37,3 +37,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     else:
         yield well(NAME, f"{world.user} may mount images through {DEVICE}")
+
+
+CHECK = Check(NAME, "permission to mount images", examine, Topic.MACHINE, order=50)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.reader import version_key
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
-from fairlead.swap.remedies.glibc import Glibc, GlibcWay, choose_glibc, host_glibc
+from fairlead.swap.glibc import Glibc, GlibcWay, choose_glibc, host_glibc
 
 NAME = "glibc-distance"
 # What Debian's package libc6 brings; another distribution's images are looked at by `preflight`.
@@ -100,3 +100,6 @@ def _facts(glibc: str) -> ImageFacts:
         consumers=(),
         glibc_files={name: f"/lib/{name}" for name in _PIECES},
     )
+
+
+CHECK = Check(NAME, "host MPIs against images' glibc", examine, Topic.MPI, order=20)

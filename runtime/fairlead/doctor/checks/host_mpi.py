@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, Topic, ill, note, well
 from fairlead.doctor.install.host_mpi import RETRY, install_wheel_mpi, known_wheels
 from fairlead.doctor.site_expectations import FABRICS, says, severity
 from fairlead.doctor.world import World
@@ -103,3 +103,6 @@ def _absent(world: World, mpis: tuple[HostMpi, ...]) -> Diagnosis:
 
 def _title(mpi: HostMpi) -> str:
     return f"{mpi.library.vendor} {mpi.library.version}".strip()
+
+
+CHECK = Check(NAME, "a host MPI and its launcher", examine, Topic.MPI, order=10)

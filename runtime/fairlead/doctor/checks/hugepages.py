@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.site_expectations import DEVICES
 from fairlead.doctor.world import World
 
@@ -82,3 +82,6 @@ def _pool(world: World) -> int:
 def _mounted(world: World, folder: str) -> bool:
     there = world.file_system(folder)
     return there.kind == "hugetlbfs" and there.mount == folder
+
+
+CHECK = Check(NAME, "huge pages", examine, Topic.NODE, order=50)

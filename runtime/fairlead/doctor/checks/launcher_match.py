@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairlead.base.errors import Severity
 from fairlead.doctor import slurm
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import says, severity
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
@@ -185,3 +185,6 @@ def _wrong_default(default: str, where: str, mpi: str, right: str) -> Diagnosis:
         remedy=f"srun --mpi={right}, or export SLURM_MPI_TYPE={right}",
         severity=Severity.WARNING,
     )
+
+
+CHECK = Check(NAME, "launcher and MPI of one family", examine, Topic.MPI, order=30)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.doctor.checks.launcher_match import loaded
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 
@@ -118,3 +118,6 @@ def _meant(world: World) -> set[AbiFamily]:
         return modules
     usable = [m for m in world.host_mpis() if m.launcher]
     return {usable[0].library.family} if usable else set()
+
+
+CHECK = Check(NAME, "LD_LIBRARY_PATH and LD_PRELOAD", examine, Topic.MPI, order=50)

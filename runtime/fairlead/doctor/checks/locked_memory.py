@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
 from fairlead.doctor.world import World
 
@@ -73,3 +73,6 @@ def _enough(limit: int) -> bool:
 
 def _words(limit: int) -> str:
     return "any amount" if limit == UNLIMITED else f"{limit / 1024:.0f} KiB"
+
+
+CHECK = Check(NAME, "memory that may be locked", examine, Topic.NODE, order=40)

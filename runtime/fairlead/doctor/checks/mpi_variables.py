@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
@@ -211,3 +211,6 @@ def _files(world: World) -> Iterator[Diagnosis]:
                 remedy=f"unset {name}, or correct its path",
                 severity=Severity.WARNING,
             )
+
+
+CHECK = Check(NAME, "variables that spoil runs", examine, Topic.MPI, order=40)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import NamedTuple
 
-from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, RootFix, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "packages"
@@ -63,3 +63,6 @@ def _present(world: World, package: Package) -> bool:
     if package.witness.startswith("/"):
         return world.access(package.witness, os.R_OK)
     return world.which(package.witness) is not None
+
+
+CHECK = Check(NAME, "the system's packages", examine, Topic.MACHINE, order=20)

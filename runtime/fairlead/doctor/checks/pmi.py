@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.site_expectations import says, severity
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
@@ -137,3 +137,6 @@ def _libraries(world: World) -> tuple[str, ...]:
         path for folder in _FOLDERS for name in names for path in world.matching(f"{folder}/{name}")
     ]
     return tuple(dict.fromkeys(found))
+
+
+CHECK = Check(NAME, "how srun connects ranks", examine, Topic.NETWORK, order=10)

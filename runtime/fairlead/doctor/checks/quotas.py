@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.doctor.diagnosis import Diagnosis, OwnFix, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "quotas"
@@ -195,3 +195,6 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
                 remedy=f"remove files there, or export {place.variable}=... on another file system",
                 severity=Severity.WARNING,
             )
+
+
+CHECK = Check(NAME, "folders that take files, quotas, noexec", examine, Topic.MACHINE, order=70)

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from fairlead.base.errors import Severity
 from fairlead.doctor import slurm
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
 NAME = "scheduler-plugins"
@@ -129,3 +129,6 @@ def _pals(world: World) -> list[Diagnosis]:
             remedy="fairlead doctor scheduler-plugins, within a job",
         )
     ]
+
+
+CHECK = Check(NAME, "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer_conf import last, parse, places
 
@@ -87,3 +87,6 @@ def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
         "; by itself Apptainer refuses to start, and fairlead has it make a user namespace a rank"
     )
     return ill(NAME, what, where=starter, why=why, remedy=remedy, severity=Severity.WARNING)
+
+
+CHECK = Check(NAME, "whether a setuid Apptainer is heeded", examine, Topic.ENGINES, order=30)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
 NAME = "sharing"
@@ -89,3 +89,8 @@ def _room(world: World) -> Iterator[Diagnosis]:
             "in Docker: --shm-size, or --ipc=host",
             severity=Severity.WARNING,
         )
+
+
+CHECK = Check(
+    NAME, "what containers of a node share, tried", examine, Topic.NODE, order=20, limit_s=90
+)

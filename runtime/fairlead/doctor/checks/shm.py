@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "shared-memory"
@@ -37,3 +37,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     else:
         yield well(NAME, f"{FOLDER} has {free / 1e9:.1f} GB free")
+
+
+CHECK = Check(NAME, "room in /dev/shm", examine, Topic.NODE, order=10)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.site.model import Site, Status
 
@@ -49,3 +49,6 @@ def _known(site: Site) -> str:
     parts = [f"{counts[status]} {word}" for status, word in _WORDS.items() if counts[status]]
     known = f"{sum(counts.values())} values: {', '.join(parts)}" if parts else ""
     return "\n".join(filter(None, [known, *site.notes]))
+
+
+CHECK = Check(NAME, "what is known of this site", examine, Topic.MACHINE, order=10)

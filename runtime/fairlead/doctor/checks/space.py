@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
-from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "space"
@@ -32,3 +32,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 remedy=f"remove files there, or set {variable} to a folder with more room",
                 severity=Severity.WARNING,
             )
+
+
+CHECK = Check(NAME, "room for images and temporary files", examine, Topic.MACHINE, order=60)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
-from fairlead.doctor.diagnosis import Diagnosis, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
 
@@ -91,3 +91,6 @@ def _kernel(world: World) -> str:
         return f"{state}; with which compressions it does not tell"
     known = [c for c in TRIED if re.search(rf"^{_OPTION[c]}=y", options, re.MULTILINE)]
     return f"{state} with {' and '.join(known) or 'neither zstd nor gzip'}"
+
+
+CHECK = Check(NAME, "images of zstd and gzip, tried", examine, Topic.ENGINES, order=40, limit_s=150)

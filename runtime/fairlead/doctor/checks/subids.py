@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fairlead.doctor.diagnosis import Diagnosis, RootFix, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, RootFix, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "subids"
@@ -55,3 +55,6 @@ def _has_range(text: str, world: World) -> bool:
 def _first_free(texts: Iterable[str]) -> int:
     """Behind every range given so far, and behind those that useradd gives first."""
     return max([200_000, *(start + count for text in texts for _, start, count in _ranges(text))])
+
+
+CHECK = Check(NAME, "id ranges for user namespaces", examine, Topic.MACHINE, order=30)

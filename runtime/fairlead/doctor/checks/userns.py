@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.doctor.diagnosis import Diagnosis, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
 
 NAME = "user-namespaces"
@@ -43,3 +43,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
         remedy="ask an administrator to allow user namespaces; inside a container engine, start "
         "it with them,\ne.g. `docker run --security-opt seccomp=unconfined`",
     )
+
+
+CHECK = Check(NAME, "permission to make user namespaces", examine, Topic.MACHINE, order=40)

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
-from fairlead.ml.data.manifest import take_stock
+from fairlead.ml import registry
+from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Task
+from fairlead.ml.task import Task
 
 PENALTY = 1e4
 
@@ -79,7 +79,7 @@ def ridge(
     test: npt.NDArray[Any],
     penalty: float = PENALTY,
 ) -> npt.NDArray[np.float64]:
-    """What ridge regression says, in its dual form: one equation a sample, not one a pixel.
+    """The predictions of ridge regression, in its dual form: one equation per sample, not per pixel.
 
     Args:
         train: (n, ...), flattened to features; these are standardised by ``train``'s own mean and
@@ -101,8 +101,8 @@ def ridge(
     gram[np.diag_indices_from(gram)] += penalty
     usual = wanted.mean(0)
     dual = np.linalg.solve(gram, wanted - usual)
-    said: npt.NDArray[np.float64] = z @ (x.T @ dual) + usual
-    return said
+    outputs: npt.NDArray[np.float64] = z @ (x.T @ dual) + usual
+    return outputs
 
 
 def measure(
@@ -120,9 +120,9 @@ def measure(
         x, z = (np.log1p(counts.astype(np.float32)) for counts in (x, z))
     classes = known.ndim == 1
     wanted = np.eye(task.network.outputs)[known] if classes else known.astype(np.float64)
-    said = ridge(x, wanted, z, task.penalty)
+    outputs = ridge(x, wanted, z, task.penalty)
     return {
-        "scores": {name: float(value) for name, value in task.scores(truth, said).items()},
+        "scores": {name: float(value) for name, value in task.scores(truth, outputs).items()},
         "train": len(known),
         "val": len(truth),
         "seconds": time.monotonic() - begun,
@@ -133,9 +133,9 @@ def _first(
     folder: Path, split: str, samples: int, left_out: Collection[Path]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     inputs, targets, held = [], [], 0
-    stock = take_stock(folder, split, skip_damaged=bool(left_out))
-    whole = tuple(shard for shard in stock.shards if shard.path not in left_out)
-    for batch in Rows(replace(stock, shards=whole), split, 0, 1).in_order(500):
+    manifest = read_manifest(folder, split, skip_damaged=bool(left_out))
+    whole = tuple(shard for shard in manifest.shards if shard.path not in left_out)
+    for batch in Rows(replace(manifest, shards=whole), split, 0, 1).in_order(500):
         take = min(samples - held, len(batch))
         inputs.append(batch.inputs[:take])
         targets.append(batch.targets[:take])
@@ -146,14 +146,14 @@ def _first(
 
 
 def main() -> None:
-    """The command line; ``--help`` tells."""
+    """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(
         prog="python3 -m fairlead.ml.data.baseline", description=__doc__
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of the model's files")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument(
-        "--model", choices=registry.NAMES, default="hepcnn", help="whose task it is"
+        "--model", choices=registry.names(), default="hepcnn", help="whose task it is"
     )
     parser.add_argument("--train", type=int, default=1500, help="samples to fit")
     parser.add_argument("--val", type=int, default=2000, help="held-out samples to score")

@@ -1,5 +1,8 @@
 """CRC-32C (Castagnoli), at nearly the speed of memory, in NumPy: the checksum of TFRecord files.
 
+Written here since `crc32c` and `google-crc32c` are compiled wheels that would have to enter the lock, and so the digest, of
+every image that reads data.
+
 Source: RFC 3720, appendix B.4 (test vectors); tensorflow/core/lib/hash/crc32c.h (the mask).
 
 A checksum is the remainder of a polynomial over GF(2). Where the generator divides

@@ -1,4 +1,4 @@
-"""What is said of a file that is not whole: one exception, which skipping can catch by its type."""
+"""The exception for a damaged file, by which skipping recognises it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class DamagedFile(FairleadError):
 
     Attributes:
         path: the file.
-        why: the record and the byte, where they are known, and what is wrong there.
+        why: the damage, with its record and byte where they are known.
     """
 
     def __init__(self, path: Path, why: str, kind: str = "data"):

@@ -1,11 +1,13 @@
 """tf.train.Example messages, without TensorFlow: named lists of bytes, of float32 or of int64.
 
 Source: tensorflow/core/example/{example,feature}.proto and the protocol buffers' wire format
-(protobuf.dev/programming-guides/encoding). Unknown fields are passed over, repeated numbers may be
-packed or not, the last feature of a name counts: as any protobuf reader does it.
+(protobuf.dev/programming-guides/encoding). As in any protobuf reader, unknown fields are skipped, repeated
+numbers may be packed or not, and of several features of one name the last counts.
 
-Arrays and byte strings of :func:`decode` are views of the message: nothing is copied, and no length in
-a message is believed before as many bytes are there.
+Written here since protobuf is not in the locks of torch's images, and copies each value of a list into a Python object.
+
+Arrays and byte strings of :func:`decode` are views of the message: nothing is copied, and every length is
+checked against the bytes that are present.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-# What a feature holds when it was read; without a list of any kind, no byte strings.
+# The values of a feature; one without a list of any kind has no byte strings.
 Feature = tuple[memoryview, ...] | Floats | Ints
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # The numbers of Feature's three kinds of list.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 _ALL_ONES = 0xFFFFFFFFFFFFFFFF
-_FEW = 64  # bytes of integers that are faster one by one than all at once
+_FEW = 64  # below this number of bytes, integers are faster decoded one by one
 
 
 class BadExample(ValueError):
-    """The bytes are no tf.train.Example; the message tells what and at which byte."""
+    """The bytes are not a tf.train.Example; the message says why and at which byte."""
 
 
 def encode(features: Mapping[str, bytes | Sequence[bytes] | Floats | Ints]) -> bytes:
@@ -48,11 +50,11 @@ def decode(
     """The features of a message.
 
     Args:
-        names: the features to read, where they are there; the values of others are passed over. None for all.
+        names: the features to read, where present; others are skipped. None for all.
     Returns:
         By name: byte strings as views of ``message``, float32 ``(n,)``, or int64 ``(n,)``.
     Raises:
-        BadExample: it is none.
+        BadExample: it is not a tf.train.Example.
     """
     features: dict[str, Feature] = {}
     for number, kind, part in _fields(memoryview(message), 0):
@@ -108,7 +110,7 @@ def _read_entry(entry: _Part) -> tuple[str, _Part]:
             try:
                 name = str(part[1], "utf-8")
             except UnicodeDecodeError as exc:
-                raise BadExample(f"the name of a feature at byte {part[0]} is no UTF-8") from exc
+                raise BadExample(f"the name of a feature at byte {part[0]} is not UTF-8") from exc
         elif (number, kind) == (2, _BYTES):
             feature = part
     return name, feature
@@ -120,8 +122,8 @@ def _read_feature(part: _Part) -> Feature:
         if kind != _BYTES:
             continue
         if number == _BYTES_LIST:
-            found = _fields(content[1], content[0])
-            feature = tuple(value[1] for n, k, value in found if (n, k) == (1, _BYTES))
+            values = _fields(content[1], content[0])
+            feature = tuple(value[1] for n, k, value in values if (n, k) == (1, _BYTES))
         elif number == _FLOAT_LIST:
             feature = _joined(np.dtype("<f4"), [*_floats(content)]).astype(np.float32, copy=False)
         elif number == _INT64_LIST:
@@ -138,7 +140,9 @@ def _floats(content: _Part) -> Iterator[Floats]:
         if number != 1 or kind not in (_BYTES, _FIXED32):
             continue
         if len(part[1]) % 4:
-            raise BadExample(f"floats at byte {part[0]} are {len(part[1])} bytes, no multiple of 4")
+            raise BadExample(
+                f"floats at byte {part[0]} are {len(part[1])} bytes, not a multiple of 4"
+            )
         yield np.frombuffer(part[1], "<f4")
 
 

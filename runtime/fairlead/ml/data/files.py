@@ -1,7 +1,8 @@
-"""Single files of samples: what is in one, and its rows, whichever way they lie there.
+"""Single files of samples, in any form: their rows and layout.
 
-:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`); what it returns
-counts the file's rows cheaply and holds a part of them. :mod:`fairlead.ml.data.manifest` looks at all files of a split.
+:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`). The
+:class:`File` that it returns counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` examines
+all files of a split.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class Held(Protocol):
     """Some rows of a file, in memory."""
 
     def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        """Rows, numbered from the first that is held, into ``out`` from ``at`` on.
+        """Copies rows, numbered from the first that is held, to ``out`` from ``at`` on.
 
         Raises:
-            DamagedFile: one of them is no sample, or of another shape than the others.
+            DamagedFile: one of them is not a sample, or of another shape than the others.
         """
         ...
 
@@ -58,15 +59,15 @@ class File(Protocol):
     def form(self) -> Form: ...
 
     def rows(self) -> int:
-        """How many samples it has; reads no more than lengths.
+        """Number of samples; reads only lengths.
 
         Raises:
-            DamagedFile: they say that it is not whole.
+            DamagedFile: the lengths show that it is not whole.
         """
         ...
 
     def layout(self) -> Layout:
-        """How its samples look, by the first."""
+        """Shape and dtype of its samples, from the first."""
         ...
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
@@ -78,10 +79,10 @@ class File(Protocol):
         ...
 
     def verify(self, layout: Layout) -> int:
-        """Reads all of it; the number of its rows.
+        """Reads all of it; returns the number of rows.
 
         Raises:
-            DamagedFile: a checksum is wrong, or what is there is no sample of ``layout``.
+            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
         """
         ...
 
@@ -97,7 +98,7 @@ def container_of(path: Path) -> str:
             head = stream.read(len(_HDF5_MAGIC))
             if not head:
                 raise DamagedFile(path, "it is empty")
-            # A program may keep a block of its own before HDF5's, of 512 bytes or twice, ...
+            # HDF5 may begin after a user block of 512, 1024, 2048, … bytes.
             for at in (0, 512, 1024, 2048):
                 stream.seek(at)
                 if stream.read(len(_HDF5_MAGIC)) == _HDF5_MAGIC:
@@ -127,7 +128,7 @@ def opened(path: Path, form: Form | None = None) -> File:
 def _form_of_hdf5(path: Path) -> Form:
     with _Opened(path, HDF5) as file:
         names = list(file)
-        # Names of damaged files may be no text.
+        # In damaged files, names may not be text.
         names = [name for name in names if isinstance(name, str)]
     return _known(path, HDF5, names)
 
@@ -153,7 +154,7 @@ def _known(path: Path, container: str, names: list[str]) -> Form:
 
 
 class _Opened:
-    """An HDF5 file for reading; what h5py says becomes a :class:`DamagedFile`."""
+    """An HDF5 file open for reading; errors of h5py become a :class:`DamagedFile`."""
 
     def __init__(self, path: Path, title: str):
         self._path, self._title = path, title
@@ -177,7 +178,7 @@ class _Opened:
 
     def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
         self._file.close()
-        # Which of these h5py raises depends on where in the file the damage is.
+        # The place of the damage determines which of these h5py raises.
         if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)):
             why = f"truncated, altered or of another kind: {exc}"
             raise DamagedFile(self._path, why, self._title) from exc
@@ -201,16 +202,16 @@ class HDF5File:
             first = 0 if self.form.single else 1
             if first and not len(inputs):
                 raise DamagedFile(self.path, "it has no sample", self.form.title)
-            found = Layout(
+            layout = Layout(
                 self.form.data_set,
                 tuple(inputs.shape[first:]),
                 stored_dtype(inputs.dtype),
                 tuple(targets.shape[first:]),
                 self.form.target_dtype,
             )
-        if found.bytes > tfrecord.LIMIT:
-            raise DamagedFile(self.path, f"a sample of {found.bytes} bytes", self.form.title)
-        return found
+        if layout.bytes > tfrecord.LIMIT:
+            raise DamagedFile(self.path, f"a sample of {layout.bytes} bytes", self.form.title)
+        return layout
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
         with _Opened(self.path, self.form.title) as file:
@@ -222,25 +223,27 @@ class HDF5File:
             return _Columns(self, inputs[start:stop], targets[start:stop])
 
     def _datasets(self, file: Any) -> tuple[Any, Any]:
-        """The two datasets, if they are numbers and fit each other."""
-        found = tuple(file[name] for name in (self.form.input, self.form.target))
-        shapes = [getattr(one, "shape", None) or () for one in found]
-        numbers = all(getattr(one, "dtype", np.dtype("O")).kind in "iuf" for one in found)
+        """The two datasets, if they are numeric and of equal length."""
+        datasets = tuple(file[name] for name in (self.form.input, self.form.target))
+        shapes = [getattr(dataset, "shape", None) or () for dataset in datasets]
+        numbers = all(
+            getattr(dataset, "dtype", np.dtype("O")).kind in "iuf" for dataset in datasets
+        )
         fit = self.form.single or shapes[0][:1] == shapes[1][:1]
         if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
             why = ", ".join(
-                f"`{name}` is {getattr(one, 'dtype', 'no dataset')} {shape}"
-                for name, one, shape in zip(
-                    (self.form.input, self.form.target), found, shapes, strict=True
+                f"`{name}` is {getattr(dataset, 'dtype', 'no dataset')} {shape}"
+                for name, dataset, shape in zip(
+                    (self.form.input, self.form.target), datasets, shapes, strict=True
                 )
             )
             raise DamagedFile(self.path, why, self.form.title)
-        return found[0], found[1]
+        return datasets[0], datasets[1]
 
     def verify(self, layout: Layout) -> int:
-        rows, found = self.rows(), self.layout()
-        if found != layout:
-            raise DamagedFile(self.path, f"it has {found}, not {layout}", self.form.title)
+        rows, own = self.rows(), self.layout()
+        if own != layout:
+            raise DamagedFile(self.path, f"it has {own}, not {layout}", self.form.title)
         step = max(_VERIFY_BYTES // layout.bytes, 1)
         for start in range(0, rows, step):
             self.hold(start, min(start + step, rows))
@@ -287,10 +290,10 @@ class RecordFile:
 
     def hold(self, start: int, stop: int, threads: int = 1) -> Held:
         if tfrecord.compression(self.path) is Compression.NONE:
-            found = tfrecord.index(self.path)
-            if len(found) < stop:
-                raise DamagedFile(self.path, f"{len(found)} records, not {stop}", TFRECORD)
-            return _Records(self, start, tuple(tfrecord.read(found, start, stop)), threads)
+            offsets = tfrecord.index(self.path)
+            if len(offsets) < stop:
+                raise DamagedFile(self.path, f"{len(offsets)} records, not {stop}", TFRECORD)
+            return _Records(self, start, tuple(tfrecord.read(offsets, start, stop)), threads)
         return _Records(self, start, tuple(tfrecord.records(self.path, start, stop)), threads)
 
     def verify(self, layout: Layout) -> int:
@@ -313,7 +316,7 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class _Records:
-    """Held records, decoded when they are put somewhere: a photograph is 20 times its JPEG."""
+    """Held records, decoded when they are copied: a photograph is 20 times larger than its JPEG."""
 
     file: RecordFile
     first: int
@@ -321,11 +324,11 @@ class _Records:
     threads: int
 
     def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        def one(place: int) -> None:
+        def put_one(place: int) -> None:
             row = int(rows[place])
             draw = draws[place]
-            found = self.file._sample(self.first + row, self.records[row], draw)
-            for source, target in zip(found, (out.inputs, out.targets), strict=True):
+            sample = self.file._sample(self.first + row, self.records[row], draw)
+            for source, target in zip(sample, (out.inputs, out.targets), strict=True):
                 if source.shape != target.shape[1:]:
                     why = f"record {self.first + row} is {source.shape}, not {target.shape[1:]}"
                     raise DamagedFile(self.file.path, why, self.file.form.title)
@@ -333,10 +336,10 @@ class _Records:
 
         if self.threads == 1:
             for place in range(len(rows)):
-                one(place)
+                put_one(place)
             return
         with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(one, range(len(rows))):
+            for _ in pool.map(put_one, range(len(rows))):
                 pass
 
 
@@ -346,4 +349,6 @@ def _features(
     try:
         return decode(record, names)
     except BadExample as exc:
-        raise DamagedFile(path, f"record {number} is no tf.train.Example: {exc}", TFRECORD) from exc
+        raise DamagedFile(
+            path, f"record {number} is not a tf.train.Example: {exc}", TFRECORD
+        ) from exc

@@ -1,7 +1,7 @@
-"""``python3 -m fairlead.ml.data.generate --out DIR``: writes synthetic data of a bundled model, in parallel.
+"""``python3 -m fairlead.ml.data.generate --out DIR``: writes synthetic data of a model, in parallel.
 
-Files that are there and whole are kept, so an interrupted run goes on where it was. What is written depends on the
-data set, the seed, the counts, the size and the format, not on the number of processes.
+Existing whole files are kept, so an interrupted run continues. The files depend on the data set, the seed, the counts,
+the size and the format, not on the number of processes.
 """
 
 from __future__ import annotations
@@ -11,65 +11,16 @@ import multiprocessing
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
-from fairlead.ml.data import VERSIONS, synthetic_hep, synthetic_images, synthetic_universe
-from fairlead.ml.data.samples import Samples
+from fairlead.ml import registry
 from fairlead.ml.data.write import FORMATS, is_whole, shard_path, write_shard
 from fairlead.ml.train.events import EventLog
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A synthetic data set.
-
-    Attributes:
-        version: of its recipe.
-        size: pixels or voxels along each edge, unless another is asked for.
-        make: seed, split, index of the shard, samples, size, to the samples of one shard.
-        form: the data set of :mod:`fairlead.ml.data.formats` whose files it is written as.
-        per_shard: samples in a file, unless another number is asked for: all of them are in memory at once.
-    """
-
-    version: int
-    size: int
-    make: Callable[[int, str, int, int, int], Samples]
-    form: str
-    per_shard: int = 500
-
-
-def _hep(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    made = synthetic_hep.shard(seed, split, index, count, size)
-    return Samples(made.images, made.labels)
-
-
-def _cosmo(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    made = synthetic_universe.shard(seed, split, index, count, size)
-    return Samples(made.counts, made.parameters)
-
-
-def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    made = synthetic_universe.redshifts(seed, split, index, count, size)
-    return Samples(made.counts, made.parameters)
-
-
-def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    made = synthetic_images.shard(seed, split, index, count, size)
-    return Samples(made.pixels, made.labels)
-
-
-KINDS = {
-    "hep": Kind(VERSIONS["hep"], 64, _hep, "hep"),
-    "cosmo": Kind(VERSIONS["cosmo"], 32, _cosmo, "cosmo"),
-    # A sample of 128 voxels a side is 17 MB.
-    "cosmo-mlperf": Kind(VERSIONS["cosmo-mlperf"], 128, _redshifts, "cosmo", per_shard=16),
-    "gratings": Kind(VERSIONS["gratings"], 64, _gratings, "gratings"),
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +32,7 @@ class DataSet:
         per_shard: samples in a file; the last file of a split may have fewer. None for the data set's own.
         seed: of all samples.
         size: pixels or voxels along each edge; None for the data set's own.
-        kind: a key of :data:`KINDS`.
+        kind: the name of a :class:`fairlead.ml.data.kind.DataKind`.
         format: a key of :data:`fairlead.ml.data.write.FORMATS`.
     """
 
@@ -95,8 +46,9 @@ class DataSet:
 
     def jobs(self, folder: Path) -> Iterator[Job]:
         """One job a file, in order."""
-        size = KINDS[self.kind].size if self.size is None else self.size
-        each = self.per_shard or KINDS[self.kind].per_shard
+        kind = registry.data_kind(self.kind)
+        size = kind.size if self.size is None else self.size
+        each = self.per_shard or kind.per_shard
         for split, events in (("train", self.train), ("val", self.val)):
             for index, start in enumerate(range(0, events, each)):
                 count = min(each, events - start)
@@ -118,17 +70,17 @@ class Job:
 
     @property
     def identity(self) -> str:
-        """What the samples depend on; kept in the file."""
+        """The facts that determine the samples; kept in the file."""
         return (
-            f"fairlead.data.{self.kind} v{KINDS[self.kind].version} seed={self.seed}"
+            f"fairlead.data.{self.kind} v{registry.data_kind(self.kind).version} seed={self.seed}"
             f" split={self.split} index={self.index} events={self.events} size={self.size}"
         )
 
     def run(self) -> int:
         """Writes the file and returns its number of samples."""
-        kind = KINDS[self.kind]
+        kind = registry.data_kind(self.kind)
         samples = kind.make(self.seed, self.split, self.index, self.events, self.size)
-        write_shard(self.path, samples, self.identity, kind.form, kind.version)
+        write_shard(self.path, samples, self.identity, kind.data_set, kind.version)
         return self.events
 
 
@@ -138,7 +90,7 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
     Reports ``start`` (samples in all), ``shard`` (samples done so far) and ``done``.
 
     Raises:
-        FairleadError: there is no room for them; the first file tells how much they take.
+        FairleadError: there is no room for them, judged by the size of the first file.
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +128,7 @@ def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> Non
 def _room(folder: Path, wanted: int) -> None:
     """
     Raises:
-        FairleadError: ``folder`` has no room for so many bytes more.
+        FairleadError: ``folder`` has no room for this number of bytes.
     """
     free = shutil.disk_usage(folder).free
     if wanted > free:
@@ -190,19 +142,21 @@ def _room(folder: Path, wanted: int) -> None:
 
 
 def _leftovers(kind: str, folder: Path) -> Iterator[Path]:
-    """Files of this data set in any format: of two, no reader could tell which one is meant."""
+    """Files of this data set in any format: with two formats, a reader could not choose."""
     for suffix in FORMATS.values():
         yield from folder.glob(f"{kind}_*_*{suffix}")
     yield from folder.glob(f".{kind}_*.partial")
 
 
 def main() -> None:
-    """The command line; ``--help`` tells."""
+    """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(
         prog="python3 -m fairlead.ml.data.generate", description=__doc__
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--set", dest="kind", choices=KINDS, default="hep", help="data set")
+    parser.add_argument(
+        "--set", dest="kind", choices=registry.data_kinds(), default="hep", help="data set"
+    )
     parser.add_argument("--format", choices=FORMATS, default="hdf5", help="of the files")
     parser.add_argument("--train", type=_positive, default=4000, help="training samples")
     parser.add_argument("--val", type=_positive, default=2000, help="held-out samples")

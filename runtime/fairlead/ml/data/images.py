@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.base.errors import fail
+from fairlead.ml.data.example import Feature
+from fairlead.ml.data.formats import TFRECORD, BadSample, Form, label, only
+from fairlead.ml.data.samples import Array, Draw
 
 SIZE, SHORTER_SIDE = 224, 256
 MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 255
@@ -31,7 +35,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class BadImage(ValueError):
-    """What was to be decoded is no picture."""
+    """The data to decode are not a picture."""
 
 
 def decoded(data: bytes) -> Pixels:
@@ -46,10 +50,10 @@ def decoded(data: bytes) -> Pixels:
         import tensorflow as tf
 
         try:
-            found = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
+            pixels = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
         except tf.errors.InvalidArgumentError as exc:
             raise BadImage(str(exc).splitlines()[0]) from exc
-        return np.asarray(found, np.uint8)
+        return np.asarray(pixels, np.uint8)
     return _by_pillow(data)
 
 
@@ -66,10 +70,10 @@ def _by_pillow(data: bytes) -> Pixels:
 
 @lru_cache(maxsize=1)
 def decoder() -> str:
-    """``tensorflow`` or ``PIL``: what decodes pictures here.
+    """The installed library that decodes pictures: ``tensorflow`` or ``PIL``.
 
     Raises:
-        FairleadError: neither is there.
+        FairleadError: neither is installed.
     """
     for name in ("tensorflow", "PIL"):
         if name in sys.modules or importlib.util.find_spec(name):
@@ -91,7 +95,7 @@ def for_training(
     Args:
         pixels: (height, width, 3).
         boxes: (n, 4), y and x of the upper left and of the lower right corner of each object, 0 to 1.
-        rng: what is drawn from.
+        rng: source of the random numbers.
     """
     top, left, height, width = crop(pixels.shape[0], pixels.shape[1], boxes, rng)
     part = pixels[top : top + height, left : left + width]
@@ -122,7 +126,7 @@ def crop(
     Args:
         high, wide: pixels of the picture.
         boxes: as :func:`for_training` has them; with none, the picture is the object.
-        rng: what is drawn from.
+        rng: source of the random numbers.
     """
     objects = np.asarray(boxes, np.float64).reshape(-1, 4)
     if not len(objects):
@@ -173,6 +177,41 @@ def resized(
 
 
 def _between(places: npt.NDArray[np.float64], size: int) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The pixel at or before each place, and how far the place is behind it, 0 to 1."""
+    """The pixel at or before each place, and the distance of the place from it, 0 to 1."""
     first = np.minimum(places.astype(np.int64), size - 1)
     return first, (places - first).astype(np.float32)
+
+
+_BOXES = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+
+
+def _sample(features: Mapping[str, Feature], draw: Draw) -> tuple[Array, Array]:
+    target = label(features, "image/class/label")
+    sides = [features.get(side) for side in _BOXES]
+    known = [side for side in sides if isinstance(side, np.ndarray)]
+    if len({len(side) for side in known}) > 1:
+        raise BadSample("its boxes have sides of different numbers")
+    boxes = np.empty((0, 4), np.float32)
+    if len(known) == 4:
+        boxes = np.stack(known, 1).astype(np.float32)
+    try:
+        pixels = decoded(bytes(only(features, "image/encoded")))
+    except BadImage as exc:
+        raise BadSample(f"`image/encoded`: {exc}") from exc
+    if draw.training:
+        return for_training(pixels, boxes, draw.generator()), target
+    return for_evaluation(pixels), target
+
+
+FORMS = (
+    Form(
+        "imagenet",
+        "ImageNet",
+        TFRECORD,
+        "image/encoded",
+        "image/class/label",
+        "int32",
+        _sample,
+        also=_BOXES,
+    ),
+)

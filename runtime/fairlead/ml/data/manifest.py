@@ -1,11 +1,11 @@
-"""Which files of a split there are, which of them are whole, and how many rows each has.
+"""The manifest of a split: its files, which of them are whole, and how many rows each has.
 
-Every rank must come to the same answer, or ranks would share out different rows. It follows from the files alone, not
-from the rank; and with ``together`` each rank looks at its part of the files, and all take the answers of all. That
-is also what makes it fast where there are many: each of n ranks opens a file in n.
+Every rank must come to the same manifest, or ranks would share out different rows. It depends on the files alone, not
+on the rank; with ``together``, each rank examines its part of the files, and the results are shared, which is also fast
+for many files: each of n ranks opens one file in n.
 
-Cheap is what :mod:`fairlead.ml.data.files` counts by lengths. What only checksums tell is found by ``verify``, which reads
-everything; without it, such a file stops the run that comes to read it.
+Counting rows by lengths (:mod:`fairlead.ml.data.files`) is cheap. Damage that only checksums show is found by ``verify``,
+which reads everything; without it, such a file stops the run when it is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.ml.data import files
 from fairlead.ml.data.damage import DamagedFile
-from fairlead.ml.data.formats import FORMS, HDF5, TFRECORD, Form
+from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
 from fairlead.ml.data.samples import Layout
 
 # As published: ImageNet's files have no suffix.
@@ -33,7 +33,7 @@ _NAMED = 10  # damaged files that one error names
 
 
 class Together(Protocol):
-    """What is needed of :class:`fairlead.comm.Comm`."""
+    """The part of :class:`fairlead.comm.Comm` that is used here."""
 
     @property
     def rank(self) -> int: ...
@@ -60,15 +60,15 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Stock:
+class Manifest:
     """The files of a split.
 
     Attributes:
         split: ``train`` or ``val``.
-        form: how samples lie in all of them.
-        layout: how each sample looks.
+        form: of all files.
+        layout: of each sample.
         shards: whole files, in the order of their names.
-        damaged: those that were skipped.
+        damaged: files that were skipped.
     """
 
     split: str
@@ -79,7 +79,7 @@ class Stock:
 
     @property
     def total(self) -> int:
-        """Rows of all files."""
+        """Number of rows in all files."""
         return sum(shard.rows for shard in self.shards)
 
 
@@ -128,15 +128,15 @@ def _counts(path: Path) -> bool:
     return not path.name.startswith(".") and bool(_NAME.search(path.name)) and path.is_file()
 
 
-def take_stock(
+def read_manifest(
     folder: Path,
     split: str,
     *,
     skip_damaged: bool = False,
     verify: bool = False,
     together: Together | None = None,
-) -> Stock:
-    """Looks at every file of ``split`` in ``folder``. Collective where ``together`` is given.
+) -> Manifest:
+    """Examines every file of ``split`` in ``folder``. Collective if ``together`` is given.
 
     Args:
         skip_damaged: leave out files that are not whole, instead of stopping.
@@ -151,34 +151,34 @@ def take_stock(
         Path(name)
         for name in _from_root(together, lambda: [str(p) for p in find_shards(folder, split)])
     ]
-    number, look, bad = _from_root(together, lambda: _first(paths))
-    form, layout = FORMS[number], Layout(**{k: _tuple(v) for k, v in look.items()})
-    mine = [_looked(path, form, layout, verify) for path in paths[rank::size]]
+    key, look, bad = _from_root(together, lambda: _first(paths))
+    form, layout = form_of(key), Layout(**{k: _tuple(v) for k, v in look.items()})
+    mine = [_examined(path, form, layout, verify) for path in paths[rank::size]]
     parts = together.gather(mine) if together else [mine]
     every = _from_root(together, lambda: _in_order(parts or [], len(paths)))
     every[: len(bad)] = [("damaged", why) for why in bad]
-    return _stock(split, paths, form, layout, every, skip_damaged)
+    return _manifest(split, paths, form, layout, every, skip_damaged)
 
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
-def _first(paths: Sequence[Path]) -> tuple[int, dict[str, Any], list[str]]:
-    """Form and layout of the first whole file, as plain values, which all others must have; and
-    what is wrong with those before it."""
+def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
+    """Form and layout of the first whole file, which all others must have, as plain values; and
+    the damage of the files before it."""
     damaged: list[DamagedFile] = []
     for path in paths:
         try:
             file = files.opened(path)
-            return FORMS.index(file.form), asdict(file.layout()), [exc.why for exc in damaged]
+            return file.form.key, asdict(file.layout()), [exc.why for exc in damaged]
         except DamagedFile as exc:
             damaged.append(exc)
     raise FairleadError([finding for exc in damaged[:_NAMED] for finding in exc.findings])
 
 
-def _looked(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, Any]:
-    """``rows`` and their number; ``damaged`` or ``other``, and why."""
+def _examined(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, Any]:
+    """``rows`` and their number; or ``damaged`` or ``other``, and the reason."""
     try:
         container = files.container_of(path)
         if container != form.container:
@@ -198,20 +198,20 @@ def _looked(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, 
 
 
 def _in_order(parts: list[list[tuple[str, Any]]], count: int) -> list[tuple[str, Any]]:
-    """What the ranks found, each in its n-th files, in the order of the files."""
+    """The results of the ranks, each of its n-th files, in the order of the files."""
     return [parts[n % len(parts)][n // len(parts)] for n in range(count)]
 
 
-def _stock(
+def _manifest(
     split: str,
     paths: Sequence[Path],
     form: Form,
     layout: Layout,
     every: Sequence[Sequence[Any]],
     skip_damaged: bool,
-) -> Stock:
-    told = [(path, word, value) for path, (word, value) in zip(paths, every, strict=True)]
-    others = [(path, why) for path, word, why in told if word == "other"]
+) -> Manifest:
+    results = [(path, word, value) for path, (word, value) in zip(paths, every, strict=True)]
+    others = [(path, why) for path, word, why in results if word == "other"]
     if others:
         raise fail(
             f"the {split} files are not all of one kind",
@@ -220,30 +220,32 @@ def _stock(
             remedy="give each data set a folder of its own",
             check="data-form",
         )
-    damaged = tuple(Damage(path, why) for path, word, why in told if word == "damaged")
-    shards = tuple(Shard(path, rows) for path, word, rows in told if word == "rows")
+    damaged = tuple(Damage(path, why) for path, word, why in results if word == "damaged")
+    shards = tuple(Shard(path, rows) for path, word, rows in results if word == "rows")
     if damaged and not (skip_damaged and shards):
         raise FairleadError(
             [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
         )
-    return Stock(split, form, layout, shards, damaged)
+    return Manifest(split, form, layout, shards, damaged)
 
 
 def _from_root(together: Together | None, make: Callable[[], Any]) -> Any:
-    """What ``make`` returns on rank 0, a value that JSON has, or its FairleadError, on every rank."""
+    """The result of ``make`` on rank 0, a JSON value, or its FairleadError, on every rank."""
     if together is None or together.size == 1:
         return make()
-    told: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
     if together.rank == 0:
         try:
-            told = {"value": make()}
+            answer = {"value": make()}
         except FairleadError as exc:
-            told = {"findings": [f.to_json() for f in exc.findings], "code": int(exc.code)}
-    text = np.frombuffer(bytearray(json.dumps(told).encode()), np.uint8)
+            answer = {"findings": [f.to_json() for f in exc.findings], "code": int(exc.code)}
+    text = np.frombuffer(bytearray(json.dumps(answer).encode()), np.uint8)
     (size,) = together.broadcast([np.array([len(text)], np.int64)])
     (text,) = together.broadcast([text if together.rank == 0 else np.empty(int(size[0]), np.uint8)])
-    told = json.loads(text.tobytes())
-    if "findings" in told:
-        found = [Finding(**{**f, "severity": Severity(f["severity"])}) for f in told["findings"]]
-        raise FairleadError(found, ExitCode(told["code"]))
-    return told["value"]
+    answer = json.loads(text.tobytes())
+    if "findings" in answer:
+        findings = [
+            Finding(**{**f, "severity": Severity(f["severity"])}) for f in answer["findings"]
+        ]
+        raise FairleadError(findings, ExitCode(answer["code"]))
+    return answer["value"]

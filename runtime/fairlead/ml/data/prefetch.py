@@ -1,4 +1,4 @@
-"""Reads ahead: the next batches are made in a thread while the present one is used."""
+"""Reads ahead: a thread makes the next batches while the current one is used."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _END = object()
 
 
 def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """The items of ``source``, of which up to ``depth`` are made before they are asked for.
+    """The items of ``source``, of which up to ``depth`` are made in advance.
 
-    The thread begins with the first item. What ``source`` raises is raised here, in its place. When the iterator
-    is closed or dropped the thread ends and closes ``source``; it is never waited for longer than an item takes.
+    The thread starts with the first item. Exceptions of ``source`` are raised here, in their place. When the iterator
+    is closed or dropped, the thread ends and closes ``source``, after one item at most.
 
     >>> list(prefetch(range(5), depth=2))
     [0, 1, 2, 3, 4]
@@ -40,7 +40,7 @@ def prefetch(source: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
     finally:
         stop.set()
         while thread.is_alive():
-            # Room for what the thread may be waiting to hand over.
+            # Makes room for an item that the thread may be waiting to put.
             try:
                 ready.get_nowait()
             except queue.Empty:
@@ -59,7 +59,7 @@ def _fill(source: Iterable[Any], ready: queue.Queue[Any], stop: threading.Event)
                 ready.put((item, None))
             if stop.is_set():
                 return
-            del item  # or a batch would be held until the next is made
+            del item  # otherwise a batch would be held until the next is made
         ready.put((_END, None))
     except BaseException as exc:
         ready.put((None, exc))

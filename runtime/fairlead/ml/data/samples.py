@@ -1,4 +1,4 @@
-"""The values of this package: samples, how they look, and what a random change of one is drawn from."""
+"""The values of this package: samples, their layout, and the seed of random augmentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some samples of one data set, as its files have them.
+    """Samples of one data set, as in its files.
 
     Attributes:
         inputs: (n, ...).
@@ -29,10 +29,10 @@ class Samples:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one sample of a data set looks: the same in all of its files.
+    """Shape and dtype of the samples of a data set, the same in all of its files.
 
     Attributes:
-        data_set: ``hep``, ``cosmo``, ``gratings`` or ``imagenet``.
+        data_set: name of the data set, e.g. ``hep`` or ``cosmo``.
         input_shape, input_dtype: of an input; channels are first in ``hep``, last elsewhere.
         target_shape, target_dtype: of a target.
     """
@@ -49,7 +49,7 @@ class Layout:
         return int(np.prod(self.input_shape)) * np.dtype(self.input_dtype).itemsize
 
     def empty(self, count: int) -> Samples:
-        """Room for ``count`` samples."""
+        """Uninitialised arrays for ``count`` samples."""
         return Samples(
             np.empty((count, *self.input_shape), self.input_dtype),
             np.empty((count, *self.target_shape), self.target_dtype),
@@ -61,11 +61,11 @@ class Layout:
 
 @dataclass(frozen=True)
 class Draw:
-    """What random changes of one sample are drawn from: not from who reads it, nor when.
+    """The seed of a sample's random augmentation, which depends neither on the rank that reads it nor on when.
 
     Attributes:
-        training: False for none: samples as they are held out.
-        row: the number of the sample among all of its split.
+        training: False for no augmentation, as for held-out samples.
+        row: number of the sample in its split.
     """
 
     training: bool = False

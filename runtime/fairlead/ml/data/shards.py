@@ -1,8 +1,8 @@
 """Rows of a data set, shared out over ranks: whole batches, shuffled by epoch, from any step on.
 
 :class:`Rows` gives each rank its part of a split, whatever its files are: :mod:`fairlead.ml.data.formats` lists the
-data sets, :mod:`fairlead.ml.data.manifest` finds the files and what is damaged. :mod:`fairlead.ml.data.prefetch` reads ahead
-in a thread, :mod:`fairlead.ml.data.speed` measures all of it, and :mod:`fairlead.ml.data.write` writes such files.
+data sets, :mod:`fairlead.ml.data.manifest` finds the files and their damage. :mod:`fairlead.ml.data.prefetch` reads ahead
+in a thread, :mod:`fairlead.ml.data.speed` measures the speed, and :mod:`fairlead.ml.data.write` writes such files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from fairlead.base.errors import fail
 from fairlead.ml.data import files
-from fairlead.ml.data.manifest import Shard, Stock, find_shards, take_stock
+from fairlead.ml.data.manifest import Manifest, Shard, find_shards, read_manifest
 from fairlead.ml.data.samples import Draw, Samples
 from fairlead.ml.data.write import is_whole, shard_path, write_shard
 from fairlead.trace.spans import span as recorded
@@ -59,25 +59,25 @@ class Rows:
     Shares differ by one row at most, and there may be more ranks than files.
 
     Args:
-        source: the folder of the files, or what :func:`fairlead.ml.data.manifest.take_stock` said of it, which can
-            skip damaged files, check all of them, and share that work among ranks.
+        source: the folder of the files, or its manifest from :func:`fairlead.ml.data.manifest.read_manifest`, which
+            can skip damaged files, verify all of them, and share that work among ranks.
         split: ``train`` or ``val``.
-        rank, ranks: whose share it is.
+        rank, ranks: the share, and how many there are.
         piece_bytes: of the inputs that are held at once.
         threads: that decode pictures.
     Raises:
         FairleadError: there are no files, or one is damaged.
 
     Attributes:
-        stock: the files.
-        layout: how a sample looks.
+        manifest: the files.
+        layout: of a sample.
         spans: the rank's share, file by file; of a large file, part by part.
         total: rows of all ranks together.
     """
 
     def __init__(
         self,
-        source: Path | Stock,
+        source: Path | Manifest,
         split: str,
         rank: int,
         ranks: int,
@@ -85,11 +85,11 @@ class Rows:
         piece_bytes: int = _PIECE_BYTES,
         threads: int = 1,
     ):
-        self.stock = source if isinstance(source, Stock) else take_stock(source, split)
-        self.layout, self.total = self.stock.layout, self.stock.total
+        self.manifest = source if isinstance(source, Manifest) else read_manifest(source, split)
+        self.layout, self.total = self.manifest.layout, self.manifest.total
         low, high = self.total * rank // ranks, self.total * (rank + 1) // ranks
         most = max(piece_bytes // max(self.layout.bytes, 1), 1)
-        self.spans = tuple(_spans(self.stock.shards, low, high, most))
+        self.spans = tuple(_spans(self.manifest.shards, low, high, most))
         self._smallest_share = self.total // ranks
         self._threads = threads
 
@@ -108,14 +108,13 @@ class Rows:
     def shuffled(self, batch: int, seed: int, epoch: int, first: int = 0) -> Iterator[Samples]:
         """Full batches of one epoch: files in a drawn order, rows shuffled within each.
 
-        Holds one span at a time. Yields :meth:`batches_per_epoch` batches less ``first``, the same ones for
-        the same arguments: what an epoch would have had from its step ``first`` on, without reading
-        what lies before.
+        Holds one span at a time. Yields :meth:`batches_per_epoch` less ``first`` batches, the same ones for
+        the same arguments: those of the epoch from its step ``first`` on, without reading earlier ones.
         """
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(epoch,)))
         spans = [self.spans[index] for index in rng.permutation(len(self.spans))]
         orders = [rng.permutation(len(span)) for span in spans]
-        training = Draw(self.stock.split == "train", seed, epoch)
+        training = Draw(self.manifest.split == "train", seed, epoch)
         batches = self._batches(zip(spans, orders, strict=True), batch, training, first * batch)
         return islice(batches, max(self.batches_per_epoch(batch) - first, 0))
 
@@ -127,8 +126,8 @@ class Rows:
         Args:
             batch: samples of this rank in a step.
             seed: of the order.
-            first: steps that were taken before, as in the run whose checkpoint is gone on with; ranks, files,
-                ``batch`` and ``seed`` must be what they were.
+            first: steps that were taken before, in the run that this one continues; ranks, files, ``batch`` and
+                ``seed`` must be the same.
             epochs: where it ends; None for never.
         Raises:
             FairleadError: some rank has no full batch.
@@ -137,7 +136,7 @@ class Rows:
         if each == 0:
             raise fail(
                 "there are fewer samples than one step needs",
-                where=str(self.stock.shards[0].path.parent) if self.stock.shards else "",
+                where=str(self.manifest.shards[0].path.parent) if self.manifest.shards else "",
                 why=f"{self.total} samples for batches of {batch} on every rank",
                 remedy="lower the batch or generate more samples",
                 check="data-too-small",
@@ -155,7 +154,7 @@ class Rows:
         draw: Draw,
         skip: int = 0,
     ) -> Iterator[Samples]:
-        """Batches of the planned rows behind the first ``skip``; the last may be smaller."""
+        """Batches of the planned rows after the first ``skip``; the last may be smaller."""
         out, filled = None, 0
         for span, whole in plan:
             order = whole[skip:]
@@ -164,7 +163,7 @@ class Rows:
             while len(order):
                 if held is None:
                     with recorded("read", file=span.path.name, rows=len(span)):
-                        file = files.opened(span.path, self.stock.form)
+                        file = files.opened(span.path, self.manifest.form)
                         held = file.hold(span.start, span.stop, self._threads)
                 out = out or self.layout.empty(batch)
                 rows, order = order[: batch - filled], order[batch - filled :]

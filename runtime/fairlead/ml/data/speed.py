@@ -1,7 +1,7 @@
-"""``python3 -m fairlead.ml.data.speed --data DIR``: how many samples a second one rank reads, with nothing else to do.
+"""``python3 -m fairlead.ml.data.speed --data DIR``: the samples per second that one rank can read.
 
-A training whose ranks take more than this waits for its data. What the kernel has in its memory is read at the speed of
-memory: measure files that are larger than it, or that nobody has read before, to measure the storage.
+A training whose ranks need more than this waits for its data. Files in the page cache are read at the speed of memory:
+to measure the storage, use files that are larger than memory, or that were not read before.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.paths import atomic_write
-from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.prefetch import prefetch
 from fairlead.ml.data.samples import Samples
 from fairlead.ml.data.shards import Rows
@@ -25,7 +25,7 @@ from fairlead.ml.train.events import EventLog
 
 @dataclass(frozen=True)
 class PipelineSpeed:
-    """What :func:`measure` found.
+    """The result of :func:`measure`.
 
     Attributes:
         samples_per_s: median of the windows.
@@ -46,7 +46,7 @@ class PipelineSpeed:
 def measure(
     batches: Iterable[Samples], windows: int = 5, window_s: float = 2.0, warmup_s: float = 1.0
 ) -> PipelineSpeed:
-    """Takes batches as fast as they come.
+    """Reads batches as fast as possible.
 
     Args:
         batches: as many as the time takes; where they end before, what was measured until then counts.
@@ -82,12 +82,12 @@ def measure(
 
 
 def main() -> None:
-    """The command line; ``--help`` tells."""
+    """The command line; see ``--help``."""
     parser = argparse.ArgumentParser(prog="python3 -m fairlead.ml.data.speed", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the files")
     parser.add_argument("--split", choices=("train", "val"), default="train")
     parser.add_argument("--batch", type=int, default=16, help="samples of a batch")
-    parser.add_argument("--ranks", type=int, default=1, help="read the share of one of so many")
+    parser.add_argument("--ranks", type=int, default=1, help="read the share of one of this many")
     parser.add_argument(
         "--ahead", type=int, default=2, help="batches made ahead in a thread; 0: none"
     )
@@ -99,17 +99,17 @@ def main() -> None:
     parser.add_argument("--skip-damaged", action="store_true", help="leave damaged files out")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="write the object to this file")
-    parser.add_argument("--events-file", type=Path, help="what is wrong as JSON lines, too")
+    parser.add_argument("--events-file", type=Path, help="write errors as JSON lines, too")
     given = parser.parse_args()
     try:
-        stock = take_stock(
+        manifest = read_manifest(
             given.data, given.split, skip_damaged=given.skip_damaged, verify=given.verify
         )
-        rows = Rows(stock, given.split, 0, given.ranks, threads=given.threads)
+        rows = Rows(manifest, given.split, 0, given.ranks, threads=given.threads)
         batches: Iterable[Samples] = (step.batch for step in rows.steps(given.batch, seed=1))
         if given.ahead:
             batches = prefetch(batches, given.ahead)
-        found = measure(batches, given.windows, given.window_s, given.warmup_s)
+        speed = measure(batches, given.windows, given.window_s, given.warmup_s)
     except FairleadError as exc:
         for f in exc.findings:
             if given.events_file:
@@ -118,35 +118,35 @@ def main() -> None:
                 f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
             )
         raise SystemExit(int(exc.code)) from None
-    told = {
+    document = {
         "schema": "fairlead.data.speed",
         "version": 1,
-        "data_set": stock.layout.data_set,
-        "input_shape": stock.layout.input_shape,
-        "input_dtype": stock.layout.input_dtype,
-        "files": len(stock.shards),
-        "skipped": [str(damage.path) for damage in stock.damaged],
-        "rows": stock.total,
+        "data_set": manifest.layout.data_set,
+        "input_shape": manifest.layout.input_shape,
+        "input_dtype": manifest.layout.input_dtype,
+        "files": len(manifest.shards),
+        "skipped": [str(damage.path) for damage in manifest.damaged],
+        "rows": manifest.total,
         "batch": given.batch,
         "ranks": given.ranks,
         "ahead": given.ahead,
         "threads": given.threads,
-        **asdict(found),
+        **asdict(speed),
     }
     if given.out:
         with atomic_write(given.out, "w") as stream:
-            json.dump(told, stream)
+            json.dump(document, stream)
     if given.json:
-        print(json.dumps(told))
+        print(json.dumps(document))
         return
-    files = len(stock.shards)
-    print(f"{stock.layout}: {stock.total} samples in {files} file{'' if files == 1 else 's'}")
-    for damage in stock.damaged:
+    files = len(manifest.shards)
+    print(f"{manifest.layout}: {manifest.total} samples in {files} file{'' if files == 1 else 's'}")
+    for damage in manifest.damaged:
         print(f"skipped {damage.path}: {damage.why}")
     print(
-        f"{found.samples_per_s:.0f} samples/s, {found.input_bytes_per_s / 1e6:.0f} MB/s of inputs:"
-        f" median of {len(found.windows)} windows of {found.window_s:g} s,"
-        f" {min(found.windows):.0f} to {max(found.windows):.0f}"
+        f"{speed.samples_per_s:.0f} samples/s, {speed.input_bytes_per_s / 1e6:.0f} MB/s of inputs:"
+        f" median of {len(speed.windows)} windows of {speed.window_s:g} s,"
+        f" {min(speed.windows):.0f} to {max(speed.windows):.0f}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Random numbers of generated data: a stream for each shard, whoever writes it."""
+"""Random numbers of generated data: one stream per shard, whichever process writes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SPLITS = {"train": 0, "val": 1}
 
 
 def stream(seed: int, split: str, index: int) -> np.random.Generator:
-    """The numbers of one shard, which no other shard, split or seed shares.
+    """The generator of one shard, which no other shard, split or seed shares.
 
     Args:
         seed: of the whole data set.

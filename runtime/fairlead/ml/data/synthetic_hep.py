@@ -12,12 +12,16 @@ sum of Poisson counts over clusters is one Poisson count of the summed energy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.ml.data.example import Feature
+from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, label, numbers, root
+from fairlead.ml.data.samples import Array, Draw
 from fairlead.ml.data.streams import stream
 
 Floats = npt.NDArray[np.float32]
@@ -118,3 +122,19 @@ def _profile(away: npt.NDArray[np.float64], width: npt.NDArray[np.float64]) -> F
     values = np.exp((-0.5 * (away / width[..., None]) ** 2).astype(np.float32))
     normalised: Floats = values / values.sum(-1, keepdims=True)
     return normalised
+
+
+def _sample(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
+    pixels = numbers(features, "data", "<f4")
+    side = root(len(pixels), 3, 2)
+    if not side:
+        raise BadSample(f"`data` has {len(pixels)} pixels, not three squares")
+    return pixels.reshape(3, side, side), label(features, "label")
+
+
+# The published loader asks for weights and `psr` as well.
+_CONSTANTS = (("normweight", 1.0), ("weight", 1.0), ("psr", 0.0))
+FORMS = (
+    Form("hep", "HEP-CNN", HDF5, "data", "label", "int32", constants=_CONSTANTS),
+    Form("hep", "HEP-CNN", TFRECORD, "data", "label", "int32", _sample, constants=_CONSTANTS),
+)

@@ -7,11 +7,15 @@ them right (chance: a tenth), the spectrum of an image nearly all. NumPy only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.ml.data.example import Feature
+from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, label, numbers, root
+from fairlead.ml.data.samples import Array, Draw
 from fairlead.ml.data.streams import stream
 
 CLASSES = 10
@@ -65,3 +69,17 @@ def _draw(
     contrast = rng.uniform(0.5, 1.5, (count, 1, 1, 3)).astype(np.float32)
     pixels: npt.NDArray[np.float32] = wave[..., None].astype(np.float32) * contrast
     return pixels + rng.standard_normal(pixels.shape, np.float32)
+
+
+def _sample(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
+    pixels = numbers(features, "image", "<f4")
+    side = root(len(pixels), 3, 2)
+    if not side:
+        raise BadSample(f"`image` has {len(pixels)} values, not a square of three")
+    return pixels.reshape(side, side, 3), label(features, "label")
+
+
+FORMS = (
+    Form("gratings", "gratings", HDF5, "image", "label", "int32"),
+    Form("gratings", "gratings", TFRECORD, "image", "label", "int32", _sample),
+)

@@ -15,11 +15,15 @@ It leaks into the means as the second does, and no gate counts it either. NumPy 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.ml.data.example import Feature
+from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, floats, numbers, only, root
+from fairlead.ml.data.samples import Array, Draw
 from fairlead.ml.data.streams import stream
 
 PARAMETERS = ("turnover", "strength", "tilt")
@@ -128,3 +132,36 @@ def observed(
     """Counts in a field that is ``sigma`` strong; 4 a voxel are expected."""
     # The mean of exp(sigma field) is exp(sigma^2 / 2).
     return rng.poisson(4 * np.exp(sigma * universe - sigma**2 / 2))
+
+
+_CHANNELS = (1, 4)  # of volumes of which only the number of voxels is known
+_LABELS = range(1, 17)
+
+
+def _mlperf(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
+    voxels = numbers(features, "x", "<i2")
+    for channels in _CHANNELS:
+        if side := root(len(voxels), channels, 3):
+            return voxels.reshape(side, side, side, channels), floats(features, "y")
+    raise BadSample(f"`x` has {len(voxels)} voxels, neither a cube nor four")
+
+
+def _sc18(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
+    size = len(only(features, "data_raw"))
+    for dtype in ("<f4", "<f8"):
+        side = 0 if size % int(dtype[-1]) else root(size // int(dtype[-1]), 1, 3)
+        if side:
+            voxels, labels = (numbers(features, n, dtype) for n in ("data_raw", "label_raw"))
+            if len(labels) not in _LABELS:
+                raise BadSample(f"`label_raw` has {len(labels)} parameters for one volume")
+            shape = (side, side, side, 1)
+            return voxels.astype(np.float32, copy=False).reshape(shape), labels.astype(np.float32)
+    raise BadSample(f"`data_raw` has {size} bytes, a cube of neither float32 nor float64")
+
+
+FORMS = (
+    Form("cosmo", "CosmoFlow", HDF5, "x", "y", "float32"),
+    Form("cosmo", "CosmoFlow", HDF5, "full", "unitPar", "float32", single=True),
+    Form("cosmo", "CosmoFlow", TFRECORD, "x", "y", "float32", _mlperf),
+    Form("cosmo", "CosmoFlow", TFRECORD, "data_raw", "label_raw", "float32", _sc18),
+)

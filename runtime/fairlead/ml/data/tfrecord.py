@@ -1,12 +1,14 @@
-"""TFRecord files, without TensorFlow: records behind their length, each with a checksum.
+"""TFRecord files, without TensorFlow: records with their length, each with a checksum.
 
-A record is its length (uint64, little-endian), the masked CRC-32C of these 8 bytes, its bytes, and
-their masked CRC-32C. A file is such records and nothing else, as they are, or all of it compressed by
-gzip or zlib. Source: tensorflow.org/tutorials/load_data/tfrecord; tensorflow/core/lib/io/record_reader.cc.
+A record is its length (uint64, little-endian), the masked CRC-32C of these 8 bytes, its data, and
+their masked CRC-32C. A file is a sequence of such records, plain or compressed as a whole by gzip or
+zlib. Source: tensorflow.org/tutorials/load_data/tfrecord; tensorflow/core/lib/io/record_reader.cc.
 
-A length counts only when its checksum is right, and then never for more than is left of the file, or
-than :data:`LIMIT`. What is wrong is told with the file, the number of the record and its first byte,
-which in a compressed file is a byte of the content. :mod:`fairlead.ml.data.example` reads what records hold.
+Written here since the package `tfrecord` skips the checksums that it reads: it returns damaged records as whole ones.
+
+A length is used only if its checksum is right, and is limited by the rest of the file and by
+:data:`LIMIT`. Errors name the file, the number of the record and its first byte, which in a compressed
+file is a byte of the content. :mod:`fairlead.ml.data.example` reads what records hold.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Index:
 
 
 def compression(path: Path) -> Compression | None:
-    """How a TFRecord file is compressed, by its first bytes; None when it is no TFRecord file.
+    """How a TFRecord file is compressed, by its first bytes; None if it is not a TFRecord file.
 
     Raises:
         OSError: it cannot be read.
@@ -79,7 +81,7 @@ def compression(path: Path) -> Compression | None:
 
 
 def index(path: Path) -> Index:
-    """Where each record begins: reads lengths alone, 12 bytes a record. Uncompressed files only.
+    """Where each record begins: reads only lengths, 12 bytes per record. Uncompressed files only.
 
     Raises:
         DamagedFile: a length is wrong, or the last record is cut short.
@@ -117,22 +119,22 @@ def read(of: Index, start: int, stop: int) -> Iterator[memoryview]:
 
 
 def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
-    """Records ``start`` to ``stop`` (None: all) of any file; those before are passed over.
+    """Records ``start`` to ``stop`` (None: all) of any file; earlier ones are skipped.
 
     Raises:
-        DamagedFile: it is no TFRecord file, or damaged in what is read; lengths behind the last record
-            asked for count in an uncompressed file only.
+        DamagedFile: it is not a TFRecord file, or the part that is read is damaged; lengths after the last
+            requested record are checked in an uncompressed file only.
         OSError: it cannot be read.
     """
     how = compression(path)
     if how is None:
         raise DamagedFile(path, "neither TFRecord nor gzip nor zlib begins like this", "TFRecord")
     if how is Compression.NONE:
-        found = index(path)
-        last = len(found) if stop is None else stop
-        if last > len(found):
-            raise DamagedFile(path, f"{len(found)} records, not {last}", "TFRecord")
-        yield from read(found, start, last)
+        offsets = index(path)
+        last = len(offsets) if stop is None else stop
+        if last > len(offsets):
+            raise DamagedFile(path, f"{len(offsets)} records, not {last}", "TFRecord")
+        yield from read(offsets, start, last)
         return
     with path.open("rb") as stream:
         content = _Inflated(path, stream, how)
@@ -155,13 +157,13 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
 
 
 def count(path: Path) -> int:
-    """How many records a file has; a compressed one is decompressed for it, unless it holds one.
+    """The number of records in a file; a compressed one is decompressed for it, unless it holds a single record.
 
-    The end of a gzip file has the size of its content, which tells of a single record. So for the
+    The end of a gzip file has the size of its content, which identifies a single record. So for the
     published CosmoFlow files a few bytes are read, not terabytes.
 
     Raises:
-        DamagedFile: it is no whole TFRecord file, as far as lengths tell.
+        DamagedFile: lengths show that it is not a whole TFRecord file.
         OSError: it cannot be read.
     """
     how = compression(path)
@@ -191,13 +193,13 @@ class Writer:
         self._zip = zlib.compressobj(wbits=_WINDOW[how]) if how else None
 
     def write(self, record: Bytes) -> None:
-        """One record more."""
+        """Appends a record."""
         head = len(record).to_bytes(8, "little")
         for part in (head, _TAIL.pack(masked(head)), record, _TAIL.pack(masked(record))):
             self._stream.write(self._zip.compress(part) if self._zip else part)
 
     def close(self) -> None:
-        """What a compressed file ends with; it is not whole before."""
+        """Completes a compressed file, which is not whole before."""
         if self._zip:
             self._stream.write(self._zip.flush())
             self._zip = None
@@ -213,7 +215,7 @@ class Writer:
 
 
 def _length(path: Path, number: int, at: int, head: Bytes, room: int) -> int:
-    """The length that ``head`` says, of a record that has ``room`` bytes at most."""
+    """The length in ``head``, of a record that has ``room`` bytes at most."""
     if len(head) < _HEAD.size:
         raise _cut(path, number, at, _HEAD.size, len(head), "length")
     length, crc = _HEAD.unpack(head)
@@ -243,7 +245,7 @@ def _wrong(path: Path, number: int, at: int, why: str) -> DamagedFile:
 
 
 class _Inflated:
-    """The content of a compressed file, in order; gzip's members follow on each other."""
+    """The content of a compressed file, in order, across gzip's members."""
 
     def __init__(self, path: Path, stream: IO[bytes], how: Compression):
         self.at = 0
@@ -252,7 +254,7 @@ class _Inflated:
         self._waiting = b""  # compressed bytes that were read and not yet used
 
     def read(self, size: int) -> bytearray:
-        """``size`` bytes, fewer at the end. No more is held than is there."""
+        """``size`` bytes, fewer at the end; allocates no more than the file holds."""
         out = bytearray()
         while len(out) < size:
             if self._unzip.eof:
@@ -260,7 +262,7 @@ class _Inflated:
                 if not self._waiting:
                     break
                 if self._window != _WINDOW[Compression.GZIP]:
-                    raise self._wrong("more follows behind its end")
+                    raise self._wrong("data follow its end")
                 self._unzip = zlib.decompressobj(self._window)
             elif not self._waiting:
                 self._waiting = self._stream.read(_CHUNK)
@@ -275,4 +277,4 @@ class _Inflated:
         return out
 
     def _wrong(self, why: str) -> DamagedFile:
-        return DamagedFile(self._path, f"behind byte {self.at} of its content: {why}", "TFRecord")
+        return DamagedFile(self._path, f"after byte {self.at} of its content: {why}", "TFRecord")

@@ -1,8 +1,8 @@
 """Writes samples to files: HDF5 as HEP-CNN's published data, or TFRecord as TensorFlow reads it.
 
-A file has its name once it is whole, carries checksums, and says what it was made from, so that making data anew
-keeps what is there. Its bytes depend on its samples, form and ``identity`` alone. :mod:`fairlead.ml.data.formats` has the names
-in it; HEP files have weights of 1 and ``psr`` of 0 besides, as the published loader asks for them.
+A file gets its name once it is complete, carries checksums, and records what it was made from, so that generating data
+again keeps existing files. Its bytes depend only on its samples, form and ``identity``. :mod:`fairlead.ml.data.formats`
+defines the names in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.ml.data import tfrecord
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, decode, encode
-from fairlead.ml.data.formats import FORMS, HDF5, TFRECORD, Form
+from fairlead.ml.data.formats import HDF5, TFRECORD, Form, forms
 from fairlead.ml.data.samples import Array, Samples
 from fairlead.ml.data.tfrecord import Compression
 
@@ -39,12 +39,12 @@ def shard_path(
 def write_shard(
     path: Path, samples: Samples, identity: str, data_set: str = "hep", version: int = 1
 ) -> None:
-    """Writes one file; it has its name only once it is whole.
+    """Writes one file, which gets its name only once it is complete.
 
     Args:
-        path: its suffix says which of :data:`FORMATS` it is.
-        identity: what the samples were made from; :func:`is_whole` compares it.
-        version: of what made them; HDF5 files tell it apart.
+        path: its suffix selects one of :data:`FORMATS`.
+        identity: facts that determine the samples; :func:`is_whole` compares it.
+        version: of the generator; HDF5 files have it as a separate attribute.
     """
     kind = format_of(path)
     with atomic_write(path, "w+b") as stream:
@@ -59,13 +59,13 @@ def write_shard(
 
 
 def is_whole(path: Path, identity: str, rows: int) -> bool:
-    """Whether ``path`` is a readable file of ``rows`` samples made from ``identity``, as far as lengths tell."""
+    """Whether ``path`` is a readable file of ``rows`` samples made from ``identity``, judged by lengths."""
     if format_of(path) == "hdf5":
         import h5py
 
         try:
             with h5py.File(path, "r") as file:
-                name = next(f.input for f in FORMS if f.container == HDF5 and f.input in file)
+                name = next(f.input for f in forms() if f.container == HDF5 and f.input in file)
                 return bool(file.attrs["identity"] == identity and len(file[name]) == rows)
         except (OSError, KeyError, StopIteration):
             return False
@@ -75,8 +75,10 @@ def is_whole(path: Path, identity: str, rows: int) -> bool:
         first = decode(next(tfrecord.records(path, 0, 1)))
     except (OSError, DamagedFile, BadExample, StopIteration):
         return False
-    told = first.get(_IDENTITY)
-    return isinstance(told, tuple) and [bytes(text) for text in told] == [identity.encode()]
+    identities = first.get(_IDENTITY)
+    return isinstance(identities, tuple) and [bytes(text) for text in identities] == [
+        identity.encode()
+    ]
 
 
 def format_of(path: Path) -> str:
@@ -86,7 +88,7 @@ def format_of(path: Path) -> str:
 
 def _form(data_set: str, container: str) -> Form:
     """The first form of a data set is the one that is written."""
-    return next(f for f in FORMS if (f.data_set, f.container) == (data_set, container))
+    return next(f for f in forms() if (f.data_set, f.container) == (data_set, container))
 
 
 def _write_hdf5(
@@ -106,9 +108,8 @@ def _write_hdf5(
 
 def _columns(form: Form, samples: Samples) -> dict[str, Array]:
     columns = {form.input: samples.inputs, form.target: samples.targets}
-    if form.data_set == "hep":
-        ones = np.ones(len(samples), np.float32)
-        columns |= {"normweight": ones, "weight": ones, "psr": np.zeros_like(ones)}
+    for name, value in form.constants:
+        columns[name] = np.full(len(samples), value, np.float32)
     return columns
 
 

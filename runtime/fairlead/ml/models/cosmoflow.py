@@ -12,10 +12,12 @@ make the variants here that learn on two cores.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.models.network import Network, checked, features
-from fairlead.ml.models.task import (
+from fairlead.ml.data.kind import DataKind
+from fairlead.ml.network import Network, checked, features
+from fairlead.ml.task import (
     Course,
     Gate,
     Recipe,
@@ -30,7 +32,8 @@ from fairlead.ml.models.task import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairlead.ml.data.samples import Array
+    from fairlead.ml.data.formats import Form
+    from fairlead.ml.data.samples import Array, Samples
 
 SC18, MLPERF = "github.com/NERSC/CosmoFlow 128cube", "github.com/mlcommons/hpc 2c627d4"
 FILTERS = (32, 64, 128, 256, 512)
@@ -71,7 +74,7 @@ def build_sc18(outputs: int = 3, dropout: float = 0.5) -> Any:
     """SC18's network as a ``keras.Model``: volumes to standardised parameters.
 
     Args:
-        outputs: parameters to tell.
+        outputs: number of parameters to predict.
         dropout: fraction dropped before each dense layer.
     Returns:
         A model from ``(batch, 128, 128, 128, 1)`` to float32 ``(batch, outputs)``.
@@ -120,10 +123,10 @@ def build_mlperf(
     Args:
         size: voxels of a side, a multiple of 2 to the number of filters.
         channels: of a voxel: redshifts in MLPerf's data.
-        outputs: parameters to tell.
+        outputs: number of parameters to predict.
         kernel: voxels of a convolution's side; 3, or 2 as until v0.7.
         filters: of each convolution, each before a pooling.
-        dropout: fraction dropped behind each hidden dense layer.
+        dropout: fraction dropped after each hidden dense layer.
     Returns:
         A model from ``(batch, size, size, size, channels)`` to float32 ``(batch, outputs)``.
     Raises:
@@ -151,8 +154,8 @@ def build_mlperf(
 def mlperf_rate(epoch: float, batch: int) -> float:
     """MLPerf's published learning rate, for SGD with momentum .9.
 
-    Linear from .001 to the peak, .001 times the global ``batch`` over 64, in 4 epochs; a quarter of the peak behind
-    epoch 32, an eighth behind epoch 64.
+    Linear from .001 to the peak, .001 times the global ``batch`` over 64, in 4 epochs; a quarter of the peak after
+    epoch 32, an eighth after epoch 64.
 
     >>> [mlperf_rate(epoch, 512) for epoch in (0, 2, 4, 32, 33, 65)]
     [0.001, 0.0045, 0.008, 0.008, 0.002, 0.001]
@@ -170,11 +173,11 @@ def prepare(counts: Any) -> Any:
     return ops.log1p(ops.cast(counts, "float32"))
 
 
-def scores(wanted: Array, found: Array) -> dict[str, float]:
-    """Mean absolute error of each parameter over that of always saying the mean: ``turnover``, ``strength``, ``tilt`` and,
+def scores(wanted: Array, outputs: Array) -> dict[str, float]:
+    """Mean absolute error of each parameter over that of always predicting the mean: ``turnover``, ``strength``, ``tilt`` and,
     where there are four, ``growth``.
 
-    1 is no better than the mean, 0 is exact. ``error`` is the mean absolute error over all.
+    1 is as good as the mean, 0 is exact. ``error`` is the mean absolute error over all.
     """
     import numpy as np
 
@@ -182,7 +185,7 @@ def scores(wanted: Array, found: Array) -> dict[str, float]:
 
     wanted = wanted.astype(np.float64)
     alone = np.abs(wanted - wanted.mean(0)).mean(0)
-    error = np.abs(wanted - found).mean(0)
+    error = np.abs(wanted - outputs).mean(0)
     each = dict(
         zip(
             synthetic_universe.ALL_PARAMETERS,
@@ -221,7 +224,7 @@ def _sc18_rate(course: Course, step: int) -> float:
 
 
 def _larc(course: Course) -> Any:
-    from fairlead.ml.models.optimizers import AdamLarc
+    from fairlead.ml.optimizers import AdamLarc
 
     return AdamLarc()
 
@@ -242,18 +245,71 @@ def _mlperf(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
     return build_mlperf(sample[0], sample[-1], outputs, dropout=recipe.dropout)
 
 
-TASKS = {
-    "cosmoflow": Task(
-        "cosmoflow", "CosmoFlow", mlperf_network(32, 1, 3, filters=_QUICK_FILTERS), _small, "cosmo", 32, prepare,
-        squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+def _universes(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    from fairlead.ml.data import synthetic_universe
+    from fairlead.ml.data.samples import Samples
+
+    made = synthetic_universe.shard(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    from fairlead.ml.data import synthetic_universe
+    from fairlead.ml.data.samples import Samples
+
+    made = synthetic_universe.redshifts(seed, split, index, count, size)
+    return Samples(made.counts, made.parameters)
+
+
+def _forms() -> tuple[Form, ...]:
+    from fairlead.ml.data.synthetic_universe import FORMS
+
+    return FORMS
+
+
+UNIVERSES = DataKind("cosmo", version=1, size=32, make=_universes, data_set="cosmo", forms=_forms)
+# A sample of 128 voxels a side is 17 MB.
+REDSHIFTS = DataKind(
+    "cosmo-mlperf", version=1, size=128, make=_redshifts, data_set="cosmo", per_shard=16
+)
+
+_COMMON = partial(
+    Task, prepare=prepare, scores=scores, gates=_GATES, penalty=1e5, quick=_QUICK, train=4000, val=2000,
+    sample="universe",
+)  # fmt: skip
+TASKS = (
+    _COMMON(
+        name="cosmoflow",
+        title="CosmoFlow",
+        network=mlperf_network(32, 1, 3, filters=_QUICK_FILTERS),
+        build=_small,
+        data=UNIVERSES,
+        size=32,
+        loss=squared_error,
+        published=_MLPERF_RECIPE,
+        validated=True,
+        position=6,
     ),
-    "cosmoflow-mlperf": Task(
-        "cosmoflow-mlperf", "CosmoFlow MLPerf", mlperf_network(), _mlperf,
-        "cosmo-mlperf", 128, prepare, squared_error, scores, _GATES, 1e5, _QUICK, _MLPERF_RECIPE, train=4000, val=2000, sample="universe",
+    _COMMON(
+        name="cosmoflow-mlperf",
+        title="CosmoFlow MLPerf",
+        network=mlperf_network(),
+        build=_mlperf,
+        data=REDSHIFTS,
+        size=128,
+        loss=squared_error,
+        published=_MLPERF_RECIPE,
+        position=7,
     ),
-    "cosmoflow-sc18": Task(
-        "cosmoflow-sc18", "CosmoFlow SC18", sc18_network(3), lambda recipe, sample, outputs: build_sc18(outputs, recipe.dropout),
-        "cosmo", 128, prepare, absolute_error, scores, _GATES, 1e5, _QUICK,
-        Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18), train=4000, val=2000, sample="universe",
+    _COMMON(
+        name="cosmoflow-sc18",
+        title="CosmoFlow SC18",
+        network=sc18_network(3),
+        build=lambda recipe, sample, outputs: build_sc18(outputs, recipe.dropout),
+        data=UNIVERSES,
+        size=128,
+        loss=absolute_error,
+        published=Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18),
+        position=8,
     ),
-}  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""HEP-CNN on detector images, of 64x64 or 224x224 pixels: tells signal events from background.
+"""HEP-CNN on detector images, of 64x64 or 224x224 pixels: classifies events as signal or background.
 
 Source: github.com/sparticlesteve/hep_cnn_benchmark, the 64x64 configuration and the 224x224 one; the networks of
 Kurth et al., "Deep Learning at 15PF" (arXiv:1708.05256), on R-parity-violating supersymmetry
@@ -17,10 +17,12 @@ generated event lie near 1/100 of the channel's maximum.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.models.network import Network, checked, features
-from fairlead.ml.models.task import (
+from fairlead.ml.data.kind import DataKind
+from fairlead.ml.network import Network, checked, features
+from fairlead.ml.task import (
     Gate,
     Recipe,
     Task,
@@ -31,7 +33,8 @@ from fairlead.ml.models.task import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.ml.data.samples import Array
+    from fairlead.ml.data.formats import Form
+    from fairlead.ml.data.samples import Array, Samples
 
 SIZE = 64
 CHANNELS = 3
@@ -144,19 +147,63 @@ def scores(labels: Array, logits: Array) -> dict[str, float]:
     return {"auc": auc(labels, margin), "accuracy": float(right.mean())}
 
 
+def _events(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    from fairlead.ml.data import synthetic_hep
+    from fairlead.ml.data.samples import Samples
+
+    made = synthetic_hep.shard(seed, split, index, count, size)
+    return Samples(made.images, made.labels)
+
+
+def _forms() -> tuple[Form, ...]:
+    from fairlead.ml.data.synthetic_hep import FORMS
+
+    return FORMS
+
+
+EVENTS = DataKind("hep", version=1, size=SIZE, make=_events, data_set="hep", forms=_forms)
+
 _SOURCE = "github.com/sparticlesteve/hep_cnn_benchmark"
-_GATES = (Gate("auc", 0.90),)  # a linear model is near .55, counting clusters gives .95
-TASKS = {
-    "hepcnn": Task(
-        "hepcnn", "HEP-CNN", NETWORK, lambda recipe, sample, outputs: build(recipe.dropout), "hep", SIZE, prepare, cross_entropy, scores, _GATES, 1e4,
-        Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
+
+
+def _task(
+    name: str, title: str, network: Network, build: Callable[..., Any], published: Recipe
+) -> Task:
+    return Task(
+        name=name,
+        title=title,
+        network=network,
+        build=build,
+        data=EVENTS,
+        size=network.image[0],
+        prepare=prepare,
+        loss=cross_entropy,
+        scores=scores,
+        gates=(Gate("auc", 0.90),),  # a linear model is near .55, counting clusters gives .95
+        penalty=1e4,
+        quick=Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
+        published=published,
+        train=6000,
+        val=2000,
+        sample="event",
+        validated=name == "hepcnn",
+        position=1 if name == "hepcnn" else 2,
+    )
+
+
+TASKS = (
+    _task(
+        "hepcnn",
+        "HEP-CNN",
+        NETWORK,
+        lambda recipe, sample, outputs: build(recipe.dropout),
         Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64", together=True),
-        train=6000, val=2000, sample="event",
     ),
-    "hepcnn-224": Task(
-        "hepcnn-224", "HEP-CNN 224", network_224(), lambda recipe, sample, outputs: build_224(recipe.dropout, sample[-1]), "hep", 224, prepare, cross_entropy, scores, _GATES, 1e4,
-        Recipe(adam, warmed_cosine(1e-3), 16, 1, 0.0, "this module"),
+    _task(
+        "hepcnn-224",
+        "HEP-CNN 224",
+        network_224(),
+        lambda recipe, sample, outputs: build_224(recipe.dropout, sample[-1]),
         Recipe(adam, constant(1e-3), 128, 32, 0.5, f"{_SOURCE}, scaling_improvements"),
-        train=6000, val=2000, sample="event",
     ),
-}  # fmt: skip
+)

@@ -5,7 +5,7 @@ arXiv:1512.03385 (v1) and arXiv:1603.05027 (v2). Both have the stride of a stage
 block. A strided convolution pads by its kernel less one, the larger half at the end, whatever the size of the image,
 then without padding; all others are SAME. Convolutions have no biases.
 
-That fork's own version 1 has no normalisation behind its first convolution and keeps the last one of version 2
+That fork's own version 1 has no normalisation after its first convolution and keeps the last one of version 2
 (25,561,000 parameters with 1000 classes); here version 1 is the standard one.
 """
 
@@ -14,8 +14,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.models.network import Network, checked, features
-from fairlead.ml.models.task import (
+from fairlead.ml.data.kind import DataKind
+from fairlead.ml.network import Network, checked, features
+from fairlead.ml.task import (
     Course,
     Gate,
     Recipe,
@@ -27,11 +28,12 @@ from fairlead.ml.models.task import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.ml.data.samples import Array
+    from fairlead.ml.data.formats import Form
+    from fairlead.ml.data.samples import Array, Samples
 
 BLOCKS, WIDTHS, STRIDES = (3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)
 MOMENTUM, EPSILON = 0.997, 1e-5
-# Trainable parameters by version and classes, of which 1001 has one for what is none of the others.
+# Trainable parameters by version and classes; 1001 classes have one for the background.
 TRAINABLE = {
     (1, 1000): 25_557_032,
     (1, 1001): 25_559_081,
@@ -153,7 +155,7 @@ LARS_RATES = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
 def lars_rate(
     step: int, batch: int, warmup_steps: int, decay_steps: int, first: float = 0.1
 ) -> float:
-    """The published rate with the plugin, for :class:`fairlead.ml.models.optimizers.Lars`.
+    """The published rate with the plugin, for :class:`fairlead.ml.optimizers.Lars`.
 
     Linear from ``first`` to the peak of the global ``batch`` (of the largest that is published and not
     larger) over ``warmup_steps``; then the peak times (1 - t) squared, t going from 0 to 1 in ``decay_steps``.
@@ -174,7 +176,7 @@ def scores(labels: Array, logits: Array) -> dict[str, float]:
 
 def _optimizer(course: Course) -> Any:
     """Momentum for one rank, LARS for several, as published."""
-    from fairlead.ml.models.optimizers import Lars
+    from fairlead.ml.optimizers import Lars
 
     return momentum(course) if course.ranks == 1 else Lars()
 
@@ -197,16 +199,50 @@ _QUICK = Recipe(adam, warmed_cosine(1e-3), 16, 2, 0.0, "this module", moving=0.9
 _PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
 
 
+def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
+    from fairlead.ml.data import synthetic_images
+    from fairlead.ml.data.samples import Samples
+
+    made = synthetic_images.shard(seed, split, index, count, size)
+    return Samples(made.pixels, made.labels)
+
+
+def _forms() -> tuple[Form, ...]:
+    from fairlead.ml.data import images, synthetic_images
+
+    return (*synthetic_images.FORMS, *images.FORMS)
+
+
+GRATINGS = DataKind(
+    "gratings", version=1, size=64, make=_gratings, data_set="gratings", forms=_forms
+)
+
+
 def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
     return Task(
-        name, title, network(version, size, classes), lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
-        "gratings", size, _unchanged, cross_entropy, scores, (Gate("accuracy", 0.95),), 1e4, _QUICK, _PUBLISHED,
-        train=2500, val=2000, sample="image",
-    )  # fmt: skip
+        name=name,
+        title=title,
+        network=network(version, size, classes),
+        build=lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
+        data=GRATINGS,
+        size=size,
+        prepare=_unchanged,
+        loss=cross_entropy,
+        scores=scores,
+        gates=(Gate("accuracy", 0.95),),
+        penalty=1e4,
+        quick=_QUICK,
+        published=_PUBLISHED,
+        train=2500,
+        val=2000,
+        sample="image",
+        validated=name == "resnet50",
+        position=3 if name == "resnet50" else 4 if version == 1 else 5,
+    )
 
 
-TASKS = {
-    "resnet50": _task("resnet50", "ResNet-50 v2", 2, 64, 10),
-    "resnet50-v1": _task("resnet50-v1", "ResNet-50 v1", 1, 64, 10),
-    "resnet50-224": _task("resnet50-224", "ResNet-50 v2 224", 2, 224, 1001),
-}
+TASKS = (
+    _task("resnet50", "ResNet-50 v2", 2, 64, 10),
+    _task("resnet50-v1", "ResNet-50 v1", 1, 64, 10),
+    _task("resnet50-224", "ResNet-50 v2 224", 2, 224, 1001),
+)

@@ -1,12 +1,12 @@
-"""Checkpoints of a training: all that is needed to go on bit by bit as if nothing had happened.
+"""Checkpoints of a training, from which it continues bit by bit.
 
-One file a checkpoint, ``step-00000120.npz``, as NumPy writes it: a zip of arrays, each with its CRC-32, so what is damaged
-is known before any of it is used. Rank 0 writes, in a thread, from copies; a file gets its name when its bytes are on the
-disk, so a kill at any moment leaves whole checkpoints only. The last two are kept: the newer may be damaged by what
-killed the run. A folder is of one training: one that begins anew in it is refused.
+One file per checkpoint, ``step-00000120.npz``, as NumPy writes it: a zip of arrays, each with its CRC-32, so damage is
+detected before any array is used. Rank 0 writes, in a thread, from copies; a file gets its name when its bytes are on the
+disk, so a kill at any moment leaves only whole checkpoints. The last two are kept: the newer may be damaged by what
+killed the run. A folder belongs to one training: a fresh start in it is refused.
 
-It holds the weights and the optimizer's state, which all ranks share; of each rank its moving statistics and the seeds of
-its dropout; the step; and the losses so far. The order of the data follows from seed, epoch and step.
+A checkpoint holds the weights and the optimizer's state, which all ranks share; the moving statistics and dropout seeds
+of each rank; the step; and the losses so far. The order of the data follows from seed, epoch and step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairlead.trace.spans import span
 
 VERSION = 1
 _KEPT = 2
-_TOLD = "told.json"
+_HEAD = "told.json"
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Checkpoint:
     """A training's state.
 
     Attributes:
-        step: steps that are over.
-        identity: what the training is of: another must not be continued from it.
-        shared: arrays that all ranks have in common, in the order of the model's variables.
-        own: of each rank, its own arrays.
-        told: JSON values to be kept: the losses.
+        step: steps that are complete.
+        identity: facts of the training; one with other facts must not continue from it.
+        shared: arrays that all ranks share, in the order of the model's variables.
+        own: the own arrays of each rank.
+        more: JSON values: the losses.
     """
 
     step: int
     identity: Mapping[str, Any]
     shared: Sequence[Array]
     own: Sequence[Sequence[Array]]
-    told: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -63,7 +63,7 @@ class Written:
 
     Attributes:
         seconds: from the first byte until the file is on the disk under its name.
-        held_s: for how long training stood still: the copies.
+        held_s: for how long training was paused, to copy the arrays.
     """
 
     step: int
@@ -79,28 +79,28 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def write(folder: Path, state: Checkpoint) -> Path:
-    """Writes one and removes all but it and the one before; returns its path.
+    """Writes a checkpoint and removes all others except the previous one; returns its path.
 
-    Files of later steps go as well: they are damaged, or the training would have gone on from them.
+    Files of later steps are removed, too: they are damaged, or the training would have continued from them.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written; no file has got its name then, and none is gone.
+        OSError: the disk is full, or the folder cannot be written; the other checkpoints are then unchanged.
         ValueError: an array is of objects.
     """
     arrays = {f"shared{i:05d}": a for i, a in enumerate(state.shared)}
     for rank, own in enumerate(state.own):
         arrays |= {f"rank{rank:05d}-{i:05d}": a for i, a in enumerate(own)}
-    told = {
+    head = {
         "version": VERSION,
         "step": state.step,
         "identity": dict(state.identity),
         "ranks": len(state.own),
         "arrays": len(arrays),
-        "told": dict(state.told),
+        "told": dict(state.more),
     }
     path = path_of(folder, state.step)
     with atomic_write(path, "w+b") as stream, zipfile.ZipFile(stream, "w") as file:
-        file.writestr(_TOLD, json.dumps(told))
+        file.writestr(_HEAD, json.dumps(head))
         for name, array in arrays.items():
             with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.asarray(array, order="C"), allow_pickle=False)
@@ -120,64 +120,65 @@ def read(path: Path) -> Checkpoint:
     """A checkpoint, each array checked by its CRC-32.
 
     Raises:
-        ValueError: the file is truncated, altered, or no checkpoint; the message says how.
+        ValueError: the file is truncated, altered, or not a checkpoint; the message says how.
         OSError: it cannot be read.
     """
     try:
         return _read(path)
     except OSError:
         raise
-    except Exception as exc:  # of damaged bytes zipfile and NumPy make nearly any
-        raise ValueError(f"is no whole checkpoint: {exc or type(exc).__name__}") from exc
+    except Exception as exc:  # damaged bytes make zipfile and NumPy raise nearly any
+        raise ValueError(f"is not a whole checkpoint: {exc or type(exc).__name__}") from exc
 
 
 def _read(path: Path) -> Checkpoint:
     with zipfile.ZipFile(path) as file:
-        told = json.loads(file.read(_TOLD))
-        if told["version"] != VERSION:
-            raise ValueError(f"of version {told['version']}, this fairlead reads {VERSION}")
-        names = sorted(set(file.namelist()) - {_TOLD})
-        if len(names) != told["arrays"]:
-            raise ValueError(f"{len(names)} of {told['arrays']} arrays")
+        head = json.loads(file.read(_HEAD))
+        if head["version"] != VERSION:
+            raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
+        names = sorted(set(file.namelist()) - {_HEAD})
+        if len(names) != head["arrays"]:
+            raise ValueError(f"{len(names)} of {head['arrays']} arrays")
         held: dict[str, list[Array]] = {}
         for name in names:
             with file.open(name) as entry:
                 array = np.lib.format.read_array(entry, allow_pickle=False)
-                # The checksum is looked at when the end of the entry is read.
+                # Reading the end of the entry compares its checksum.
                 if entry.read(1):
                     raise ValueError(f"more in {name} than its array")
             held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
-        own = [held.get(f"rank{rank:05d}", []) for rank in range(told["ranks"])]
-        return Checkpoint(told["step"], told["identity"], held.get("shared", []), own, told["told"])
+        own = [held.get(f"rank{rank:05d}", []) for rank in range(head["ranks"])]
+        return Checkpoint(head["step"], head["identity"], held.get("shared", []), own, head["told"])
 
 
-def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint | None:
-    """The last checkpoint of a folder that is whole; None where there is none.
+def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
+    """The last whole checkpoint of a folder; None if there is none.
 
     Args:
-        tell: is told, in a sentence, of each that is damaged.
+        report: called with a sentence for each damaged one.
     """
     for path in reversed(kept(folder)):
         try:
             return read(path)
         except (OSError, ValueError) as exc:
-            tell(f"{path} {exc}" if isinstance(exc, ValueError) else f"{path}: {exc}")
+            report(f"{path} {exc}" if isinstance(exc, ValueError) else f"{path}: {exc}")
     return None
 
 
-def require_same(found: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
-    """That a checkpoint is of this training.
+def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
+    """Checks that a checkpoint belongs to this training.
 
     Raises:
-        FairleadError: it is of another.
+        FairleadError: it belongs to another.
     """
-    differ = [k for k in identity if found.identity.get(k) != identity[k]]
+    differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
     if differ:
         raise fail(
             "the checkpoint is of another training",
-            where=str(path_of(folder, found.step)),
+            where=str(path_of(folder, kept_state.step)),
             why="; ".join(
-                f"{k}: {found.identity.get(k)!r} there, {identity[k]!r} asked for" for k in differ
+                f"{k}: {kept_state.identity.get(k)!r} there, {identity[k]!r} asked for"
+                for k in differ
             ),
             remedy="ask for the same, or train into another folder (-o)",
             check="checkpoint-other",
@@ -185,10 +186,10 @@ def require_same(found: Checkpoint, identity: Mapping[str, Any], folder: Path) -
 
 
 def require_none(folder: Path) -> None:
-    """That a training which begins anew has a folder without checkpoints.
+    """Checks that the folder of a fresh training has no checkpoints.
 
     Raises:
-        FairleadError: there are some: nobody could tell them from its own.
+        FairleadError: it has some, which could not be distinguished from new ones.
     """
     if there := kept(folder):
         raise fail(
@@ -201,12 +202,12 @@ def require_none(folder: Path) -> None:
 
 
 class Writer:
-    """Writes checkpoints behind the training; one at a time.
+    """Writes checkpoints in the background, one at a time.
 
-    As a context: what is being written is on the disk when the block is left, also by an error.
+    As a context manager: a checkpoint in progress is on the disk when the block ends, also by an error.
 
     Args:
-        folder: of the files; made if absent.
+        folder: for the files; created if missing.
     """
 
     def __init__(self, folder: Path):
@@ -225,21 +226,21 @@ class Writer:
         if kind is None:
             self.wait()
         elif self._thread is not None:
-            self._thread.join()  # that error is the cause; the state of the step before is good
+            self._thread.join()  # the error is the block's; this checkpoint is good
 
     @property
     def busy(self) -> bool:
-        """Whether one is being written still."""
+        """Whether a checkpoint is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, state: Checkpoint, held_s: float) -> None:
-        """Begins to write; waits first for the one before.
+        """Starts to write; first waits for the previous checkpoint.
 
         Args:
-            state: copies, which nobody changes any more.
+            state: copies, which must not change any more.
             held_s: see :class:`Written`.
         Raises:
-            FairleadError: the one before could not be written.
+            FairleadError: the previous checkpoint could not be written.
         """
         self.wait()
 
@@ -248,7 +249,7 @@ class Writer:
             try:
                 with span("write a checkpoint", step=state.step, bytes=state.bytes):
                     path = write(self._folder, state)
-            except BaseException as exc:  # told by `wait`, in the thread that trains
+            except BaseException as exc:  # raised by `wait`, in the thread that trains
                 self._failed = exc
                 return
             seconds = time.perf_counter() - begun
@@ -258,7 +259,7 @@ class Writer:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until the last one is on the disk.
+        """Waits until the last checkpoint is on the disk.
 
         Raises:
             FairleadError: it could not be written.

@@ -1,4 +1,4 @@
-"""What a program in an image tells the outside while it runs: one JSON object a line, in a file.
+"""Events that a program in an image reports while it runs: one JSON object per line, in a file.
 
 The file lies in a folder that is bound into the image; :class:`Tail` reads it on the other side.
 Without a file, the same events are lines of text on stdout.

@@ -1,7 +1,8 @@
-"""Trains a bundled model in an image, from outside: data, speed on 1 rank, training, baseline.
+"""Trains a model in an image, from outside: data, speed on 1 rank, training, baseline.
 
-How a command is launched in an image is the caller's: :func:`train` gets a :data:`Runner` (:mod:`fairlead.ml.train.runner`).
-What the ranks do is :mod:`fairlead.ml.train.worker`; they tell of it by :mod:`fairlead.ml.train.events`.
+The caller decides how a command is launched in an image: :func:`train` gets a :data:`Runner`
+(:mod:`fairlead.ml.train.runner`). The ranks run :mod:`fairlead.ml.train.worker` and report by
+:mod:`fairlead.ml.train.events`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WORKER = "fairlead.ml.train.worker"  # the module that every rank of a training 
 
 
 def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainResult:
-    """Generates data if need be, measures 1 rank, trains on all, evaluates, fits the baseline.
+    """Generates data if necessary, measures 1 rank, trains on all, evaluates, fits the baseline.
 
     Raises:
         FairleadError: a launch failed, the loss became NaN, or the ranks' weights differ. A model
@@ -48,24 +49,22 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
     if options.checkpoints is not None:
         options.checkpoints.mkdir(parents=True, exist_ok=True)
     data = options.data_dir or generate(runner, options, progress)
-    one = _measure_one(runner, options, data, progress) if options.ranks > 1 else None
+    single = _measure_one(runner, options, data, progress) if options.ranks > 1 else None
     everyone = _train(runner, options, data, progress)
     baseline = _baseline(runner, options, data, everyone.damaged, progress)
-    result = TrainResult(one, everyone, baseline, data)
+    result = TrainResult(single, everyone, baseline, data)
     return replace(result, findings=tuple(judge(result)))
 
 
 def data_key(options: TrainOptions) -> str:
     """The cache folder's name: a hash of all that the generated samples depend on."""
-    from fairlead.ml.data import VERSIONS
-
     task = options.task
-    made_of = (VERSIONS[task.data], *options.samples, options.seed, task.size, options.data_format)
-    return f"{task.data}-" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
+    made_of = (task.data.version, *options.samples, options.seed, task.size, options.data_format)
+    return f"{task.data.name}-" + hashlib.sha256(repr(made_of).encode()).hexdigest()[:12]
 
 
 def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
-    """The folder of generated files in the cache; what is missing of them is made.
+    """The folder of generated files in the cache; missing ones are generated.
 
     Raises:
         FairleadError: the launch failed.
@@ -86,7 +85,7 @@ def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
         "--val",
         str(options.samples[1]),
         "--set",
-        task.data,
+        task.data.name,
         "--size",
         str(task.size),
         "--format",
@@ -121,7 +120,7 @@ def _measure_one(
     options = replace(options, measure_seconds=patience)
     with progress.stage("measure speed on 1 rank", steps, "steps") as stage:
         result = work(runner, options, data, 1, steps, stage)
-        assert result.speed is not None  # it does not go on from anything
+        assert result.speed is not None  # a measurement starts fresh
         stage.result(f"{result.speed.samples_per_s:.0f} samples/s")
     return result
 

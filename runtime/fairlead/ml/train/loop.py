@@ -1,7 +1,7 @@
 """The training loop of a rank: batches in, one mean of gradients a step, checkpoints on the way.
 
-Loss, time and the wish for a checkpoint ride in the gradients' own buffer, so all ranks stop, and write, after the same
-step without a further message.
+Loss, time limit and the request for a checkpoint travel in the gradients' buffer, so all ranks stop, and write, after the
+same step without another message.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.comm.frameworks import common
 from fairlead.ml.data.prefetch import prefetch
 from fairlead.ml.data.samples import Array, Samples
 from fairlead.ml.data.shards import Rows
-from fairlead.ml.models.task import Course
+from fairlead.ml.task import Course
 from fairlead.ml.train import checkpoint, not_finite
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import LossPoint, WorkerConfig
@@ -29,9 +29,9 @@ from fairlead.ml.train.steps import Steps, arrays, assign
 from fairlead.ml.train.times import Marks, Times
 from fairlead.trace.spans import span
 
-# Under loss scaling a step that overflows is left out; so many in a row mean that training is over.
+# Under loss scaling a step that overflows is skipped; this many in a row mean that training has diverged.
 _OVERFLOWS = 50
-# Ranks whose own arrays are sent at once.
+# Number of ranks whose own arrays are sent at once.
 _BLOCK = 256
 _FORWARDS = 5
 
@@ -41,11 +41,11 @@ class Progress:
     """How far a training is.
 
     Attributes:
-        step: steps that are over.
-        resumed_from: of those, by an earlier launch.
+        step: steps that are complete.
+        resumed_from: number of them that an earlier launch took.
         points: the loss of each.
-        unreadable: checkpoints that were passed over, and why.
-        forward_s: seconds of a forward pass alone; 0 where it was not measured.
+        unreadable: checkpoints that were skipped, and why.
+        forward_s: seconds of a forward pass alone; 0 if it was not measured.
     """
 
     step: int = 0
@@ -60,164 +60,198 @@ class Progress:
 def resume(
     config: WorkerConfig, ranks: Comm, steps: Steps, identity: dict[str, object], log: EventLog
 ) -> Progress:
-    """The last whole checkpoint, on every rank; a new beginning where there is none. Collective.
+    """Restores the last whole checkpoint on every rank; a fresh start where there is none. Collective.
 
     Raises:
-        FairleadError: the checkpoint is of another training, or one is there and was not to be gone on with.
+        FairleadError: the checkpoint is of another training, or one exists and ``config.resume`` is False.
     """
-    folder, found, error = config.checkpoints, None, None
+    folder, newest, error = config.checkpoints, None, None
     if folder is None:
         return Progress()
     unreadable: list[str] = []
     if ranks.rank == 0:
         try:
             if config.resume:
-                found = checkpoint.newest(folder, unreadable.append)
-                if found is not None:
-                    checkpoint.require_same(found, identity, folder)
+                newest = checkpoint.newest(folder, unreadable.append)
+                if newest is not None:
+                    checkpoint.require_same(newest, identity, folder)
             else:
                 checkpoint.require_none(folder)
         except FairleadError as exc:
             error = exc
-    told = (found.step, found.told) if found else None
-    error, told, unreadable = common.broadcast_object(ranks, (error, told, unreadable), 0)
+    position = (newest.step, newest.more) if newest else None
+    error, position, unreadable = common.broadcast_object(ranks, (error, position, unreadable), 0)
     for words in unreadable:
         log.write("damaged", what=words)
     if error is not None:
         raise error
-    if told is None:
+    if position is None:
         return Progress(unreadable=tuple(unreadable))
-    step, more = told
+    step, more = position
     variables = steps.shared()
-    values = list(found.shared) if found else arrays(variables)
+    values = list(newest.shared) if newest else arrays(variables)
     assign(variables, ranks.broadcast(values))
-    steps.restore(_own_of(ranks, found))
+    steps.restore(_own_of(ranks, newest))
     log.write("resumed", step=step)
     points = [from_json(LossPoint, point) for point in more["loss"]]
     return Progress(step, step, points, unreadable=tuple(unreadable))
 
 
-def _own_of(ranks: Comm, found: checkpoint.Checkpoint | None) -> list[Array]:
-    """This rank's own arrays of what rank 0 has read. Collective.
+def _own_of(ranks: Comm, newest: checkpoint.Checkpoint | None) -> list[Array]:
+    """This rank's own arrays of the checkpoint that rank 0 has read. Collective.
 
-    A block of ranks at a time: what all of a large run have for themselves is too much for each of them.
+    Sent a block of ranks at a time: the arrays of all ranks of a large run do not fit in one rank.
     """
     mine: list[Array] = []
     for begin in range(0, ranks.size, _BLOCK):
-        part = found.own[begin : begin + _BLOCK] if found else None
+        part = newest.own[begin : begin + _BLOCK] if newest else None
         block = common.broadcast_object(ranks, part, 0)
         if begin <= ranks.rank < begin + _BLOCK:
             mine = block[ranks.rank - begin]
     return mine
 
 
-def run(
-    config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows,
-    progress: Progress, identity: dict[str, object], log: EventLog,
-) -> bool:  # fmt: skip
-    """Trains until the course is over or the time is up; ``progress`` is carried on. Collective.
+@dataclass
+class Loop:
+    """The training of one rank, from ``progress`` on.
 
-    Returns:
-        Whether the course is over.
-    Raises:
-        FairleadError: the loss is no finite number; a file is damaged; a checkpoint could not be written, which
-            rank 0 alone raises.
+    Attributes:
+        identity: of the training, kept in its checkpoints.
     """
-    with ExitStack() as stack:
-        writer = None
-        if config.checkpoints is not None and ranks.rank == 0:
-            writer = stack.enter_context(checkpoint.Writer(config.checkpoints))
-        source = _batches(config, course, ranks, steps, rows, progress.step)
-        batches = stack.enter_context(closing(prefetch(source)))
-        batch, kept = None, progress.resumed_from
-        before = progress.points[-1].seconds if progress.points else 0.0
-        begun = saved = clock = time.perf_counter()
-        overflows, late = 0, False
-        while progress.step < course.steps and not late:
-            step, start = progress.step, time.perf_counter_ns()
-            if config.measure_only and step == config.warmup:
-                clock = (
-                    start / 1e9
-                )  # what is compiled in the first steps takes no time from those that count
-            batch = next(batches)
-            read = time.perf_counter_ns()
-            found = steps.gradients(batch.inputs, batch.targets)
-            loss, norm = steps.own(found)
-            if writer is not None and not writer.busy:
-                writer.wait()  # or a full disk would be told when the next one is due
-            now = time.perf_counter()
-            wanted = writer is not None and not writer.busy and now - saved > config.every_seconds
-            over = now - clock > config.max_seconds and step + 1 >= config.least_steps
-            own = np.array([loss, norm, over, wanted], np.float32)
-            waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
-            means, shared = steps.mean(found, own)
-            averaged = time.perf_counter_ns()
-            waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
-            # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
-            # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
-            if not np.isfinite(shared[: 1 if steps.scaled else 2]).all() or overflows > _OVERFLOWS:
-                raise not_finite.error(ranks, step, own[:2], steps, found, batch, rows)
-            steps.set_rate(steps.recipe.rate(course, step))
-            overflows = 0 if steps.apply(means) else overflows + 1
-            end = time.perf_counter_ns()
-            marks = Marks(
-                start, read, steps.forward_over, computed, min(waited, averaged), averaged, end
-            )
-            progress.times.marks.append(marks)
-            if ranks.timeline is not None:
-                ranks.timeline.phases(step, marks.parts, marks.borders)
-            progress.step += 1
-            epoch = step // course.per_epoch
-            seconds = before + end / 1e9 - begun
-            progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
-            _tell(log, config, course, progress)
-            late = shared[2] > 0
-            if config.checkpoints is not None and (
-                shared[3] > 0 or (config.every_steps and progress.step % config.every_steps == 0)
-            ):
-                saved, kept = time.perf_counter(), progress.step
-                _save(ranks, steps, progress, identity, writer)
-        if batch is not None and config.forward_apart:
-            with span("measure the forward pass apart"):
-                progress.forward_s = _forward(steps, batch)
-            if ranks.timeline is not None:
-                ranks.timeline.forward_apart(round(1e9 * progress.forward_s))
-        if config.checkpoints is not None and kept != progress.step:
-            _save(ranks, steps, progress, identity, writer)
-    if writer is not None:
-        progress.written = writer.written
-    return progress.step >= course.steps
 
+    config: WorkerConfig
+    course: Course
+    ranks: Comm
+    steps: Steps
+    rows: Rows
+    progress: Progress
+    identity: dict[str, object]
+    log: EventLog
 
-def _batches(
-    config: WorkerConfig, course: Course, ranks: Comm, steps: Steps, rows: Rows, begin: int
-) -> Iterator[Samples]:
-    """The batches from step ``begin`` on, the same as a run would get that was never interrupted."""
-    augment = steps.recipe.augment
-    for one in rows.steps(course.batch // course.ranks, config.seed, begin):
-        if augment is None:
-            yield one.batch
-        else:
-            key = np.random.SeedSequence(config.seed, spawn_key=(2, one.step, ranks.rank))
-            with span("augment", rows=len(one.batch.inputs)):
-                inputs = augment(np.random.default_rng(key), one.batch.inputs)
-            yield Samples(inputs, one.batch.targets)
+    def run(self) -> bool:
+        """Trains until the course is over or the time is up; ``progress`` is updated. Collective.
+
+        Returns:
+            Whether the course is over.
+        Raises:
+            FairleadError: the loss is not finite; a file is damaged; a checkpoint could not be written, which
+                rank 0 alone raises.
+        """
+        self._writer: checkpoint.Writer | None = None
+        self._overflows = 0
+        with ExitStack() as stack:
+            if self.config.checkpoints is not None and self.ranks.rank == 0:
+                self._writer = stack.enter_context(checkpoint.Writer(self.config.checkpoints))
+            batches = stack.enter_context(closing(prefetch(self._batches())))
+            points = self.progress.points
+            before = points[-1].seconds if points else 0.0
+            self._saved_step = self.progress.resumed_from
+            self._saved = self._clock = begun = time.perf_counter()
+            self._begun = begun - before
+            batch, late = None, False
+            while self.progress.step < self.course.steps and not late:
+                start = time.perf_counter_ns()
+                if self.config.measure_only and self.progress.step == self.config.warmup:
+                    self._clock = start / 1e9  # compiling in the first steps does not count
+                batch = next(batches)
+                late = self._step(batch, start)
+            if batch is not None and self.config.forward_apart:
+                self._measure_forward(batch)
+            if self.config.checkpoints is not None and self._saved_step != self.progress.step:
+                self._save()
+        if self._writer is not None:
+            self.progress.written = self._writer.written
+        return self.progress.step >= self.course.steps
+
+    def _batches(self) -> Iterator[Samples]:
+        """The batches from here on, the same as a run would get that was never interrupted."""
+        augment, seed = self.steps.recipe.augment, self.config.seed
+        each = self.course.batch // self.course.ranks
+        for planned in self.rows.steps(each, seed, self.progress.step):
+            if augment is None:
+                yield planned.batch
+            else:
+                key = np.random.SeedSequence(seed, spawn_key=(2, planned.step, self.ranks.rank))
+                with span("augment", rows=len(planned.batch.inputs)):
+                    inputs = augment(np.random.default_rng(key), planned.batch.inputs)
+                yield Samples(inputs, planned.batch.targets)
+
+    def _step(self, batch: Samples, start: int) -> bool:
+        """One step, which began at ``start`` ns; whether the time is up, on any rank."""
+        steps, ranks, step = self.steps, self.ranks, self.progress.step
+        read = time.perf_counter_ns()
+        local = steps.gradients(batch.inputs, batch.targets)
+        own = np.array([*steps.own(local), *self._flags()], np.float32)
+        waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
+        means, shared = steps.mean(local, own)
+        averaged = time.perf_counter_ns()
+        waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
+        # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
+        # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
+        finite = np.isfinite(shared[: 1 if steps.scaled else 2]).all()
+        if not finite or self._overflows > _OVERFLOWS:
+            raise not_finite.error(ranks, step, own[:2], steps, local, batch, self.rows)
+        steps.set_rate(steps.recipe.rate(self.course, step))
+        self._overflows = 0 if steps.apply(means) else self._overflows + 1
+        end = time.perf_counter_ns()
+        arrived = min(waited, averaged)
+        self._record(Marks(start, read, steps.forward_over, computed, arrived, averaged, end))
+        epoch, seconds = step // self.course.per_epoch, end / 1e9 - self._begun
+        self.progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
+        _tell(self.log, self.config, self.course, self.progress)
+        if self._is_due(wanted=bool(shared[3] > 0)):
+            self._saved, self._saved_step = time.perf_counter(), self.progress.step
+            self._save()
+        return bool(shared[2] > 0)
+
+    def _flags(self) -> tuple[bool, bool]:
+        """Whether this rank's time is up, and whether it wants a checkpoint; both travel with the loss."""
+        writer = self._writer
+        if writer is not None and not writer.busy:
+            writer.wait()  # otherwise a full disk would be reported only when the next one is due
+        now = time.perf_counter()
+        wanted = writer is not None and not writer.busy
+        wanted = wanted and now - self._saved > self.config.every_seconds
+        late = now - self._clock > self.config.max_seconds
+        return late and self.progress.step + 1 >= self.config.least_steps, wanted
+
+    def _record(self, marks: Marks) -> None:
+        """Counts the step, and records its times."""
+        self.progress.times.marks.append(marks)
+        if self.ranks.timeline is not None:
+            self.ranks.timeline.phases(self.progress.step, marks.parts, marks.borders)
+        self.progress.step += 1
+
+    def _is_due(self, *, wanted: bool) -> bool:
+        """Whether a checkpoint is written after this step, the same on all ranks."""
+        every = self.config.every_steps
+        due = wanted or (every is not None and every > 0 and self.progress.step % every == 0)
+        return self.config.checkpoints is not None and due
+
+    def _save(self) -> None:
+        _save(self.ranks, self.steps, self.progress, self.identity, self._writer)
+
+    def _measure_forward(self, batch: Samples) -> None:
+        with span("measure the forward pass apart"):
+            self.progress.forward_s = _forward(self.steps, batch)
+        if self.ranks.timeline is not None:
+            self.ranks.timeline.forward_apart(round(1e9 * self.progress.forward_s))
 
 
 def _save(
     ranks: Comm, steps: Steps, progress: Progress, identity: dict[str, object],
     writer: checkpoint.Writer | None,
 ) -> None:  # fmt: skip
-    """Hands the state to the writer. Collective: each rank gives what is its own."""
+    """Passes the state to the writer. Collective: each rank contributes its own arrays."""
     begun = time.perf_counter()
     with span("copy the state for a checkpoint", step=progress.step):
         own = ranks.gather(steps.own_state())
         if writer is None:
             return
-        writer.wait()  # one copy of the state at a time, and the wait is part of what is told
-        told = {"loss": [to_json(point) for point in progress.points]}
+        writer.wait()  # one copy of the state at a time, and the wait counts as held
+        losses = {"loss": [to_json(point) for point in progress.points]}
         shared = arrays(steps.shared())
-        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], told)
+        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], losses)
     writer.start(state, time.perf_counter() - begun)
 
 

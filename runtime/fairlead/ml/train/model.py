@@ -1,4 +1,4 @@
-"""What :mod:`fairlead.ml.train.host` asks of the ranks, and what they answer: plain frozen values."""
+"""What :mod:`fairlead.ml.train.host` requests from the ranks, and their results: plain frozen values."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ class WorkerConfig:
     Attributes:
         data: folder of the model's files.
         result: JSON file that rank 0 writes at the end: a :class:`WorkerResult`.
-        model: a name of :mod:`fairlead.ml.models.registry`.
+        model: a name of :mod:`fairlead.ml.registry`.
         published: train by the published recipe, not by the quick one.
         backend: of Keras: ``tensorflow`` or ``torch``.
         precision: Keras's policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.
         events: file that progress is appended to; None prints it on rank 0 instead.
         batch: samples a rank and step; None for the recipe's.
         epochs: passes over the training data, at most; None for the recipe's.
-        max_seconds: training ends at the first step after so many seconds, those of an earlier launch not among them.
-        max_steps: training ends after so many steps; None for no such limit.
-        least_steps: of which ``max_seconds`` takes none away.
-        warmup: steps whose times count for no measurement.
+        max_seconds: training ends at the first step after this time, not counting an earlier launch.
+        max_steps: training ends after this number of steps; None for no limit.
+        least_steps: number of steps that are taken even if ``max_seconds`` are over.
+        warmup: first steps, whose times are not measured.
         measure_only: stop after the steps: no evaluation; ``max_seconds`` begins when the warm-up is over.
-        forward_apart: measure the forward pass by itself, where a backend does not show it.
+        forward_apart: measure the forward pass separately, where a backend does not show it.
         dropout: fraction dropped; None for the recipe's.
         threads: of the framework in each rank.
         seed: of shuffling and of initial weights; rank r starts from ``seed + r`` before the
             broadcast makes all ranks equal.
         checkpoints: folder of checkpoints; None for none.
         every_seconds, every_steps: between two checkpoints; whichever comes first.
-        resume: go on from the last whole checkpoint, if there is one; without it, one that is there is an error.
-        skip_damaged: leave out files that cannot be read, and say so, instead of ending.
+        resume: continue from the last whole checkpoint, if there is one; otherwise an existing one is an error.
+        skip_damaged: leave out files that cannot be read and report them, instead of ending.
     """
 
     data: Path
@@ -134,7 +134,7 @@ class StepTimes:
 
     @property
     def busy_s(self) -> tuple[float, ...]:
-        """What the rank itself needed for each step: a slow one shows here, while all others wait for it in
+        """The rank's own time for each step: a slow rank shows here, while all others wait for it in
         ``idle_s``."""
         own = (self.input_s, self.forward_s, self.backward_s, self.update_s)
         return tuple(map(sum, zip(*own, strict=True)))
@@ -156,7 +156,7 @@ class LossPoint:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well held-out samples are told.
+    """The scores on held-out samples.
 
     Attributes:
         samples: how many, over all ranks.
@@ -180,8 +180,8 @@ class CheckpointTime:
     Attributes:
         step: steps that were over.
         bytes: of its arrays.
-        seconds: until it was on the disk, beside the training.
-        held_s: for how long the training stood still.
+        seconds: until it was on the disk, in the background.
+        held_s: for how long the training was paused.
     """
 
     step: int
@@ -203,7 +203,7 @@ class RankWeights:
 
 @dataclass(frozen=True)
 class WorkerResult:
-    """What rank 0 writes.
+    """The result that rank 0 writes.
 
     Attributes:
         model, backend, precision: as asked for.
@@ -212,15 +212,15 @@ class WorkerResult:
         mpi: first line of ``MPI_Get_library_version``, or ``none (one process)``.
         versions: of what computed: ``python``, the framework, ``keras``, ``numpy``, ``mpi4py``.
         speed: None where a training had no more steps than its warm-up, as may be left after a checkpoint.
-        weights: one a rank; ``final`` is the same on all of them, or there is no result.
+        weights: one per rank; ``final`` is the same on all of them.
         evaluation: None when only speed was measured.
         stopped_by: ``epochs``, ``max_steps`` or ``max_seconds``, whichever came first.
         steps: each rank's step times, from the first step of this launch on.
-        warmup: of those, how many at the beginning count for no measurement.
+        warmup: number of first steps that are not measured.
         checkpoints: those that this launch wrote.
-        resumed_from: steps that an earlier launch had made; 0 for none.
+        resumed_from: steps that an earlier launch took; 0 for none.
         damaged: files that were left out because they could not be read.
-        unreadable: checkpoints that were passed over for an older one, or none, and why.
+        unreadable: checkpoints that were skipped for an older one, or none, and why.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""Where a loss or gradient that is no finite number comes from: rank, host, tensor, and the file where it is in the data."""
+"""Finds where a loss or gradient that is not finite comes from: rank, host, tensor, and the file if it is in the data."""
 
 from __future__ import annotations
 
@@ -20,58 +20,58 @@ _LOOK_S = 20.0  # for how long a rank looks through its files
 
 
 def error(
-    ranks: Comm, step: int, own: Array, steps: Steps, found: Any, batch: Samples, rows: Rows
+    ranks: Comm, step: int, own: Array, steps: Steps, local: Any, batch: Samples, rows: Rows
 ) -> FairleadError:
-    """Names the first rank whose loss or gradients are no finite numbers. Collective; the same on all ranks.
+    """The error that names the first rank whose loss or gradients are not finite. Collective; the same on all ranks.
 
     Args:
-        step: that is not over, from 0 on.
+        step: the current step, from 0.
         own: loss and norm of the gradients of this rank, shape (2,).
-        found: what ``steps.gradients`` gave for ``batch``.
-        rows: that the batch is of.
+        local: the result of ``steps.gradients`` for ``batch``.
+        rows: the rows that the batch is from.
     """
-    told = {"own": tuple(map(float, own)), "host": socket.gethostname(), "why": ""}
+    mine = {"own": tuple(map(float, own)), "host": socket.gethostname(), "why": ""}
     if not np.isfinite(own).all():
-        told["why"] = "; ".join(filter(None, (_tensor(steps, found), _data(batch, rows))))
-    every = common.broadcast_object(ranks, ranks.gather(told), 0)
-    # All finite, and yet their mean is not: the sum overflowed, which rank 0 then stands for.
-    rank = next((r for r, one in enumerate(every) if not all(map(math.isfinite, one["own"]))), 0)
-    (loss, norm), one = every[rank]["own"], every[rank]
+        mine["why"] = "; ".join(filter(None, (_tensor(steps, local), _data(batch, rows))))
+    every = common.broadcast_object(ranks, ranks.gather(mine), 0)
+    # If all are finite and their mean is not, the sum overflowed: rank 0 is named.
+    rank = next((r for r, each in enumerate(every) if not all(map(math.isfinite, each["own"]))), 0)
+    (loss, norm), culprit = every[rank]["own"], every[rank]
     name = "gradient" if math.isfinite(loss) else "loss"
-    more = f"; {one['why']}" if one["why"] else ""
+    more = f"; {culprit['why']}" if culprit["why"] else ""
     return fail(
-        f"the {name} on rank {rank} is no finite number in step {step + 1}",
-        where=f"rank {rank} on {one['host']}, step {step + 1}",
+        f"the {name} on rank {rank} is not finite in step {step + 1}",
+        where=f"rank {rank} on {culprit['host']}, step {step + 1}",
         why=f"loss {loss:.4g}, norm of the gradients {norm:.4g}{more}",
-        remedy="mend or remove what is named"
+        remedy="fix or remove what is named"
         if "samples" in more
         else "look for bad values in that rank's files, or train with a smaller batch or in float32",
         check="loss-not-finite",
     )
 
 
-def _tensor(steps: Steps, found: Any) -> str:
-    name = steps.odd(found)
+def _tensor(steps: Steps, local: Any) -> str:
+    name = steps.odd(local)
     return f"the first such gradient is that of {name}" if name else ""
 
 
 def _data(batch: Samples, rows: Rows) -> str:
-    """What of the batch is no finite number, and the rank's first file with such a value; "" where all are."""
+    """How many samples of the batch are not finite, and the rank's first file with such a value; "" if all are."""
     bad = _bad(batch)
     if not bad:
         return ""
-    said = f"{bad} of {len(batch)} samples that it read have a NaN or an infinity"
+    counted = f"{bad} of {len(batch)} samples that it read have a NaN or an infinity"
     late = time.monotonic() + _LOOK_S
     for span in rows.spans:
         if time.monotonic() > late:
             break
         if _bad(read(span)):
-            return f"{said}, as {span.path} has"
-    return said
+            return f"{counted}, as {span.path} has"
+    return counted
 
 
 def _bad(samples: Samples) -> int:
-    """How many samples have a value, or a target, that is no finite number."""
+    """How many samples have a value, or a target, that is not finite."""
     odd = np.zeros(len(samples), bool)
     for values in (samples.inputs, samples.targets):
         if np.issubdtype(values.dtype, np.floating):

@@ -1,12 +1,12 @@
-"""What a person may fix of a training."""
+"""The options of a training."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Recipe, Task
+from fairlead.ml import registry
+from fairlead.ml.task import Recipe, Task
 
 
 @dataclass(frozen=True)
@@ -15,21 +15,21 @@ class TrainOptions:
 
     Attributes:
         run_dir: folder for configuration, progress and results; made if absent.
-        model: a name of :mod:`fairlead.ml.models.registry`.
-        published: by the published recipe instead of the quick one.
+        model: a name of :mod:`fairlead.ml.registry`.
+        published: use the published recipe instead of the quick one.
         backend, precision: of Keras; see :class:`fairlead.ml.train.model.WorkerConfig`.
         ranks: processes of the training.
-        data_dir: folder of one's own files; None generates synthetic ones in the cache.
+        data_dir: folder of the user's files; None generates synthetic ones in the cache.
         data_format: of generated files: ``hdf5``, ``tfrecord`` or ``tfrecord-gzip``.
         train_samples, val_samples: how many to generate; None for as many as the quick recipe needs.
         batch: samples a rank and step, on 1 rank and on all, so that scaling is weak; None for the recipe's.
         epochs: None for the recipe's.
-        measure_steps, measure_seconds: timed steps of a measurement, and after how long there are no more of them.
-        measure_least: of those steps, whatever they take.
+        measure_steps, measure_seconds: timed steps of a measurement, at most, and their time limit.
+        measure_least: number of those steps that are timed whatever they take.
         forward_apart: see :class:`fairlead.ml.train.model.WorkerConfig`.
         checkpoints: folder of checkpoints; None for none.
         every_seconds, every_steps: between two checkpoints.
-        resume: go on from the last whole checkpoint.
+        resume: continue from the last whole checkpoint.
         skip_damaged: leave out files that cannot be read.
     """
 
@@ -63,12 +63,12 @@ class TrainOptions:
 
     @property
     def task(self) -> Task:
-        """What the model is trained for."""
+        """The model."""
         return registry.find(self.model)
 
     @property
     def recipe(self) -> Recipe:
-        """How, before what these options say otherwise."""
+        """The recipe, before the overrides of these options."""
         return self.task.published if self.published else self.task.quick
 
     @property

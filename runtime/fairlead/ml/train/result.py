@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import Finding, Severity, error
-from fairlead.ml.models import registry
-from fairlead.ml.models.task import Gate, Task
+from fairlead.ml import registry
+from fairlead.ml.task import Gate, Task
 from fairlead.ml.train.model import WorkerResult
 
 

@@ -1,6 +1,6 @@
-"""Launches of what training asks for: what a launch is here, what it tells meanwhile, and why it failed.
+"""Launches the commands of a training: shows their progress meanwhile, and explains why one failed.
 
-How a command is launched in an image is the caller's: see :data:`Runner`.
+The caller decides how a command is launched in an image: see :data:`Runner`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class RunOutcome:
 
     Attributes:
         code: exit code, 0 when all ranks ended well.
-        output: the last of what the ranks printed.
-        killed: the rank that a signal ended first, and its host; None where none was.
+        output: the end of the ranks' output.
+        killed: the first rank that a signal ended, and its host; None if there was none.
     """
 
     code: int
@@ -48,7 +48,7 @@ def launch(
     """Runs ``command``, showing its events meanwhile.
 
     Raises:
-        FairleadError: it failed. What a rank itself wrote of the cause comes first.
+        FairleadError: it failed. A cause that a rank itself reported comes first.
     """
     try:
         if events is not None and show is not None:
@@ -99,12 +99,12 @@ def _at_step(error: FairleadError, events: Path | None) -> FairleadError:
 
 
 def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -> FairleadError:
-    told = [e for e in Tail(events).read() if e["event"] == "error"] if events else []
-    # What the others say of a rank that is gone is no cause.
-    if outcome.killed and all(e.get("check") == "comm-peer-lost" for e in told):
+    errors = [e for e in Tail(events).read() if e["event"] == "error"] if events else []
+    # Errors of other ranks about a rank that is gone are not the cause.
+    if outcome.killed and all(e.get("check") == "comm-peer-lost" for e in errors):
         return FairleadError(outcome.killed)
-    if told:
-        first = told[0]
+    if errors:
+        first = errors[0]
         return fail(
             first["what"],
             where=first.get("where", ""),
@@ -117,6 +117,6 @@ def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -
         f"`{' '.join(command[:3])}` ended with exit code {outcome.code}",
         where=" ".join(command),
         why=last or "it printed nothing",
-        remedy="mend what it says, then run the same command again",
+        remedy="fix what it says, then run the same command again",
         check="train-launch",
     )

@@ -1,4 +1,4 @@
-"""Launches what training asks for by a plan, each launch proved: a :data:`fairlead.ml.train.runner.Runner`."""
+"""A :data:`fairlead.ml.train.runner.Runner` that launches by a plan and proves each launch."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from fairlead.launch import launch as launching
 from fairlead.ml.train.host import WORKER
 from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.proof.verdict import Proof
+from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.recorder import Recorder
-from fairlead.session.session import Prepared, launch_proved
-from fairlead.swap.plan import Bind
+from fairlead.session.run import launch_proved
+from fairlead.swap.model import Bind
 
 _TAIL_BYTES = 8000
 
 
 def runner(
-    prepared: Prepared, log: Path, told: Callable[[Proof], None], limit_s: float | None = None,
+    prepared: Prepared, log: Path, on_proof: Callable[[Proof], None], limit_s: float | None = None,
     recorder: Recorder | None = None,
 ) -> Runner:  # fmt: skip
     """A runner that launches every command by the plan.
 
     Args:
-        log: file that all output of the ranks is added to.
-        told: called with the proof of each launch that starts MPI.
+        log: file to which all output of the ranks is appended.
+        on_proof: called with the proof of each launch that starts MPI.
         limit_s: how long a start-up may make no progress.
         recorder: of a timeline, in which the trainings among the launches are.
     """
@@ -35,49 +36,50 @@ def runner(
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
         hosts: dict[int, str] = {}
         shared = [Bind(str(path.absolute()), str(path.absolute())) for path in binds]
-        seen = recorder.launch() if recorder and WORKER in command else None
-        if seen:
-            shared += seen.binds
+        launch = recorder.launch() if recorder and WORKER in command else None
+        if launch:
+            shared += launch.binds
 
         def proved(proof: Proof) -> None:
             hosts.update((rank.rank, rank.host) for rank in proof.ranks)
-            if seen:
-                seen.proved()
-            told(proof)
+            if launch:
+                launch.proved()
+            on_proof(proof)
 
         with log.open("ab") as stream:
             start = stream.tell()
             stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
             try:
-                done = launch_proved(
-                    prepared, command, ranks, told=proved, begins=seen.begun if seen else _nothing,
-                    limit_s=limit_s, binds=shared, env=seen.env if seen else None,
+                options = LaunchOptions(
+                    on_proof=proved, on_start=launch.begun if launch else _nothing,
+                    limit_s=limit_s, binds=shared, env=launch.env if launch else {},
                     stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
+                done = launch_proved(prepared, command, ranks, options)
             except FairleadError as exc:
-                found = [
+                findings = [
                     replace(f, where=launching.on_host(f.where, hosts))
                     if f.check == "rank-died"
                     else f
                     for f in exc.findings
                 ]
-                raise FairleadError(found, exc.code) from None
+                raise FairleadError(findings, exc.code) from None
             finally:
-                if seen:
-                    seen.ended()
-        said = _tail(log, start)
+                if launch:
+                    launch.ended()
+        output = _tail(log, start)
         finding = launching.explain_exit(done.result)
         if finding:
-            said += f"\n{finding.what}"
+            output += f"\n{finding.what}"
         killed = launching.killed(done.result, hosts)
-        return RunOutcome(done.result.code, said, killed)
+        return RunOutcome(done.result.code, output, killed)
 
     return run
 
 
 def _tail(log: Path, start: int) -> str:
-    """The last of what was added to a file behind ``start``."""
+    """The end of what was appended to a file after ``start``."""
     with log.open("rb") as stream:
         stream.seek(start)
         return stream.read()[-_TAIL_BYTES:].decode(errors="replace")

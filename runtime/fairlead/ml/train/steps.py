@@ -1,4 +1,4 @@
-"""A network's parts of a training step, the same for both backends of Keras: :func:`make` gives the one that is loaded.
+"""The parts of a training step that a network computes: what the backends of Keras have in common.
 
 A step is in three parts, so that each can be timed and the middle one be fairlead's: gradients of this rank's batch;
 their mean over ranks; the optimizer's update.
@@ -15,7 +15,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.comm.frameworks import common
 from fairlead.ml.data.samples import Array
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task
 
 # Layers whose scale and offset no weight decay touches.
 _NORMAL = "normal"
@@ -27,9 +27,9 @@ class Steps(ABC):
     Attributes:
         model: the ``keras.Model``.
         optimizer: of it.
-        scaled: whether losses are scaled, as float16 needs it: a step whose gradients overflow is left out then.
-        forward_over: when the forward pass of the last :meth:`gradients` was over, ns of ``time.perf_counter_ns``; None
-            where that cannot be seen.
+        scaled: whether losses are scaled, as float16 requires: a step whose gradients overflow is then skipped.
+        forward_over: when the forward pass of the last :meth:`gradients` ended, ns of ``time.perf_counter_ns``; None
+            where that is not visible.
     """
 
     forward_over: int | None = None
@@ -51,30 +51,30 @@ class Steps(ABC):
 
     @abstractmethod
     def gradients(self, inputs: Array, targets: Array) -> Any:
-        """Loss and gradients of a batch, scaled where they are, as the backend has them; computed when this returns."""
+        """Loss and gradients of a batch, scaled if losses are, as the backend's own values; complete on return."""
 
     @abstractmethod
-    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
-        """What :meth:`gradients` found, and ``more`` (float32), as means over all ranks. Collective."""
+    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
+        """The result of :meth:`gradients`, and ``more`` (float32), as means over all ranks. Collective."""
 
     @abstractmethod
-    def own(self, found: Any) -> tuple[float, float]:
+    def own(self, local: Any) -> tuple[float, float]:
         """This rank's loss, and the norm of its gradients, neither scaled."""
 
     @abstractmethod
     def update(self, means: Any) -> None:
-        """The optimizer's update; done when this returns."""
+        """The optimizer's update; complete on return."""
 
     @abstractmethod
     def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
-        """What the network says of a batch, and the loss; nothing is trained."""
+        """The network's outputs for a batch, and the loss; nothing is trained."""
 
     @abstractmethod
     def forward(self, inputs: Array, targets: Array) -> float:
-        """The loss as in training, without gradients: to see what of a step the forward pass is."""
+        """The loss as in training, without gradients: to measure the forward pass of a step."""
 
     def apply(self, means: Any) -> bool:
-        """The update, which is left out where scaled gradients have overflowed: whether it was made."""
+        """Updates, unless scaled gradients have overflowed; whether it did."""
         if not self.scaled:
             self.update(means)
             return True
@@ -90,39 +90,39 @@ class Steps(ABC):
         """Loss and outputs, as tensors of the backend."""
         from keras import ops
 
-        found = self.model(self.task.prepare(inputs), training=training)
-        loss = self.task.loss(targets, found)
+        outputs = self.model(self.task.prepare(inputs), training=training)
+        loss = self.task.loss(targets, outputs)
         if training and self.recipe.l2:
             squares = sum(ops.sum(ops.square(ops.cast(v, "float32"))) for v in self.decayed)
             loss = loss + self.recipe.l2 / 2 * squares
-        return loss, found
+        return loss, outputs
 
-    def odd(self, found: Any) -> str:
-        """The first variable whose gradient has a NaN or an infinity in it, by name; "" where none has."""
+    def odd(self, local: Any) -> str:
+        """The name of the first variable whose gradient has a NaN or an infinity; "" if none has."""
         from keras import ops
 
-        *_, gradients = found
+        *_, gradients = local
         for variable, gradient in zip(self.variables, gradients, strict=True):
             if not np.isfinite(ops.convert_to_numpy(ops.cast(gradient, "float32"))).all():
                 return str(variable.path)
         return ""
 
-    # What is kept and compared.
+    # State that is saved and compared.
 
     def weights(self) -> list[Array]:
-        """What is trained, equal on all ranks after each step."""
+        """The trained variables, equal on all ranks after each step."""
         return arrays(self.variables)
 
     def shared(self) -> list[Any]:
-        """Variables that all ranks have in common: what is trained, and the optimizer's state."""
+        """Variables that all ranks share: the trained ones, and the optimizer's state."""
         return [*self.variables, *self.optimizer.variables]
 
     def own_state(self) -> list[Array]:
-        """What each rank has for itself: moving statistics, and where the random numbers of dropout are."""
+        """The state that differs between ranks: moving statistics, and the random state of dropout."""
         return arrays(self._own_variables())
 
     def restore(self, own: Sequence[Array]) -> None:
-        """Puts back what :meth:`own_state` gave."""
+        """Restores the result of :meth:`own_state`."""
         assign(self._own_variables(), own)
 
     def _own_variables(self) -> list[Any]:
@@ -143,27 +143,8 @@ class Steps(ABC):
 
 
 def decays(variable: Any) -> bool:
-    """Whether weight decay touches it: not BatchNorm's scale and offset, whose layers are named after what they do."""
+    """Whether weight decay applies to it: not to scale and offset of BatchNorm, recognised by the layer's name."""
     return _NORMAL not in variable.path
-
-
-def make(
-    task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
-) -> Steps:
-    """The steps of ``task`` on the backend that Keras was loaded with.
-
-    Raises:
-        FairleadError: Keras built another network than the published one.
-    """
-    from keras import backend
-
-    if backend.backend() == "torch":
-        from fairlead.ml.train.steps_torch import TorchSteps
-
-        return TorchSteps(task, recipe, course, sample, outputs)
-    from fairlead.ml.train.steps_tensorflow import TensorFlowSteps
-
-    return TensorFlowSteps(task, recipe, course, sample, outputs)
 
 
 def arrays(variables: Sequence[Any]) -> list[Array]:
@@ -174,6 +155,6 @@ def arrays(variables: Sequence[Any]) -> list[Array]:
 
 
 def assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
-    """Puts the values in place."""
+    """Assigns the values to the variables."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from fairlead.comm import tensorflow as ours
 from fairlead.ml.data.samples import Array
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train.steps import Steps
 
 
@@ -40,22 +40,24 @@ class TensorFlowSteps(Steps):
     def gradients(self, inputs: Array, targets: Array) -> Any:
         return self._gradients(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
 
-    def own(self, found: Any) -> tuple[float, float]:
-        loss, norm, _ = found
+    def own(self, local: Any) -> tuple[float, float]:
+        loss, norm, _ = local
         return float(loss), float(norm)
 
-    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
-        _, _, gradients = found
-        told = tf.convert_to_tensor(more)
-        *means, told = ours.aggregate([*gradients, told], names=self._names, any_values=True)
-        return means, np.asarray(told)
+    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
+        _, _, gradients = local
+        mean_more = tf.convert_to_tensor(more)
+        *means, mean_more = ours.aggregate(
+            [*gradients, mean_more], names=self._names, any_values=True
+        )
+        return means, np.asarray(mean_more)
 
     def update(self, means: Any) -> None:
         self._update(means)
 
     def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
-        loss, found = self._outputs(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
-        return np.asarray(found, np.float32), float(loss)
+        loss, outputs = self._outputs(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
+        return np.asarray(outputs, np.float32), float(loss)
 
     def forward(self, inputs: Array, targets: Array) -> float:
         return float(self._forward(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets)))

@@ -12,7 +12,7 @@ from keras import ops
 
 from fairlead.comm.torch import average_tensors
 from fairlead.ml.data.samples import Array
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train.steps import Steps
 
 
@@ -28,7 +28,7 @@ class TorchSteps(Steps):
     def gradients(self, inputs: Array, targets: Array) -> Any:
         self.model.zero_grad()
         loss, _ = self.loss(ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), True)
-        # On a GPU the pass has only been asked for by now: to wait for it would hold up the next one.
+        # On a GPU the pass is only queued by now, and waiting for it would delay the next one.
         self.forward_over = None if loss.is_cuda else time.perf_counter_ns()
         self.optimizer.scale_loss(loss).backward()
         gradients = [v.value.grad for v in self.variables]
@@ -39,17 +39,17 @@ class TorchSteps(Steps):
             norm /= self.optimizer.scale_loss(1.0)
         return float(loss.detach()), float(norm), gradients
 
-    def own(self, found: Any) -> tuple[float, float]:
-        loss, norm, _ = found
+    def own(self, local: Any) -> tuple[float, float]:
+        loss, norm, _ = local
         return loss, norm
 
-    def mean(self, found: Any, more: Array) -> tuple[Any, Array]:
-        _, _, gradients = found
-        # Beside tensors on a GPU, so that one call carries all.
-        told = torch.from_numpy(more).to(gradients[0].device)
-        everything = [*gradients, told]
-        *means, told = average_tensors(everything, everything, self._names, any_values=True)
-        return means, told.cpu().numpy()
+    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
+        _, _, gradients = local
+        # On the same device, so that one call carries all.
+        mean_more = torch.from_numpy(more).to(gradients[0].device)
+        everything = [*gradients, mean_more]
+        *means, mean_more = average_tensors(everything, everything, self._names, any_values=True)
+        return means, mean_more.cpu().numpy()
 
     def update(self, means: Any) -> None:
         with torch.no_grad():
@@ -57,12 +57,12 @@ class TorchSteps(Steps):
 
     def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
         with torch.no_grad():
-            loss, found = self.loss(
+            loss, outputs = self.loss(
                 ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), False
             )
-        return np.asarray(ops.convert_to_numpy(found), np.float32), float(loss)
+        return np.asarray(ops.convert_to_numpy(outputs), np.float32), float(loss)
 
-    # Keras leaves dropout to torch, whose random numbers are no variable of the model.
+    # Keras leaves dropout to torch, whose random state is not a variable of the model.
 
     def own_state(self) -> list[Array]:
         states = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]

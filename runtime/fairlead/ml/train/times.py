@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from fairlead.ml.train.model import StepTimes
 
-# What a step's borders lie between, where the framework tells when the forward pass was over and where it does not.
+# The parts between a step's borders, where the framework shows the end of the forward pass and where it does not.
 PARTS = ("input", "forward", "backward", "idle", "exposed communication", "update")
 FUSED = ("input", "forward and backward", "idle", "exposed communication", "update")
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The borders of one step's parts, ns of ``time.perf_counter_ns``, each not before the one before it.
+    """The borders of one step's parts, ns of ``time.perf_counter_ns``, in ascending order.
 
     Attributes:
         start, read: between them, waiting for the batch.
@@ -60,7 +60,7 @@ class Times:
         """As it is told to others, to the microsecond.
 
         Args:
-            forward_s: of a forward pass that was measured apart; counts in steps that do not tell their own.
+            forward_s: of a forward pass that was measured apart; used for steps that do not show their own.
         """
         apart = round(forward_s * 1e9)
         parts: list[list[float]] = [[] for _ in range(6)]

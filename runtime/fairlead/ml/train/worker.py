@@ -35,15 +35,16 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.comm import Comm
+from fairlead.ml import registry
 from fairlead.ml.data.baseline import roc
-from fairlead.ml.data.manifest import take_stock
+from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.samples import Array
 from fairlead.ml.data.shards import Rows
-from fairlead.ml.models import registry
-from fairlead.ml.models.network import parameters
-from fairlead.ml.models.task import Course, Recipe, Task
+from fairlead.ml.network import parameters
+from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train import loop, steps
 from fairlead.ml.train.events import EventLog
+from fairlead.ml.train.make_steps import make_steps
 from fairlead.ml.train.model import (
     CheckpointTime,
     Evaluation,
@@ -105,7 +106,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     Returns:
         The result; complete on rank 0, elsewhere without the held-out scores of other ranks.
     Raises:
-        FairleadError: the loss is no number, the ranks' weights differ, or a checkpoint is of another
+        FairleadError: the loss is NaN, the ranks' weights differ, or a checkpoint is of another
             training or cannot be written.
     """
     log.write("setup", ranks=ranks.size)
@@ -115,7 +116,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     recipe = _recipe(config, task, ranks.size)
     with span("look over the files"):
         rows = _rows(config, "train", ranks)
-        # Looked at before hours of training, for they are needed behind it.
+        # Checked before hours of training, since they are needed after it.
         held_out = None if config.measure_only else _rows(config, "val", ranks)
     course, stopped_by = _course(config, recipe, rows, ranks)
     import keras
@@ -123,7 +124,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
     with span("build the network", model=task.name):
-        network = steps.make(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+        network = make_steps(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
     with span("give all ranks the same weights"):
         initial = ranks.check_buffers_match(network.weights())
         network.broadcast(ranks)
@@ -138,7 +139,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         max_seconds=config.max_seconds,
     )
     with span("train"):
-        over = loop.run(config, course, ranks, network, rows, progress, identity, log)
+        over = loop.Loop(config, course, ranks, network, rows, progress, identity, log).run()
     with span("compare the weights"):
         final = _all_equal(ranks, network, "after training")
     hosts = ranks.gather(socket.gethostname()) or []
@@ -174,10 +175,10 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         ),
         resumed_from=progress.resumed_from,
         damaged=tuple(
-            str(one.path)
-            for each in (rows, held_out)
-            if each is not None
-            for one in each.stock.damaged
+            str(damage.path)
+            for split in (rows, held_out)
+            if split is not None
+            for damage in split.manifest.damaged
         ),
         unreadable=progress.unreadable,
         warmup=config.warmup,
@@ -185,7 +186,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
 
 
 def _framework(config: WorkerConfig) -> Any:
-    """Keras on its backend, with so many threads; the variables must be set before it is loaded."""
+    """Loads Keras on its backend with the configured threads; its variables must be set before."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["OMP_NUM_THREADS"] = str(config.threads)
     os.environ["KERAS_BACKEND"] = config.backend
@@ -204,28 +205,28 @@ def _framework(config: WorkerConfig) -> Any:
 
 
 def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
-    """This rank's share of a split; what is damaged is left out, if that was asked for. Collective.
+    """This rank's share of a split, without damaged files if so configured. Collective.
 
-    To leave out what only checksums tell, all files are read before.
+    To find damage that only checksums show, all files are read first.
 
     Raises:
         FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
     """
     skip = config.skip_damaged
-    stock = take_stock(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
-    if stock.total == 0:
+    manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
+    if manifest.total == 0:
         raise fail(
             f"there is no {split} sample",
             where=str(config.data),
-            why=f"{len(stock.shards)} {split} files without a sample",
+            why=f"{len(manifest.shards)} {split} files without a sample",
             remedy="copy or generate them again",
             check="data-too-small",
         )
-    return Rows(stock, split, ranks.rank, ranks.size, threads=config.threads)
+    return Rows(manifest, split, ranks.rank, ranks.size, threads=config.threads)
 
 
 def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
-    """The task's recipe for one of so many ranks, with what the configuration says otherwise."""
+    """The task's recipe for one of ``ranks`` ranks, with the configuration's overrides."""
     recipe = task.published if config.published else task.quick
     recipe = replace(recipe, batch=recipe.each(ranks), together=False)
     given: dict[str, Any] = {
@@ -262,7 +263,7 @@ def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tu
 def _identity(
     config: WorkerConfig, task: Task, course: Course, rows: Rows, network: steps.Steps
 ) -> dict[str, object]:
-    """What a checkpoint must agree on with the training that goes on from it."""
+    """The facts that a checkpoint and the training that continues from it must share."""
     return {
         "model": task.name,
         "recipe": "published" if config.published else "quick",
@@ -281,9 +282,9 @@ def _identity(
 
 
 def _files(rows: Rows) -> str:
-    """What files the order of the samples follows from, in short."""
-    told = [(shard.path.name, shard.rows) for shard in rows.stock.shards]
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+    """A digest of the files that determine the order of the samples."""
+    listed = [(shard.path.name, shard.rows) for shard in rows.manifest.shards]
+    return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
 
 
 def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
@@ -333,9 +334,10 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
 
 
 def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
-    """What the network says of held-out samples, each rank its share; the scores are rank 0's to compute.
+    """The network's scores on held-out samples: each rank evaluates its share, rank 0 computes the scores.
 
-    A rank's share may be empty. BatchNorm's statistics are the mean over ranks, so that it does not matter who says it.
+    A rank's share may be empty. BatchNorm's statistics are averaged over ranks first, so that the result does not
+    depend on which rank evaluates a sample.
     """
     begun = time.perf_counter()
     network.average_statistics(ranks)
@@ -359,10 +361,10 @@ def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> E
 def _scores(
     task: Task, parts: Sequence[tuple[Array, Array]]
 ) -> tuple[dict[str, float], tuple[tuple[float, float], ...]]:
-    """Scores and, of two classes, the ROC curve of what all ranks found: outputs and targets."""
-    found, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
-    scores = {name: float(value) for name, value in task.scores(wanted, found).items()}
-    return scores, roc(wanted, found[:, 1] - found[:, 0]) if "auc" in scores else ()
+    """Scores and, for two classes, the ROC curve, from the outputs and targets of all ranks."""
+    outputs, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
+    scores = {name: float(value) for name, value in task.scores(wanted, outputs).items()}
+    return scores, roc(wanted, outputs[:, 1] - outputs[:, 0]) if "auc" in scores else ()
 
 
 def _mpi_version(ranks: Comm) -> str:

@@ -1,19 +1,18 @@
-"""``fairlead bench collectives`` from outside: one launch of :mod:`fairlead.perf.validate.sweeps`, and its rows."""
+"""``fairlead bench collectives`` from outside: one launch of :mod:`fairlead.perf.measure.ranks.messages`, and its rows."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import fail
-from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
-from fairlead.ml.train.host import Runner, launch
-from fairlead.perf.bench.model import CollectiveRow
-from fairlead.perf.validate import stats, sweeps
+from fairlead.ml.train.runner import Runner
+from fairlead.perf import stats
+from fairlead.perf.bench.results import CollectiveRow
+from fairlead.perf.measure.program import run_program
+from fairlead.perf.measure.ranks import messages as sweeps
 
 
 def measure(
@@ -25,23 +24,9 @@ def measure(
         FairleadError: the launch failed, or left nothing.
     """
     out.mkdir(parents=True, exist_ok=True)
-    target, config = out / "sweeps.json", out / "sweeps.config.json"
-    target.unlink(missing_ok=True)
-    with atomic_write(config, "w") as stream:
-        json.dump(asdict(replace(settings, out=str(target))), stream)
-    words = ["python3", "-m", "fairlead.perf.validate.sweeps", "--config", str(config)]
+    settings = replace(settings, out=out / "messages.json")
     with progress.stage(f"messages of {ranks} ranks") as stage:
-        launch(run, ranks, words, [out])
-        try:
-            document: dict[str, Any] = json.loads(target.read_text())
-        except (OSError, ValueError) as exc:
-            raise fail(
-                "the ranks ended well but left no result",
-                where=str(target),
-                why=str(exc),
-                remedy="build the image again: its fairlead may be another version",
-                check="bench-no-result",
-            ) from exc
+        document = run_program(sweeps.__name__, settings, run, ranks)
         wrong = document["wrong"]
         if wrong:
             stage.failed(f"{wrong} wrong answers")

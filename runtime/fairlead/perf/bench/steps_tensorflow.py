@@ -1,7 +1,7 @@
 """Training steps on TensorFlow: alone, by ``fairlead.comm``, by Horovod, by MultiWorkerMirroredStrategy.
 
 All have the same network, samples, SGD with momentum and cores; only what becomes of the gradients is another.
-Import it when the rank is on its cores. The parameter server is in :mod:`fairlead.perf.bench.servers`.
+Import it when the rank is on its cores. The parameter server is in :mod:`fairlead.perf.bench.parameter_server`.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from fairlead.perf.bench.catalogue import Peer
-from fairlead.perf.bench.host import Found, PeersWish
-from fairlead.perf.bench.model import Estimate, Launch, Outcome, PeerResult
-from fairlead.perf.validate import stats
+from fairlead.perf import stats
+from fairlead.perf.bench.launches import Found, PeersWish
+from fairlead.perf.bench.peers import Peer
+from fairlead.perf.bench.results import Estimate, Launch, Outcome, PeerResult
 
 # As a part of a mean's largest element: float32 sums in another order differ by less.
 WITHIN = 1e-3

@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, error
-from fairlead.base.paths import atomic_write
-from fairlead.base.serde import from_json, to_json
+from fairlead.base.serde import to_json
 from fairlead.ml.train.events import EventLog
-from fairlead.perf.bench import cluster, nets
-from fairlead.perf.bench.model import Block, Launch, WorkerConfig
+from fairlead.perf.bench import nets
+from fairlead.perf.bench import placement as cluster
+from fairlead.perf.bench.results import Block, Launch, WorkerConfig
 from fairlead.perf.bench.training import MOMENTUM, Training
-from fairlead.perf.validate.commands import Orders, told
+from fairlead.perf.measure.program import read_settings, write_document
+from fairlead.perf.measure.rank_control import RankControl, kernel_id
 
 _BEFORE_EXIT_S, _GRACE_S = 0.5, 20.0
 _LIBRARIES = ("tensorflow-cpu", "tensorflow", "torch", "horovod", "numpy", "mpi4py")
@@ -84,13 +85,13 @@ class Placed:
     crowded: bool
 
 
-def place(orders: Orders, most: int) -> Placed:
+def place(control: RankControl, most: int) -> Placed:
     """Pins this rank, to at most so many cores unless that is 0. Collective."""
-    kernel = _kernel()
-    known = orders.world.allgather((kernel, tuple(sorted(os.sched_getaffinity(0)))))
-    own = cluster.place_of(orders.rank, known)[: most or None]
+    kernel = kernel_id()
+    known = control.world.allgather((kernel, tuple(sorted(os.sched_getaffinity(0)))))
+    own = cluster.place_of(control.rank, known)[: most or None]
     cluster.pin(own)
-    placed = orders.world.allgather((os.uname().nodename, kernel, own))
+    placed = control.world.allgather((os.uname().nodename, kernel, own))
     taken = [(k, core) for _, k, cores in placed for core in cores]
     return Placed(
         tuple(host for host, _, _ in placed),
@@ -99,22 +100,15 @@ def place(orders: Orders, most: int) -> Placed:
     )
 
 
-def _kernel() -> str:
-    """One running Linux, however many hosts it plays."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return os.uname().nodename
-
-
 class Servers:
     """Parameter servers, each the child of a rank."""
 
-    def __init__(self, orders: Orders, count: int, hosts: Sequence[str], of: Path):
+    def __init__(self, control: RankControl, count: int, hosts: Sequence[str], of: Path):
         """Starts them; collective. They run on any core that their rank may use. ``of`` is for who looks at `ps`."""
-        self._orders, self._hosts = orders, cluster.names(hosts)
+        self._control, self._hosts = control, cluster.names(hosts)
         self._holders = cluster.holders(hosts, count)
-        mine = [number for number, rank in enumerate(self._holders) if rank == orders.rank]
-        words = [sys.executable, "-m", "fairlead.perf.bench.servers"]
+        mine = [number for number, rank in enumerate(self._holders) if rank == control.rank]
+        words = [sys.executable, "-m", "fairlead.perf.bench.parameter_server"]
         self._own = {
             number: subprocess.Popen(
                 [*words, str(number), str(of)],
@@ -127,7 +121,7 @@ class Servers:
 
     def cluster(self) -> dict[str, list[str]]:
         """HOST:PORT by job, with the servers running. Collective; after TensorFlow was imported."""
-        world = self._orders.world
+        world = self._control.world
         ports = {number: self._heard(number) for number in self._own}
         every = {n: port for part in world.allgather(ports) for n, port in part.items()}
         workers = world.allgather(cluster.free_port())
@@ -140,7 +134,7 @@ class Servers:
             process.stdin.write(json.dumps(found) + "\n")
             process.stdin.flush()
             self._heard(number)
-        self._orders.quiet_barrier()
+        self._control.quiet_barrier()
         return found
 
     def _heard(self, number: int) -> str:
@@ -163,20 +157,20 @@ class Servers:
 class Rank:
     """What this process does for one launch of a peer. Every method is collective."""
 
-    def __init__(self, config: WorkerConfig, orders: Orders, watch: Watch, log: EventLog):
-        self._config, self._orders, self._watch, self._log = config, orders, watch, log
+    def __init__(self, config: WorkerConfig, control: RankControl, watch: Watch, log: EventLog):
+        self._config, self._control, self._watch, self._log = config, control, watch, log
         self._servers: Servers | None = None
-        self._ends: list[Callable[[], None]] = [orders.close]
+        self._ends: list[Callable[[], None]] = [control.close]
         self.backend = ""
 
     def run(self) -> Launch | None:
         """The whole launch, on rank 0; None elsewhere."""
-        config, orders = self._config, self._orders
+        config, control = self._config, self._control
         begun = time.monotonic()
         if config.servers:  # before it is pinned: a server may use every core
-            hosts = orders.world.allgather(os.uname().nodename)
-            self._servers = Servers(orders, config.servers, hosts, config.out)
-        placed = place(orders, config.cores)
+            hosts = control.world.allgather(os.uname().nodename)
+            self._servers = Servers(control, config.servers, hosts, config.out)
+        placed = place(control, config.cores)
         if config.servers or config.way == "mirrored":
             cluster.require_names(placed.hosts)
         self._watch.doing = "building the networks"
@@ -188,14 +182,14 @@ class Rank:
         own.settle()
         blocks = self._blocks(base, own)
         self._watch.doing = "comparing the weights"
-        orders.quiet_barrier()
+        control.quiet_barrier()
         digest = hashlib.sha256(b"".join(a.tobytes() for a in own.weights())).hexdigest()
-        digests = orders.world.gather(digest)
+        digests = control.world.gather(digest)
         updates = own.updates() if own.updates else None
-        orders.quiet_barrier()
+        control.quiet_barrier()
         if digests is None:
             return None
-        expected = self._steps_taken() * orders.size if own.updates else None
+        expected = self._steps_taken() * control.size if own.updates else None
         return Launch(
             blocks=blocks,
             error=error,
@@ -218,7 +212,7 @@ class Rank:
 
     def _trainings(self, placed: Placed) -> tuple[Training, Training]:
         """Without communication, and by the peer's way."""
-        config, rank = self._config, self._orders.rank
+        config, rank = self._config, self._control.rank
         key, task = config.model, nets.SIZES[config.size][config.model]
         cores = placed.cores[rank]
         if config.framework == "torch":
@@ -227,7 +221,7 @@ class Rank:
 
         steps.use_threads(cores)
         if config.way == "mirrored":
-            hosts, world = cluster.names(placed.hosts), self._orders.world
+            hosts, world = cluster.names(placed.hosts), self._control.world
             ports = world.allgather(cluster.free_port())
             workers = [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)]
             strategy = steps.mirrored_strategy(workers, rank)
@@ -235,7 +229,7 @@ class Rank:
             return base, steps.mirrored(steps.Network(key, task, rank), strategy)
         base = steps.alone(steps.Network(key, task, rank))
         if config.way == "ps":
-            from fairlead.perf.bench.servers import Worker
+            from fairlead.perf.bench.parameter_server import Worker
 
             assert self._servers is not None
             worker = Worker(self._servers.cluster(), rank, cores)
@@ -260,7 +254,7 @@ class Rank:
         from fairlead.perf.bench.steps_torch import training
 
         torch.set_num_threads(cores)
-        rank, way = self._orders.rank, self._config.way
+        rank, way = self._control.rank, self._config.way
         if way != "none":
             from fairlead.comm.torch import init_process_group
 
@@ -272,14 +266,14 @@ class Rank:
         from fairlead import comm
 
         self.backend = comm.init().backend
-        self._ends = [self._orders.world.Free, comm.finalize]  # which ends MPI
+        self._ends = [self._control.world.Free, comm.finalize]  # which ends MPI
 
     def _answers(self, base: Training, own: Training) -> tuple[float | None, float | None]:
         """How far the first means are off, and how far apart the ranks' gradients are; as parts of the largest
         element. None: nothing was communicated."""
         import numpy as np
 
-        world, size = self._orders.world, self._orders.size
+        world, size = self._control.world, self._control.size
         base.step()
         if size == 1 or self._config.way == "none":
             own.step()
@@ -289,15 +283,15 @@ class Rank:
             # One after the other: what the servers have added up then is known.
             weights = [MOMENTUM ** (size - 1 - rank) for rank in range(size)]
             for turn in range(size):
-                if turn == self._orders.rank:
+                if turn == self._control.rank:
                     own.step()
-                self._orders.quiet_barrier()
+                self._control.quiet_barrier()
         else:
             own.step()
             own.settle()
         error = apart = largest = 0.0
         for mine, got in zip(base.momenta(), own.momenta(), strict=True):
-            part = np.asarray(mine, np.float64) * weights[self._orders.rank]
+            part = np.asarray(mine, np.float64) * weights[self._control.rank]
             right = np.empty_like(part)
             world.Allreduce(np.ascontiguousarray(part), right)
             largest = max(largest, float(np.abs(right).max()))
@@ -307,7 +301,7 @@ class Rank:
         return max(e for e, _ in found), max(a for _, a in found)
 
     def _blocks(self, base: Training, own: Training) -> tuple[Block, ...]:
-        config, world = self._config, self._orders.world
+        config, world = self._config, self._control.world
         found = []
         for number in range(config.blocks):
             self._watch.doing = f"block {number + 1} of {config.blocks}"
@@ -316,7 +310,7 @@ class Rank:
             for mine in (first, not first):
                 times[mine] = self._block(own if mine else base)
             found.append((times[False], times[True]))
-            if self._orders.rank == 0:
+            if self._control.rank == 0:
                 self._log.write("block", block=number + 1, blocks=config.blocks)
         every = world.allgather(found)
         return tuple(
@@ -326,7 +320,7 @@ class Rank:
 
     def _block(self, training: Training) -> float:
         """Seconds of a step of this rank, the mean of some, after one that leads in."""
-        self._orders.quiet_barrier()
+        self._control.quiet_barrier()
         losses = [training.step()]
         begun = time.perf_counter()
         losses += [training.step() for _ in range(self._config.steps)]
@@ -354,18 +348,17 @@ def _versions() -> dict[str, str]:
 
 
 def main(words: Sequence[str]) -> None:
-    config = from_json(WorkerConfig, json.loads(told(list(words)).read_text()))
+    config = read_settings(WorkerConfig, words)
     os.environ |= config.env
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     cluster.without_proxies()
     log = EventLog(config.events)
     watch = Watch(log, config.limit_s, config.peer)
     try:
-        rank = Rank(config, Orders(), watch, log)
+        rank = Rank(config, RankControl(), watch, log)
         launch = rank.run()
         if launch is not None:
-            with atomic_write(config.out, "w") as stream:
-                json.dump(to_json(launch), stream)
+            write_document(config.out, to_json(launch))
         rank.end()
     except BaseException as exc:
         log.write("error", **_words(exc, watch.doing))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.perf.projection.fitting import Band, Draw, Projection, band
-from fairlead.perf.projection.model import step
+from fairlead.perf.projection.step_model import step
 
 MOST_BATCH = 65536
 MOST_NODES = 1 << 20

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.base.errors import ExitCode, fail
-from fairlead.perf.cost_model import (
+from fairlead.perf.projection.cost_model import (
     Algorithm,
     Allreduce,
     Costs,
@@ -29,11 +29,11 @@ from fairlead.perf.cost_model import (
     allreduce_s,
     fit_overlap,
 )
-from fairlead.perf.cost_model import fit as fit_costs
+from fairlead.perf.projection.cost_model import fit as fit_costs
 from fairlead.perf.projection.fabrics import Network
-from fairlead.perf.projection.model import LINK_USE, Fabric, Step, Work, step
-from fairlead.perf.projection.runs import SmallRun
+from fairlead.perf.projection.small_runs import SmallRun
 from fairlead.perf.projection.spread import Floats, Spread, Tail, excess, seen
+from fairlead.perf.projection.step_model import LINK_USE, Fabric, Step, Work, step
 
 DRAWS = 200
 _BAND = (2.5, 97.5)

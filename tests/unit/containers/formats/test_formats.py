@@ -11,7 +11,7 @@ import pytest
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.mpi_standard import edition_of, standard_floor
 from fairlead.image.frameworks import frameworks
-from fairlead_build.formats import formats
+from fairlead_build.formats import registry
 from fairlead_build.formats.shifter import meta
 from fairlead_build.formats.wrapping import Wrapping
 
@@ -106,13 +106,14 @@ def test_part_of_an_image_follows_from_the_path(path: str, part: int) -> None:
 
 
 def test_formats_are_each_taken_once_and_unknown_ones_refused(tmp_path: Path) -> None:
-    assert formats.chosen(["oci", "sif", "oci"], None) == ["oci", "sif"]
-    assert formats.chosen(["oci", "sif"], tmp_path) == ["oci", "sif"]
+    for output in (None, tmp_path):
+        selected = registry.chosen(["oci", "sif", "oci"], output)
+        assert [form.name for form in selected] == ["oci", "sif"]
     with pytest.raises(FairleadError, match="no image format `ocl`") as caught:
-        formats.chosen(["ocl"], None)
+        registry.chosen(["ocl"], None)
     assert caught.value.code == ExitCode.USAGE and "oci" in caught.value.findings[0].why
     with pytest.raises(FairleadError, match="2 formats cannot become one file"):
-        formats.chosen(["oci", "sif"], tmp_path / "one.sif")
+        registry.chosen(["oci", "sif"], tmp_path / "one.sif")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead_build.cli.importing import import_
 from fairlead_build.importing import containerfile, definition
-from fairlead_build.importing.containerfile import expand
+from fairlead_build.importing.containerfile import value_of
 from fairlead_build.importing.folder import LOSSES, Imported, import_file, meaningful
 from fairlead_build.importing.ledger import Ledger
 from fairlead_build.importing.located import of_lines, split_lines
@@ -309,7 +309,7 @@ def test_dockerignore_leaves_files_out(tmp_path: Path) -> None:
     ],
 )
 def test_variables_of_instructions_are_replaced(text: str, value: str | None) -> None:
-    assert expand(text, {"A": "1"}, "\\") == value
+    assert value_of(text, {"A": "1"}, "\\") == value
 
 
 # --- definitions ------------------------------------------------------------------------------

@@ -52,8 +52,8 @@ FILE, LINK, HARD, FOLDER = tarfile.REGTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, ta
         ([("a", LINK, "/tmp"), ("a/x", FILE, "x")], "outside"),
         ([("d", FOLDER, ""), ("a", LINK, "d"), ("a/x", FILE, "x")], "through the link a"),
         ([("a", HARD, "../beside")], "outside"),
-        ([("null", tarfile.CHRTYPE, "")], "no file, folder or link"),
-        ([("pipe", tarfile.FIFOTYPE, "")], "no file, folder or link"),
+        ([("null", tarfile.CHRTYPE, "")], "is not a file, folder or link"),
+        ([("pipe", tarfile.FIFOTYPE, "")], "is not a file, folder or link"),
     ],
 )
 def test_untar_hostile_member_is_refused(

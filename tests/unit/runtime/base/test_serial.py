@@ -17,7 +17,7 @@ from fairlead.launch.launch import RankExit
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
 from fairlead.proof.verdict import Proof
-from fairlead.swap.plan import Bind, Request
+from fairlead.swap.model import Bind, Request
 
 ELFS = st.builds(
     Elf,

@@ -19,8 +19,8 @@ from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.cli.main import VERBS, entry, main
 from fairlead.cli.options import Planning, variables
 from fairlead.cli.screen import finding_lines, human_bytes, table
-from fairlead.session.session import Choices
-from fairlead.swap.plan import Bind, Request
+from fairlead.session.model import Choices
+from fairlead.swap.model import Bind, Request
 
 RUN = CliRunner()
 

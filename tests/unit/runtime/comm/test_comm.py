@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm import backend, core
-from fairlead.comm.backend import Alone, ranks_promised
+from fairlead.comm import core, mpi
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule
+from fairlead.comm.mpi import Alone, ranks_promised
 
 HOST = os.uname().nodename
 
@@ -216,10 +216,10 @@ def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
     class Two(Alone):
         size = 2
 
-    monkeypatch.setattr(backend, "Mpi4py", lambda mpi: Two())
+    monkeypatch.setattr(mpi, "Mpi4py", lambda library: Two())
     monkeypatch.setitem(sys.modules, "mpi4py", types.SimpleNamespace(MPI=None))
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    assert backend.connect({"PMIX_RANK": "0"}).size == 2
+    assert mpi.connect({"PMIX_RANK": "0"}).size == 2
 
 
 def test_gather_to_no_rank_is_refused(comm):

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.runtime.comm.test_comm import Recorded, same
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.frameworks import common
+from fairlead.comm.mpi import Alone
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule, largest_stable
+from fairlead.comm.mpi import Alone
 
 
 def delayed(schedule: Schedule, **more: object) -> tuple[Delayed, list[str]]:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import fairlead
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
 from fairlead.comm.dropin import absent, variables
 from fairlead.comm.dropin.teams import MOMENTUM, Plugin, Team, schedule_of
+from fairlead.comm.mpi import Alone
 
 
 def ran(*words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:

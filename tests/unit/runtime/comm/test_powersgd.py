@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.backend import Alone
 from fairlead.comm.core import Comm
+from fairlead.comm.mpi import Alone
 from fairlead.comm.powersgd import PowerSGD, _orthonormal
 
 

@@ -11,7 +11,8 @@ from tests.support.recorded import image
 from fairlead.base.errors import Severity
 from fairlead.detect import profile_capture
 from fairlead.elf.facts import AbiFamily
-from fairlead.session.session import Choices, _is_elsewhere
+from fairlead.session.model import Choices
+from fairlead.session.prepare import _is_elsewhere
 from fairlead.site.model import (
     Dependencies,
     Engines,
@@ -22,7 +23,8 @@ from fairlead.site.model import (
     Starter,
     Status,
 )
-from fairlead.swap.plan import Request, choose_host
+from fairlead.swap.family import choose_host
+from fairlead.swap.model import Request
 
 IMAGE = image()
 SITE = Site(

@@ -16,7 +16,7 @@ from fairlead.detect.machine import Profile
 from fairlead.doctor.diagnosis import Diagnosis, OwnFix, RootFix
 from fairlead.doctor.experiments import ClockState
 from fairlead.doctor.fix import examine
-from fairlead.doctor.registry import CHECKS
+from fairlead.doctor.registry import ordered
 from fairlead.doctor.world import FileSystem
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
@@ -197,7 +197,7 @@ class Recorded:
 
 def find(world: Recorded, check: str) -> Diagnosis:
     """The one diagnosis of a check that is not well."""
-    checks = [c for c in CHECKS if c.name == check]
+    checks = [c for c in ordered() if c.name == check]
     [found] = [d for d in examine(world, checks) if d.finding.severity is not Severity.OK]
     return found
 
@@ -206,7 +206,7 @@ def test_recordings_all_have_an_expectation() -> None:
     assert {path.stem for path in RECORDED.glob("*.json")} == set(EXPECTED)
 
 
-@pytest.mark.parametrize("check", [c.name for c in CHECKS])
+@pytest.mark.parametrize("check", [c.name for c in ordered()])
 def test_check_recordings_show_it_well_and_ill(check: str) -> None:
     assert any(check in findings for findings in EXPECTED.values())
     assert any(check not in findings for findings in EXPECTED.values())
@@ -214,13 +214,13 @@ def test_check_recordings_show_it_well_and_ill(check: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_recorded_machine_examined_finds_what_is_wrong_with_it(name: str) -> None:
-    found = list(examine(Recorded(name), CHECKS))
+    found = list(examine(Recorded(name), ordered()))
     assert [d.finding for d in found if d.finding.what == "this check failed"] == []
     worst: dict[str, str] = {}
     for severity in _RANK[1:]:
         worst |= {d.finding.check: severity for d in found if d.finding.severity == severity}
     assert worst == EXPECTED[name]
-    assert {d.finding.check for d in found} == {c.name for c in CHECKS}
+    assert {d.finding.check for d in found} == {c.name for c in ordered()}
     for diagnosis in found:
         if diagnosis.finding.severity in ("error", "warning"):
             assert diagnosis.finding.where
@@ -299,7 +299,7 @@ def test_engine_absent_is_no_error_where_another_works_and_one_that_fails_is_tol
         },
         "charliecloud": {"argv": ["/usr/bin/ch-run"], "returncode": 0, "stdout": "", "stderr": ""},
     }
-    checks = [c for c in CHECKS if c.name == "engine"]
+    checks = [c for c in ordered() if c.name == "engine"]
     found = [d.finding for d in examine(Recorded("root-bare", other_engines=others), checks)]
     assert [(f.severity, f.what) for f in found] == [
         (Severity.WARNING, "there is no Apptainer"),
@@ -342,7 +342,7 @@ def test_diagnosis_as_json_shows_what_the_fix_would_do() -> None:
 
 def told(world: Recorded, check: str) -> list[tuple[str, str]]:
     """``(severity, what)`` of all that a check finds."""
-    [chosen] = [c for c in CHECKS if c.name == check]
+    [chosen] = [c for c in ordered() if c.name == check]
     return [(str(d.finding.severity), d.finding.what) for d in chosen.examine(world)]
 
 
@@ -468,7 +468,7 @@ def test_profile_that_only_guesses_gives_a_warning_at_most(status: str, severity
 
 def test_pmi_that_an_mpi_does_not_speak_names_its_own_launcher() -> None:
     world = Recorded("node-slurm-broken")
-    [chosen] = [c for c in CHECKS if c.name == "pmi"]
+    [chosen] = [c for c in ordered() if c.name == "pmi"]
     found = [d.finding for d in chosen.examine(world) if "cannot connect" in d.finding.what]
     assert [f.severity for f in found] == [Severity.WARNING]
     assert "bin/mpiexec.hydra" in found[0].remedy
@@ -567,7 +567,9 @@ def test_engine_setting_that_is_in_the_way_is_named_with_its_cure(
 
 def test_engine_setting_of_an_administrator_is_not_ours_to_mend() -> None:
     found = [
-        d for d in examine(Recorded("user-apart"), CHECKS) if d.finding.check == "engine-settings"
+        d
+        for d in examine(Recorded("user-apart"), ordered())
+        if d.finding.check == "engine-settings"
     ]
     assert found and all(d.fix is None for d in found)
     assert all(d.finding.remedy.startswith("sudo /opt/apptainer/bin/") for d in found)
@@ -689,9 +691,9 @@ def test_every_profile_can_be_held_against_a_machine(name: str, machine: str) ->
     world.answers["profile"] = to_json(Profile(all_sites().sites[name], "named"))
     for program in ("aprun", "jsrun", "ibrun", "flux", "mpiexec"):
         world.answers.setdefault(f"which {program}", None)
-    found = [d.finding for d in examine(world, CHECKS)]
+    found = [d.finding for d in examine(world, ordered())]
     assert [f for f in found if f.what in ("this check failed", "this check did not end")] == []
-    assert {f.check for f in found} == {c.name for c in CHECKS}
+    assert {f.check for f in found} == {c.name for c in ordered()}
 
 
 @pytest.mark.parametrize(("status", "severity"), [("documented", "error"), ("guess", "warning")])

@@ -25,7 +25,7 @@ from fairlead.engines.shifter import Shifter
 from fairlead.launch.launch import CommandLine, command_line
 from fairlead.mpi.host import Launcher
 from fairlead.site import all_sites
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan
 
 BINDS = (
     ("/cache/stage/mpich", "/opt/fairlead/mpi", True),

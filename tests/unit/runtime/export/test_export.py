@@ -60,7 +60,7 @@ def with_variables(**values: str) -> Facts:
     return replace(FACTS, site=replace(FACTS.site, environment=Environment(set=values)))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", TARGETS.names())
 @pytest.mark.parametrize("host", recorded.HOSTS)
 def test_every_target_is_a_pure_function_of_facts(target: str, host: str) -> None:
     facts = replace(FACTS, host=recorded.host(host))

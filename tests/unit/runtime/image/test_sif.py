@@ -23,7 +23,14 @@ def make(folder: Path, body: bytes = BODY, name: str = "tiny.sif") -> Path:
     squashfs = folder / "root.squashfs"
     squashfs.write_bytes(body)
     target = folder / name
-    write_sif(target, squashfs, DOCUMENT, arch="amd64", epoch=EPOCH, squashfs_sha256="ab" * 32)
+    write_sif(
+        target,
+        squashfs,
+        ("image.json", DOCUMENT),
+        arch="amd64",
+        epoch=EPOCH,
+        squashfs_sha256="ab" * 32,
+    )
     return target
 
 
@@ -49,10 +56,11 @@ def test_sif_digest_returned_is_of_the_file(tmp_path: Path) -> None:
 
     squashfs = tmp_path / "s"
     squashfs.write_bytes(BODY)
-    told = write_sif(
-        tmp_path / "x.sif", squashfs, DOCUMENT, arch="arm64", epoch=1, squashfs_sha256="00" * 32
+    document = ("image.json", DOCUMENT)
+    digest = write_sif(
+        tmp_path / "x.sif", squashfs, document, arch="arm64", epoch=1, squashfs_sha256="00" * 32
     )
-    assert told == hashlib.sha256((tmp_path / "x.sif").read_bytes()).hexdigest()
+    assert digest == hashlib.sha256((tmp_path / "x.sif").read_bytes()).hexdigest()
     assert read_sif(tmp_path / "x.sif").arch == "arm64"
 
 

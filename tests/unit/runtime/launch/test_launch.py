@@ -25,7 +25,7 @@ from fairlead.engines.apptainer import ENGINE as APPTAINER
 from fairlead.engines.model import Call
 from fairlead.launch import launch
 from fairlead.launch.launch import CommandLine, LaunchResult
-from fairlead.swap.plan import Bind
+from fairlead.swap.model import Bind
 
 LAUNCHER = """#!/bin/sh
 # -n N PROGRAM...: starts N copies; its own code is an arithmetic mixture, as hydra's is

@@ -49,7 +49,7 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
         return [*one.shared, *(array for own in one.own for array in own)]
 
     return (
-        (a.step, dict(a.identity), a.told) == (b.step, dict(b.identity), b.told)
+        (a.step, dict(a.identity), a.more) == (b.step, dict(b.identity), b.more)
         and [len(own) for own in a.own] == [len(own) for own in b.own]
         and all(
             x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()

@@ -15,17 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
+from fairlead.ml import registry
 from fairlead.ml.data import files, formats, write
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import decode, encode
-from fairlead.ml.data.generate import KINDS, DataSet, generate
-from fairlead.ml.data.manifest import Shard, Stock, find_shards, take_stock
+from fairlead.ml.data.generate import DataSet, generate
+from fairlead.ml.data.manifest import Manifest, Shard, find_shards, read_manifest
 from fairlead.ml.data.samples import Layout, Samples
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.tfrecord import Compression, Writer, index, records
 from fairlead.ml.train.events import EventLog
 
 SIZES = {"hep": 12, "cosmo": 8, "cosmo-mlperf": 8, "gratings": 10}
+KINDS = registry.data_kinds()
 SMALL = DataSet(train=23, val=5, per_shard=9, seed=4)
 EVERY = [(kind, form) for kind in KINDS for form in write.FORMATS]
 
@@ -69,7 +71,7 @@ def test_what_was_generated_is_read_back(tmp_path: Path, kind: str, form: str) -
     parts = [KINDS[kind].make(4, "train", i, n, SIZES[kind]) for i, n in enumerate((9, 9, 5))]
     whole = joined(parts)
     assert same(joined(rows.in_order(4)), whole)
-    assert (rows.total, rows.layout.data_set) == (23, KINDS[kind].form)
+    assert (rows.total, rows.layout.data_set) == (23, KINDS[kind].data_set)
     assert rows.layout.input_shape == whole.inputs.shape[1:]
     assert same(read(rows.spans[2]), parts[2])
 
@@ -182,10 +184,10 @@ def test_generated_universes_at_four_redshifts_lie_as_mlperf_has_them(tmp_path: 
     (message,) = records(tmp_path / "data/train/univ_ics_2019-03_a0.tfrecord.gz", 0, 1)
     features = decode(message)
     assert len(features["x"][0]) == 2 * 8**3 * 4 and features["y"].shape == (4,)
-    stock = take_stock(tmp_path / "data", "train", verify=True)
-    assert (stock.total, len(stock.shards)) == (5, 5)
-    assert (stock.layout.input_shape, stock.layout.input_dtype) == ((8, 8, 8, 4), "int16")
-    assert (stock.layout.target_shape, stock.layout.target_dtype) == ((4,), "float32")
+    manifest = read_manifest(tmp_path / "data", "train", verify=True)
+    assert (manifest.total, len(manifest.shards)) == (5, 5)
+    assert (manifest.layout.input_shape, manifest.layout.input_dtype) == ((8, 8, 8, 4), "int16")
+    assert (manifest.layout.target_shape, manifest.layout.target_dtype) == ((4,), "float32")
     wanted = KINDS["cosmo-mlperf"].make(4, "val", 1, 1, 8)
     held = joined(Rows(tmp_path / "data", "val", 0, 1).in_order(2))
     assert np.array_equal(held.inputs[1], wanted.inputs[0])
@@ -230,10 +232,10 @@ def test_universe_of_one_hdf5_file_is_a_sample(tmp_path: Path) -> None:
     ("message", "said"),
     [
         ({"x": bytes(2 * 7), "y": np.zeros(4, np.float32)}, "neither a cube nor four"),
-        ({"x": bytes(2 * 27), "y": b"abcd"}, "`y` is no list of floats"),
+        ({"x": bytes(2 * 27), "y": b"abcd"}, "`y` is not a list of floats"),
         ({"x": b"odd", "y": np.zeros(4, np.float32)}, "3 bytes"),
         ({"data": bytes(4 * 3 * 5), "label": np.array([1])}, "not three squares"),
-        ({"data": bytes(4 * 3 * 4), "label": np.array([2**40])}, "no class"),
+        ({"data": bytes(4 * 3 * 4), "label": np.array([2**40])}, "not a class"),
         ({"data": bytes(4 * 3 * 4), "label": np.array([1, 2])}, "not one integer"),
         ({"data": [b"", b""], "label": np.array([1])}, "not one byte string"),
         ({"image": bytes(4 * 3 * 5), "label": np.array([1])}, "not a square"),
@@ -246,7 +248,7 @@ def test_record_that_is_no_sample_is_named(
 ) -> None:
     path = tfrecord(tmp_path / "train.tfrecord", message)
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train")
+        read_manifest(tmp_path, "train")
     assert said in finding(caught).why and "record 0" in finding(caught).why
     assert finding(caught).where == str(path)
 
@@ -257,7 +259,7 @@ def test_unknown_names_are_listed_with_what_was_looked_for(tmp_path: Path) -> No
         file["pixels"] = np.zeros(3)
     for split, container in (("train", "TFRecord"), ("val", "HDF5")):
         with pytest.raises(FairleadError) as caught:
-            take_stock(tmp_path, split)
+            read_manifest(tmp_path, split)
         assert finding(caught).check == "data-form"
         assert "`pixels`" in finding(caught).why
         assert formats.looked_for(container) in finding(caught).why
@@ -270,7 +272,7 @@ def test_file_of_no_known_container_is_named(tmp_path: Path, content: bytes) -> 
     path = tmp_path / "train.tfrecord"
     path.write_bytes(content)
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train")
+        read_manifest(tmp_path, "train")
     assert finding(caught).where == str(path)
 
 
@@ -292,7 +294,7 @@ def test_hdf5_of_odd_contents_is_named(tmp_path: Path, columns: dict[str, Any], 
             else:
                 file[name] = values
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train")
+        read_manifest(tmp_path, "train")
     assert said in finding(caught).why
 
 
@@ -300,13 +302,13 @@ def test_files_of_two_kinds_are_refused(tmp_path: Path) -> None:
     made(tmp_path, of("hep", "hdf5"))
     made(tmp_path, of("gratings", "hdf5"))
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train", skip_damaged=True)
+        read_manifest(tmp_path, "train", skip_damaged=True)
     assert finding(caught).check == "data-form"
     assert "hep float32[3, 12, 12] among gratings" in finding(caught).why
     made(tmp_path / "two", of("hep", "hdf5"))
     made(tmp_path / "two", of("hep", "tfrecord"))
     with pytest.raises(FairleadError, match="not all of one kind"):
-        take_stock(tmp_path / "two", "train")
+        read_manifest(tmp_path / "two", "train")
 
 
 def test_records_of_two_shapes_are_named_when_they_are_read(tmp_path: Path) -> None:
@@ -317,7 +319,7 @@ def test_records_of_two_shapes_are_named_when_they_are_read(tmp_path: Path) -> N
         list(rows.in_order(2))
     assert "record 1 is (6, 6, 6, 1), not (4, 4, 4, 1)" in finding(caught).why
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train", verify=True)
+        read_manifest(tmp_path, "train", verify=True)
     assert finding(caught).where == str(path)
 
 
@@ -363,9 +365,9 @@ def test_file_of_both_splits_is_refused(tmp_path: Path) -> None:
 LAYOUT = Layout("hep", (3, 4, 4), "float32", (), "int32")
 
 
-def stock(counts: list[int], split: str = "train") -> Stock:
+def manifest(counts: list[int], split: str = "train") -> Manifest:
     shards = tuple(Shard(Path(f"{n}.h5"), count) for n, count in enumerate(counts))
-    return Stock(split, formats.FORMS[0], LAYOUT, shards)
+    return Manifest(split, next(formats.forms()), LAYOUT, shards)
 
 
 @given(
@@ -376,7 +378,7 @@ def stock(counts: list[int], split: str = "train") -> Stock:
 def test_shares_are_all_rows_once_in_order_and_even(
     counts: list[int], ranks: int, piece_bytes: int
 ) -> None:
-    of_all = stock(counts)
+    of_all = manifest(counts)
     shares = [Rows(of_all, "train", rank, ranks, piece_bytes=piece_bytes) for rank in range(ranks)]
     flat = [
         (span.path, row, span.first + row - span.start)
@@ -401,7 +403,7 @@ def gratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def numbers(rows: Rows, batches: Any) -> list[list[int]]:
     """The number of each sample among all of its split, batch by batch."""
-    everything = joined(Rows(rows.stock, "train", 0, 1).in_order(64)).inputs
+    everything = joined(Rows(rows.manifest, "train", 0, 1).in_order(64)).inputs
     flat = {pixels.tobytes(): number for number, pixels in enumerate(everything)}
     return [[flat[pixels.tobytes()] for pixels in batch.inputs] for batch in batches]
 
@@ -470,7 +472,7 @@ def test_damaged_file_is_named_or_skipped_and_counted(tmp_path: Path, form: str)
     with pytest.raises(FairleadError) as caught:
         Rows(tmp_path, "train", 0, 1)
     assert finding(caught).where == str(path) and finding(caught).check == "data-damaged"
-    found = take_stock(tmp_path, "train", skip_damaged=True)
+    found = read_manifest(tmp_path, "train", skip_damaged=True)
     assert [damage.path for damage in found.damaged] == [path]
     assert found.total == 9 + 5
     assert len(joined(Rows(found, "train", 0, 1).in_order(4))) == 14
@@ -482,7 +484,7 @@ def test_all_damaged_files_are_told_at_once(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-3])
     for skip in (False, True):
         with pytest.raises(FairleadError) as caught:
-            take_stock(tmp_path, "train", skip_damaged=skip)
+            read_manifest(tmp_path, "train", skip_damaged=skip)
         assert len(caught.value.findings) == 3
 
 
@@ -494,14 +496,14 @@ def test_altered_data_are_found_by_reading_or_by_a_full_check(tmp_path: Path, fo
     content = bytearray(path.read_bytes())
     content[content.index(pixels[3, 3].tobytes())] ^= 1
     path.write_bytes(content)
-    rows = Rows(take_stock(tmp_path, "train", skip_damaged=True), "train", 0, 1)
+    rows = Rows(read_manifest(tmp_path, "train", skip_damaged=True), "train", 0, 1)
     with pytest.raises(DamagedFile) as caught:
         list(rows.shuffled(4, 1, 0))
     assert finding(caught).where == str(path)
     if form == "tfrecord":
         at = index(path).offsets[4]
         assert f"record 4 at byte {at}: the checksum of its data" in finding(caught).why
-    found = take_stock(tmp_path, "train", skip_damaged=True, verify=True)
+    found = read_manifest(tmp_path, "train", skip_damaged=True, verify=True)
     assert [damage.path for damage in found.damaged] == [path]
     assert len(joined(Rows(found, "train", 0, 1).in_order(4))) == 14
 
@@ -513,9 +515,9 @@ def test_file_whose_first_record_is_altered_is_not_counted_by_its_lengths(tmp_pa
     content[300] ^= 1
     first.write_bytes(content)
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train")
+        read_manifest(tmp_path, "train")
     assert finding(caught).where == str(first)
-    found = take_stock(tmp_path, "train", skip_damaged=True)
+    found = read_manifest(tmp_path, "train", skip_damaged=True)
     assert [damage.path for damage in found.damaged] == [first] and found.total == 14
 
 
@@ -525,11 +527,11 @@ def test_file_without_samples_counts_as_damaged(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "hep_val_00000.h5", "w") as file:
         file["data"], file["label"] = np.zeros((0, 3, 4, 4)), np.zeros(0)
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "train")
+        read_manifest(tmp_path, "train")
     assert finding(caught).why == "it has no sample"
     (tmp_path / "hep_val_00000.tfrecord").unlink()
     with pytest.raises(FairleadError) as caught:
-        take_stock(tmp_path, "val", skip_damaged=True)
+        read_manifest(tmp_path, "val", skip_damaged=True)
     assert finding(caught).why == "it has no sample"
 
 
@@ -588,15 +590,15 @@ class Rank:
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_ranks_that_share_the_looking_agree(tmp_path: Path, ranks: int) -> None:
     torn(tmp_path)
-    alone = take_stock(tmp_path, "train", skip_damaged=True)
+    alone = read_manifest(tmp_path, "train", skip_damaged=True)
     found = Ranks(ranks).run(
-        lambda rank: take_stock(tmp_path, "train", skip_damaged=True, together=rank)
+        lambda rank: read_manifest(tmp_path, "train", skip_damaged=True, together=rank)
     )
     assert found == [alone] * ranks
-    said = Ranks(ranks).run(lambda rank: take_stock(tmp_path, "train", together=rank))
+    said = Ranks(ranks).run(lambda rank: read_manifest(tmp_path, "train", together=rank))
     assert len({str(exc.findings) for exc in said}) == 1
     assert said[0].findings[0].check == "data-damaged"
-    said = Ranks(ranks).run(lambda rank: take_stock(tmp_path / "no", "val", together=rank))
+    said = Ranks(ranks).run(lambda rank: read_manifest(tmp_path / "no", "val", together=rank))
     assert {exc.findings[0].check for exc in said} == {"data-missing"}
 
 
@@ -607,5 +609,5 @@ def test_ranks_that_share_the_looking_agree(tmp_path: Path, ranks: int) -> None:
 @given(st.integers(1, 40), st.sampled_from([1, 3, 4]), st.sampled_from([2, 3]))
 def test_side_of_a_square_or_cube_is_found(side: int, channels: int, dimensions: int) -> None:
     count = channels * math.prod([side] * dimensions)
-    assert formats._root(count, channels, dimensions) == side
-    assert side == 1 or formats._root(count + channels, channels, dimensions) == 0
+    assert formats.root(count, channels, dimensions) == side
+    assert side == 1 or formats.root(count + channels, channels, dimensions) == 0

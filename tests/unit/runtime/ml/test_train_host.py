@@ -12,9 +12,9 @@ import pytest
 from fairlead.base.errors import FairleadError, Severity
 from fairlead.base.progress import Silent
 from fairlead.base.serde import from_json, to_json
+from fairlead.ml import registry
 from fairlead.ml.data import baseline
 from fairlead.ml.data.generate import DataSet, generate
-from fairlead.ml.models import registry
 from fairlead.ml.train import host
 from fairlead.ml.train.events import EventLog, Tail
 from fairlead.ml.train.host import RunOutcome, TrainOptions

@@ -11,7 +11,8 @@ from fairlead.base.errors import Severity
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.mpi.cross_abi import crossing
 from fairlead.swap import checks
-from fairlead.swap.plan import Request, choose_host
+from fairlead.swap.family import choose_host
+from fairlead.swap.model import Request
 
 OTHER = "openmpi-5.0.11"
 PYTHON = ("python3", "train.py")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import measure, plots, scaling, steps, tables
-from benchmarks.__main__ import ALL
+from benchmarks import bars, discover, result, tables
+from benchmarks.bars import comm_scaling as scaling
+from benchmarks.bars import step_efficiency as steps
 
 from fairlead.perf.bench import nets
-from fairlead.perf.cost_model import Costs, Layout, allreduce_s
+from fairlead.perf.projection.cost_model import Costs, Layout, allreduce_s
 
-KEPT = sorted(p for p in measure.RESULTS.glob("*.json") if p.stem != "test-full")
+ALL = discover()
+IN_DOCUMENT = {name for name, one in ALL.items() if one.table}
+KEPT = sorted(p for p in result.RESULTS.glob("*.json") if p.stem != "test-full")
 ROOT = Path(__file__).parents[4]
 
 
@@ -25,12 +29,12 @@ def read(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", KEPT, ids=[p.stem for p in KEPT])
 def test_a_kept_result_agrees_with_its_samples(path: Path) -> None:
-    result = read(path)
-    assert (result["schema"], result["version"]) == (measure.SCHEMA, measure.SCHEMA_VERSION)
-    assert result["name"] == path.stem and path.stem in ALL
-    assert result["rows"] and result["met"] == all(row["met"] for row in result["rows"])
-    for row in result["rows"]:
-        again = measure.compare(
+    kept = read(path)
+    assert (kept["schema"], kept["version"]) == (result.SCHEMA, result.SCHEMA_VERSION)
+    assert kept["name"] == path.stem and path.stem in ALL
+    assert kept["rows"] and kept["met"] == all(row["met"] for row in kept["rows"])
+    for row in kept["rows"]:
+        again = result.compare(
             row["name"], row["samples"], row["baseline"], row["bar"], kind=row["kind"], unit=row["unit"]
         )  # fmt: skip
         assert (again.value, again.low, again.high, again.met) == pytest.approx(
@@ -38,17 +42,17 @@ def test_a_kept_result_agrees_with_its_samples(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", [p.stem for p in KEPT if p.stem in tables.TABLES])
+@pytest.mark.parametrize("name", [p.stem for p in KEPT if p.stem in IN_DOCUMENT])
 def test_a_result_of_the_document_has_its_picture(name: str) -> None:
-    picture = measure.RESULTS / f"{name}.svg"
+    picture = result.RESULTS / f"{name}.svg"
     assert picture.is_file() and picture.stat().st_size < 200_000
     assert f"results/{name}.svg" in tables.DOC.read_text()
 
 
 def test_the_documents_figures_are_those_that_are_kept() -> None:
     text = tables.DOC.read_text()
-    assert set(re.findall(r"<!-- figures ([a-z-]+) -->", text)) == set(tables.TABLES)
-    assert tables.written(text) == text, "python -m benchmarks.tables"
+    assert set(re.findall(r"<!-- figures ([a-z-]+) -->", text)) == IN_DOCUMENT
+    assert tables.render(text) == text, "python -m benchmarks.tables"
 
 
 def test_make_runs_benchmarks_that_there_are() -> None:
@@ -86,8 +90,19 @@ def test_networks_have_the_published_numbers_of_weights() -> None:
     }  # fmt: skip
 
 
-def test_pictures_are_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "RESULTS", tmp_path)
-    rows = [measure.compare("HEP-CNN: fairlead", [1.1, 1.2], [1.0, 1.0], 1.3)]
-    first = plots.steps(rows, "one").read_bytes()
-    assert first == plots.steps(rows, "one").read_bytes() and b"91 %" not in first[:100]
+@pytest.mark.parametrize("name", [name for name, one in ALL.items() if one.picture])
+def test_a_kept_picture_is_drawn_from_the_kept_result_alone(name: str) -> None:
+    benchmark, path = ALL[name], result.RESULTS / f"{name}.svg"
+    assert benchmark.picture is not None
+    assert benchmark.picture(result.kept(name)) == path.read_text(), "python -m benchmarks.pictures"
+    ElementTree.fromstring(path.read_text())
+
+
+def test_a_benchmark_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_up.py").write_text(
+        "from benchmarks.result import Benchmark, Result\n"
+        "BENCHMARKS = (Benchmark('made-up', 85, lambda: Result('made-up', '', '', ())),)\n"
+    )
+    monkeypatch.setattr(bars, "__path__", [*bars.__path__, str(tmp_path)])
+    names = list(discover())
+    assert names.index("made-up") == names.index("comm-node") + 1

@@ -13,10 +13,10 @@ from tests.support.validated import demo
 
 from fairlead.base.errors import ExitCode
 from fairlead.cli.main import main
-from fairlead.perf.report.comparison import render
-from fairlead.perf.validate import history
-from fairlead.perf.validate.compare import Change, compare
-from fairlead.perf.validate.model import Validation, Way, What
+from fairlead.perf.draw.comparison_page import render
+from fairlead.perf.judge.compare import Change, compare
+from fairlead.perf.records import history
+from fairlead.perf.records.validation import Validation, Way, What
 
 BEFORE = demo(seed=3, bad_node=None, steps=2, id="20260101T000000-demo")
 AGAIN = demo(seed=4, bad_node=None, steps=2, id="20260102T000000-demo")

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fairlead.perf.cost_model import (
+from fairlead.perf.projection.cost_model import (
     Allreduce,
     Costs,
     Layout,

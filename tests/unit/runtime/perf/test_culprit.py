@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.perf.validate import straggler_search
-from fairlead.perf.validate.search_result import Answer, Kind, Outcome
-from fairlead.perf.validate.straggler_search import Across, OutOfTime, Seconds, find_links
+from fairlead.base.serde import from_json, to_json
+from fairlead.perf.measure import straggler_search
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome
+from fairlead.perf.measure.straggler_search import Across, OutOfTime, Seconds, find_links
 
 REPEATS, USUAL = 5, 1e-3
 # Sides above this are not tried pair by pair: 1024 nodes have half a million.
@@ -235,7 +236,7 @@ def test_outcome_comes_back_from_its_json() -> None:
     network = Network(16, 4, {5: 9.0}, {(1, 2): 7.0})
     outcome = find_links(network.names, network.measure)
     assert outcome.answer is Answer.SEVERAL
-    assert Outcome.of_json(json.loads(json.dumps(outcome.to_json()))) == outcome
+    assert from_json(Outcome, json.loads(json.dumps(to_json(outcome)))) == outcome
     link, pair = outcome.culprits
     assert "n5" in link.evidence and "usual" in link.evidence and "n5" in link.remedy
     assert "n1 with n2" in pair.evidence and link.ranks == (5,) and pair.ranks == (1, 2)

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from tests.support.validated import demo
 
-from fairlead.perf.report.validation import render
-from fairlead.perf.validate import diagnosis
-from fairlead.perf.validate.compute import (
+from fairlead.base.serde import from_json
+from fairlead.perf.draw.validation_page import render
+from fairlead.perf.judge import diagnosis
+from fairlead.perf.measure.kernels import (
     KERNELS,
     Kernels,
+    KernelTimes,
     Sample,
-    Worked,
     find_compute,
-    worked_of,
 )
-from fairlead.perf.validate.evidence import Clock, Evidence
-from fairlead.perf.validate.model import Measurement, Way, What
-from fairlead.perf.validate.processors import Reading, clocks, core_now, read
+from fairlead.perf.measure.processors import Reading, clocks, core_now, read
+from fairlead.perf.records.evidence import Clock, Evidence
+from fairlead.perf.records.validation import Measurement, Way, What
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "processors"
 TRAIN = Measurement(What.TRAIN, Way.NATIVE, (), 64, 8, None, "hepcnn")
@@ -73,9 +73,9 @@ def test_this_machine_is_read_beside_the_kernels() -> None:
     assert (sample.mhz is not None) or not there
 
 
-def worked(rank: int, wall: float, mhz: float | None = None, hot: int | None = None) -> Worked:
+def worked(rank: int, wall: float, mhz: float | None = None, hot: int | None = None) -> KernelTimes:
     samples = [Sample(wall, wall, mhz=mhz, nominal_mhz=mhz and 2300.0, hot=hot)] * 5
-    return Worked(rank, f"node{rank // 2}", dict.fromkeys(KERNELS, samples))
+    return KernelTimes(rank, f"node{rank // 2}", dict.fromkeys(KERNELS, samples))
 
 
 def test_host_has_the_clock_of_its_slowest_rank() -> None:
@@ -87,7 +87,9 @@ def test_host_has_the_clock_of_its_slowest_rank() -> None:
     assert found[0] == Clock("node0", 2900.0, 2300.0, 2900.0, 0, 1.0, 1)
     assert (found[3].seen_mhz, found[3].times, found[3].from_nodes) == (1200.0, 2.0, 4)
     assert found[3].throttled == 30  # of ten samples
-    back = [worked_of(json.loads(json.dumps(dataclasses.asdict(one)))) for one in every]
+    back = [
+        from_json(KernelTimes, json.loads(json.dumps(dataclasses.asdict(one)))) for one in every
+    ]
     assert clocks(back, hosts) == found
 
 

@@ -18,7 +18,6 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.serde import to_json
 from fairlead.cli.main import main
 from fairlead.cli.project import ALGORITHMS
-from fairlead.perf.cost_model import Algorithm
 from fairlead.perf.projection import (
     NETWORKS,
     Fabric,
@@ -43,8 +42,9 @@ from fairlead.perf.projection import (
 )
 from fairlead.perf.projection import spread as spread_module
 from fairlead.perf.projection.answers import batch_words, nodes_words
+from fairlead.perf.projection.cost_model import Algorithm
 from fairlead.perf.projection.fitting import Band
-from fairlead.perf.validate.model import Machine, Measurement, Validation, Way, What
+from fairlead.perf.records.validation import Machine, Measurement, Validation, Way, What
 from fairlead.site import load_site
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -5,37 +5,36 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.perf.validate import pairs
-from fairlead.perf.validate.compute import (
+from fairlead.base.serde import from_json, to_json
+from fairlead.perf.measure.kernels import (
     KERNELS,
     Kernels,
+    KernelTimes,
     Sample,
-    Worked,
     find_compute,
     throttled_clock,
-    worked_of,
 )
-from fairlead.perf.validate.search_result import Answer, Culprit, Kind, Outcome, conclude
+from fairlead.perf.measure.ranks import stragglers as pairs
+from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
 
 
-def worked(rank: int, *walls: float, cpu: float = 0.1, **more: float) -> Worked:
+def worked(rank: int, *walls: float, cpu: float = 0.1, **more: float) -> KernelTimes:
     rows = [Sample(wall, min(cpu, wall), **more) for wall in walls]
-    return Worked(rank, f"node{rank}", dict.fromkeys(KERNELS, rows))
+    return KernelTimes(rank, f"node{rank}", dict.fromkeys(KERNELS, rows))
 
 
-def crowd(count: int) -> list[Worked]:
+def crowd(count: int) -> list[KernelTimes]:
     """Ranks whose samples were disturbed now and then."""
     return [worked(rank, 0.10, 0.11, 0.30 if rank % 3 else 0.12) for rank in range(count)]
 
 
-def found(*every: Worked) -> Outcome:
+def found(*every: KernelTimes) -> Outcome:
     return find_compute(sorted(every, key=lambda one: one.rank))
 
 
@@ -53,7 +52,7 @@ def test_ranks_that_are_disturbed_now_and_then_are_not_slow() -> None:
         (worked(8, 0.5, 0.6, 0.5, cpu=1.0), "it had a core all the time", "clock, temperature"),
     ],
 )  # fmt: skip
-def test_slow_rank_is_named_with_its_cause(slow: Worked, evidence: str, remedy: str) -> None:
+def test_slow_rank_is_named_with_its_cause(slow: KernelTimes, evidence: str, remedy: str) -> None:
     outcome = found(*crowd(8), slow)
     assert outcome.answer is Answer.ONE
     (culprit,) = outcome.culprits
@@ -80,8 +79,10 @@ def test_kernels_take_time_and_say_what_of_it_they_had() -> None:
         assert kernels.seconds_of_one(name) > 0
         sample = kernels.sample(name, 3)
         assert 0 < sample.cpu_s <= sample.wall_s * 1.05
-    value = json.loads(json.dumps(asdict(worked(3, 0.1, 0.2))))
-    assert worked_of(value).samples == {k: tuple(worked(3, 0.1, 0.2).samples[k]) for k in KERNELS}
+    value = json.loads(json.dumps(to_json(worked(3, 0.1, 0.2))))
+    assert from_json(KernelTimes, value).samples == {
+        k: tuple(worked(3, 0.1, 0.2).samples[k]) for k in KERNELS
+    }
 
 
 @pytest.mark.parametrize(
@@ -137,9 +138,9 @@ def test_groups_at_once_need_no_more_than_cores(
 
 
 def test_together_blames_a_slow_processor_for_its_link_and_names_each_once() -> None:
-    compute = Culprit(Kind.COMPUTE, ("a",), 5, "slow", "do", (0,))
-    link = Culprit(Kind.LINK, ("a",), 3, "slow", "do", (0,))
-    pair, worse = (Culprit(Kind.PAIR, ("b", "c"), t, "slow", "do", (1, 2)) for t in (3, 7))
+    compute = Straggler(Kind.COMPUTE, ("a",), 5, "slow", "do", (0,))
+    link = Straggler(Kind.LINK, ("a",), 3, "slow", "do", (0,))
+    pair, worse = (Straggler(Kind.PAIR, ("b", "c"), t, "slow", "do", (1, 2)) for t in (3, 7))
     found = {
         "compute": conclude([compute], (), "", 1, 0.1),
         "links of 8 B": conclude([link, pair], (), "", 9, 0.1),
@@ -157,6 +158,6 @@ def test_together_blames_a_slow_processor_for_its_link_and_names_each_once() -> 
 
 
 def test_settings_come_back_from_their_json() -> None:
-    settings = pairs.Settings("out", bytes=(8, 1 << 20))
-    assert pairs.Settings.of_json(json.loads(json.dumps(asdict(settings)))) == settings
-    assert pairs.Settings.of_json({"out": os.devnull}) == pairs.Settings(os.devnull)
+    settings = pairs.Settings(Path("out"), bytes=(8, 1 << 20))
+    assert from_json(pairs.Settings, json.loads(json.dumps(to_json(settings)))) == settings
+    assert from_json(pairs.Settings, {"out": os.devnull}) == pairs.Settings(Path(os.devnull))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.perf.validate.stats import (
+from fairlead.perf.stats import (
     holm,
     outliers,
     rank_sum,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.perf.validate import correctness
-from fairlead.perf.validate.correctness import Buffers
-from fairlead.perf.validate.sweeps import Settings, calls_of, points
+from fairlead.base.serde import from_json, to_json
+from fairlead.perf.measure import message_check as correctness
+from fairlead.perf.measure.message_check import Buffers
+from fairlead.perf.measure.ranks.messages import Settings, calls_of, points
 
 
 def filled(operation: str, through: str, size: int, ranks: int, repeat: int, calls: int) -> list[Buffers]:  # fmt: skip
@@ -89,7 +90,7 @@ def test_sums_are_exact_in_float32_and_old_ones_differ(ranks: int) -> None:
 
 
 def test_points_are_every_operation_of_each_size_smallest_first() -> None:
-    settings = Settings("out", sizes=(1 << 20, 4), through=("mpi", "comm"))
+    settings = Settings(Path("out"), sizes=(1 << 20, 4), through=("mpi", "comm"))
     found = points(settings, ["a", "a", "b", "b"])
     assert [p.bytes for p in found] == [4] * 6 + [1 << 20] * 6
     assert [(p.operation, p.through, p.ranks) for p in found[:6]] == [
@@ -111,6 +112,6 @@ def test_samples_have_a_call_and_fit_in_memory(one_s: float, size: int) -> None:
 
 
 def test_settings_come_back_from_their_json() -> None:
-    settings = Settings("out", sizes=(4, 8), through=("mpi", "comm"), pairs=((0, 3), (1, 2)))
-    assert Settings.of_json(json.loads(json.dumps(asdict(settings)))) == settings
-    assert Settings.of_json({"out": "out"}) == Settings("out")
+    settings = Settings(Path("out"), sizes=(4, 8), through=("mpi", "comm"), pairs=((0, 3), (1, 2)))
+    assert from_json(Settings, json.loads(json.dumps(to_json(settings)))) == settings
+    assert from_json(Settings, {"out": "out"}) == Settings(Path("out"))

@@ -14,9 +14,11 @@ from fairlead.base.serde import to_json
 from fairlead.ml.train.host import RunOutcome
 from fairlead.ml.train.model import RankWeights, Speed, StepTimes, WorkerResult
 from fairlead.ml.train.options import TrainOptions
-from fairlead.perf.projection import runs
-from fairlead.perf.validate import steps, trainings
-from fairlead.perf.validate.model import Way, What
+from fairlead.perf.measure import steps
+from fairlead.perf.measure.step import Context, Observations, Options
+from fairlead.perf.measure.steps import training
+from fairlead.perf.projection import small_runs as runs
+from fairlead.perf.records.validation import Way, What
 
 STEPS = 28
 WARMUP = 3
@@ -52,16 +54,16 @@ def play(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcom
     return RunOutcome(0, "")
 
 
-def seen_of(wish: steps.Wish, ranks: int) -> steps.Seen:
-    seen = steps.Seen()
-    options = TrainOptions(run_dir=wish.out, batch=16, warmup=WARMUP, measure_steps=25)
-    trainings._train(wish, options, ranks, Way.CONTAINER, play, wish.out, "hydra", seen)
-    return seen
+def seen_of(options: Options, ranks: int) -> Observations:
+    context = Context(options, {Way.CONTAINER: play}, "hydra", Silent())
+    asked = TrainOptions(run_dir=options.out, batch=16, warmup=WARMUP, measure_steps=25)
+    prepared = training.Prepared(asked, options.out)
+    training.train(context, prepared, ranks, Way.CONTAINER, play)
+    return context.seen
 
 
 def test_training_becomes_a_rate_a_step_and_shares_of_it(tmp_path: Path) -> None:
-    wish = steps.Wish(tmp_path, (1, 2), ("hepcnn",), cores=2)
-    seen = seen_of(wish, 2)
+    seen = seen_of(Options(tmp_path, (1, 2), ("hepcnn",), cores=2), 2)
     (made,) = seen.measurements
     assert made.what is What.TRAIN and len(made.samples) == STEPS - WARMUP and not made.crowded
     assert made.samples[0] == pytest.approx(32 / 0.261)
@@ -72,17 +74,17 @@ def test_training_becomes_a_rate_a_step_and_shares_of_it(tmp_path: Path) -> None
 
 
 def test_training_on_more_ranks_than_cores_is_marked(tmp_path: Path) -> None:
-    seen = seen_of(steps.Wish(tmp_path, (4,), ("hepcnn",), cores=2), 4)
+    seen = seen_of(Options(tmp_path, (4,), ("hepcnn",), cores=2), 4)
     assert seen.measurements[0].crowded
 
 
 def test_strong_scaling_shares_out_the_samples_of_a_step(tmp_path: Path) -> None:
-    seen = seen_of(steps.Wish(tmp_path, (4,), ("hepcnn",), cores=4, strong=True), 4)
+    seen = seen_of(Options(tmp_path, (4,), ("hepcnn",), cores=4, strong=True), 4)
     assert seen.measurements[0].samples[0] == pytest.approx(4 * 4 / 0.263)
 
 
 def test_small_run_is_what_a_projection_reads(tmp_path: Path) -> None:
-    seen = seen_of(steps.Wish(tmp_path, (2,), ("hepcnn",), cores=2), 2)
+    seen = seen_of(Options(tmp_path, (2,), ("hepcnn",), cores=2), 2)
     (run,) = seen.runs["hepcnn"]
     assert run.mistakes == [] and run.bytes == 4000 and run.local_batch == 16
     assert run.compute_s[1][0] == pytest.approx(0.231) and run.wait_s[0] == pytest.approx(0.0005)
@@ -95,9 +97,18 @@ def test_step_that_fails_is_told_and_ends_nothing_but_a_proof_that_does_not_hold
     def failing(code: ExitCode) -> None:
         raise fail("it broke", where="here", why="so", remedy="mend it", check="x", code=code)
 
-    seen = steps.Seen()
-    steps.tried("a step", lambda: failing(ExitCode.FAILED), seen, Silent())
-    (finding,) = seen.findings
+    context = Context(Options(Path(), (1,), ()), {}, "hydra", Silent())
+    context.attempt("a step", lambda: failing(ExitCode.FAILED))
+    (finding,) = context.seen.findings
     assert finding.what == "it broke" and finding.where == "a step: here"
     with pytest.raises(FairleadError):
-        steps.tried("a step", lambda: failing(ExitCode.PROOF_FAILED), seen, Silent())
+        context.attempt("a step", lambda: failing(ExitCode.PROOF_FAILED))
+
+
+def test_steps_are_those_of_the_folder_in_their_order() -> None:
+    lines = [
+        line for step in steps.STEPS for line in step.describe(Options(Path(), (1, 4), ("hepcnn",)))
+    ]
+    assert [line.split()[0].strip(",") for line in lines] == [
+        "start-up", "memory", "ping-pong", "search", "HEP-CNN",
+    ]  # fmt: skip

@@ -26,18 +26,20 @@ from fairlead.ml.data.write import write_shard
 from fairlead.ml.train import host, not_finite
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.host import RunOutcome
-from fairlead.perf.report.validation import render
-from fairlead.perf.validate import faults, links, pairs, steps
-from fairlead.perf.validate.evidence import Bounds, Culprit, Evidence
-from fairlead.perf.validate.model import Machine, Measurement, State, Validation, Way, What
-from fairlead.perf.validate.reference import save
-from fairlead.perf.validate.search_result import Answer, Kind
-from fairlead.perf.validate.verdict import exit_code, headline, judge
+from fairlead.perf.draw.validation_page import render
+from fairlead.perf.judge import assess, faults
+from fairlead.perf.judge.references import save
+from fairlead.perf.judge.verdict import exit_code, headline, judge
+from fairlead.perf.measure.ranks import stragglers as pairs
+from fairlead.perf.measure.search_result import Answer, Kind
+from fairlead.perf.measure.step import Context, Observations, Options
+from fairlead.perf.records.evidence import Bounds, Culprit, Evidence
+from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
 
 KILLED = error("rank 1 failed first: killed by SIGKILL", where="a training: rank 1 on n0, in step 3", check="rank-failed")  # fmt: skip
 OTHER_MPI = error("rank 0 runs on another MPI than planned: X", where="n0: /x", check="planned-file")  # fmt: skip
 WRONG = error("3 answers were wrong", where="messages", check="validate-wrong")
-NAN = error("the loss on rank 1 is no finite number in step 3", where="rank 1", check="loss-not-finite")  # fmt: skip
+NAN = error("the loss on rank 1 is not finite in step 3", where="rank 1", check="loss-not-finite")  # fmt: skip
 DATA = error("a.h5 is not a whole file", where="input: /d/a.h5", check="data-damaged")
 FULL = error("a checkpoint cannot be written", where="/o", check="validate-checkpoint")
 ODD = error("something else", where="here", check="unheard-of")
@@ -173,7 +175,7 @@ def between(
 ) -> Culprit | None:
     kept = {k: v for m in lines for k, v in reference(m, 1e-9 * (m.bytes or 0)).items()}
     evidence = Evidence(**more)  # type: ignore[arg-type]
-    return links.between_two(lines, judge(lines, kept, Bounds(), evidence), evidence, hosts)
+    return assess.link_between_two(lines, judge(lines, kept, Bounds(), evidence), evidence, hosts)
 
 
 def test_link_between_two_is_named_where_all_its_large_messages_are_slow() -> None:
@@ -230,16 +232,17 @@ def test_rank_that_was_killed_is_the_cause_and_not_what_the_others_say(tmp_path:
     assert launched(tmp_path / "e", outcome, *steps, own).what == "a NaN"
 
 
-def tried(cause: Exception, seen: steps.Seen) -> None:
+def tried(cause: Exception, seen: Observations) -> None:
     def step() -> None:
         raise cause
 
     line = Measurement(What.INPUT, Way.CONTAINER, (), subject="hepcnn")
-    steps.tried("input", step, seen, Silent(), [line])
+    context = Context(Options(Path(), (1,), ()), {}, "hydra", Silent(), seen)
+    context.attempt("input", step, [line])
 
 
 def test_step_that_fails_leaves_a_line_with_its_reason() -> None:
-    seen = steps.Seen(placed=("n0", "n1"))
+    seen = Observations(placed=("n0", "n1"))
     tried(fail("it broke", where="/d", why="so", check="data-damaged"), seen)
     tried(OSError(errno.ENOSPC, "No space left on device", "/o/x.json"), seen)
     assert [m.key for m in seen.measurements] == ["input container 1r1n hepcnn"]

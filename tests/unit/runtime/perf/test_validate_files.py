@@ -13,8 +13,9 @@ from tests.support.validated import demo, kept, with_verdicts
 from tools import json_schemas
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.perf.validate import documents, history, reference
-from fairlead.perf.validate.model import SCHEMA, SCHEMA_VERSION, State, Validation
+from fairlead.perf.judge import references as reference
+from fairlead.perf.records import documents, history
+from fairlead.perf.records.validation import SCHEMA, SCHEMA_VERSION, State, Validation
 
 ROOT = Path(__file__).resolve().parents[4]
 WELL = demo(bad_node=None, steps=3, id="20260301T000000-demo")

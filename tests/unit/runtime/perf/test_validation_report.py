@@ -12,13 +12,14 @@ import pytest
 from tests.support.validated import HOSTS, demo, kept, times, with_verdicts
 from tests.unit.runtime.perf.test_report import VOID, parsed
 
-from fairlead.perf.report import charts, figures
-from fairlead.perf.report.rows import COLUMNS, as_csv, slower, tables
-from fairlead.perf.report.validation import render, write_validation
-from fairlead.perf.report.words import amount, between, label, milliseconds, model_title, size
-from fairlead.perf.validate import history, proved
-from fairlead.perf.validate.evidence import Culprit, Evidence
-from fairlead.perf.validate.model import Machine, Measurement, State, Validation, Way, What
+from fairlead.perf.draw import charts, figures
+from fairlead.perf.draw.tables import COLUMNS, as_csv, slower, tables
+from fairlead.perf.draw.validation_page import render, write_validation
+from fairlead.perf.draw.wording import amount, between, label, milliseconds, model_title, size
+from fairlead.perf.judge.assess import proof_record
+from fairlead.perf.records import history
+from fairlead.perf.records.evidence import Culprit, Evidence
+from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
 from fairlead.proof.verdict import Proof, RankProof
 
 VOID |= {"col", "link", "circle"}
@@ -340,13 +341,13 @@ def test_proof_kept_holds_each_rank_against_the_plan() -> None:
         dataclasses.replace(rank, **change)
         for change in ({"size": 1}, {"mpi_count": 2}, {"mpi_path": "/own"}, {"mpi_inode": 8})
     ]
-    kept_ = proved.of(Proof(2, "/mpi", 7, "MPICH 5", tuple(ranks), (), 1.0))
+    kept_ = proof_record(Proof(2, "/mpi", 7, "MPICH 5", tuple(ranks), (), 1.0))
     assert [r.as_planned for r in kept_.ranks] == [True, False, False, False, False]
-    own = proved.of(Proof(2, "/mpi", 0, "MPICH 5", tuple(ranks), (), 1.0))  # no inode to compare
+    own = proof_record(Proof(2, "/mpi", 0, "MPICH 5", tuple(ranks), (), 1.0))  # no inode to compare
     assert [r.as_planned for r in own.ranks] == [True, False, False, False, True]
 
 
 def test_states_all_have_a_word_of_the_page() -> None:
-    from fairlead.perf.report.rows import ORDER, WORD
+    from fairlead.perf.draw.tables import ORDER, WORD
 
     assert set(WORD) == set(ORDER) == set(State)

@@ -8,10 +8,12 @@ import pytest
 from tests.support.validated import BOUNDS, demo, kept
 
 from fairlead.base.errors import Finding, Severity
-from fairlead.perf.validate import diagnosis
-from fairlead.perf.validate.bounds import Limit, limit, of_site
-from fairlead.perf.validate.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
-from fairlead.perf.validate.model import (
+from fairlead.perf.judge import diagnosis
+from fairlead.perf.judge.bounds import Limit, limit, of_site
+from fairlead.perf.judge.references import Kept
+from fairlead.perf.judge.verdict import below_reference, efficiency, headline, judge, worst
+from fairlead.perf.records.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
+from fairlead.perf.records.validation import (
     Basis,
     Machine,
     Measurement,
@@ -20,8 +22,6 @@ from fairlead.perf.validate.model import (
     Way,
     What,
 )
-from fairlead.perf.validate.reference import Kept
-from fairlead.perf.validate.verdict import below_reference, efficiency, headline, judge, worst
 from fairlead.site import load_site
 
 EXACT = (0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01)
@@ -273,9 +273,9 @@ def test_rule_doctor_needs_a_finding_that_touches_it() -> None:
 
 
 def test_rules_checks_are_doctors() -> None:
-    from fairlead.doctor.registry import CHECKS
+    from fairlead.doctor.registry import ordered
 
-    assert set(diagnosis._CHECKS) <= {check.name for check in CHECKS}
+    assert set(diagnosis._CHECKS) <= {check.name for check in ordered()}
 
 
 def test_rules_of_a_step_need_large_shares_and_the_larger_speaks() -> None:

@@ -11,7 +11,7 @@ from tests.support.recorded import NO_FILES, OPENMPI, host, image, planned, prov
 from fairlead.base.errors import Severity
 from fairlead.proof.probe_job import diagnose
 from fairlead.proof.verdict import Proof, judge, mpi_program
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan
 
 
 def words(proof: Proof) -> dict[str, str]:

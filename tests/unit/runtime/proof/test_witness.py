@@ -11,7 +11,7 @@ from tests.support.recorded import planned
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.proof.preload import Startup, asked, read_records
 from fairlead.proof.verdict import Proof
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan
 
 RECORD = """\
 rank={rank}

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from tests.support.recorded import ROOT_ENGINE, SITE, image, planned
 
-from fairlead.base.comm_names import BACKENDS, PLUGIN, VARIABLE
+from fairlead.base.comm_backend import REGISTRY, CommFacts
+from fairlead.base.comm_names import PLUGIN, VARIABLE
 from fairlead.base.errors import ExitCode, FairleadError, Severity
-from fairlead.comm.settings import SETTINGS
+from fairlead.comm.settings import settings
 from fairlead.image.open import Image
 from fairlead.launchers.model import Shape
-from fairlead.session.gradients import NAMES, CommFacts, asked_for, choose, facts_of, onto
+from fairlead.session.gradients import asked_for, choose, facts_of, onto
 from fairlead.site.layers import load
 from fairlead.site.model import Gpu, Gradients, Origin, Status
 from fairlead.site.resolved_paths import NOTHING, Here
-from fairlead.swap.plan import Request
+from fairlead.swap.model import Request
 
 MPI4PY = "/opt/python/lib/python3.11/site-packages/mpi4py/MPI.mpich.so"
 HOROVOD = "/opt/python/lib/python3.11/site-packages/horovod/tensorflow/mpi_lib.so"
@@ -31,7 +32,7 @@ GPUS = replace(PLAIN, wheels=CUDA, gpus="nvidia", gpus_given=True)
     ("changes", "backend", "why"),
     [
         ({}, "native", "the C++ core"),
-        ({"no_core": "no compiler"}, "mpi4py", "the core cannot be had: no compiler"),
+        ({"no_core": "no compiler"}, "mpi4py", "the core is not available: no compiler"),
         ({"modules": (MPI4PY, HOROVOD)}, "native", "the C++ core"),
         ({"asked": "horovod", "asked_by": "--comm", "modules": (HOROVOD,)}, "horovod", "--comm asks for it"),
         ({"asked": "mpi4py", "asked_by": "$V"}, "mpi4py", "$V asks for it"),
@@ -58,9 +59,7 @@ def test_choice(changes: dict[str, Any], backend: str, why: str) -> None:
     facts = replace(PLAIN, **changes)
     made = choose(facts)
     assert made.backend == backend and why in made.why
-    assert (
-        {made.backend, *(o.backend for o in made.others)} == set(NAMES) == set(BACKENDS) - {"auto"}
-    )
+    assert {made.backend, *(o.backend for o in made.others)} == set(REGISTRY.names())
     assert all(o.why for o in made.others)
     assert not any(f.severity is Severity.ERROR for f in made.findings)
     assert choose(facts) == made
@@ -127,7 +126,7 @@ def test_ranks_are_told_by_variable_what_they_would_not_take_by_themselves() -> 
     assert ("/site/dl", "/site/dl", True) in [(b.source, b.target, b.read_only) for b in plan.binds]
     assert {"env", "bind"} <= {line.kind for line in plan.lines if "/site/dl" in line.what}
     assert onto(planned(), choose(PLAIN)) == planned()
-    assert {VARIABLE, PLUGIN} <= {setting.name for setting in SETTINGS}
+    assert {VARIABLE, PLUGIN} <= {setting.name for setting in settings()}
 
 
 def facts(request: Request, *, here: Here = NOTHING, **site: Any) -> CommFacts:

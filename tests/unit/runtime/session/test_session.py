@@ -6,8 +6,8 @@ import pytest
 from tests.support.recorded import host, image, planned
 
 from fairlead.image.open import Image
-from fairlead.session.session import _with_images_own
-from fairlead.swap.plan import Request
+from fairlead.session.prepare import _with_images_own
+from fairlead.swap.model import Request
 
 
 def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:

@@ -180,22 +180,23 @@ def test_page_of_profiles_is_made_of_them() -> None:
     assert published == site_reference.page(SITES), "python -m tools.site_reference"
 
 
-def test_guide_lists_every_key_of_a_profile() -> None:
-    text = (ROOT / "docs" / "sites.md").read_text()
+def test_reference_lists_every_key_of_a_profile() -> None:
+    text = (ROOT / "docs" / "reference" / "site-profile.md").read_text()
+    assert text == site_reference.keys_page(), "python -m tools.site_reference"
     keys = {name: section_model(name).model_fields for name in SECTIONS}
     shown = {
-        name: re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE)
+        name: re.findall(r"^- `(\w+)`: \w", body, re.MULTILINE)
         for name, body in re.findall(
-            r"^### `\[+(\w+)\]+`\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL
+            r"^## `\[+(\w+)(?:\.NAME)?\]+`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL
         )
     }
     for name, fields in keys.items():
         assert shown[name] == [key for key in fields if key not in ("source", "sources")], name
-    assert set(shown) == {*SECTIONS, "site", "performance"}
+    assert set(shown) == {*SECTIONS, "site", "sources", "performance"}
 
 
 def test_profile_in_the_guide_is_part_of_the_example() -> None:
-    text = (ROOT / "docs" / "sites.md").read_text()
+    text = (ROOT / "docs" / "howto" / "site-profiles.md").read_text()
     block = next(b for b in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if '"my-site"' in b)
     example = layers.load(ROOT / "examples" / "my-site.toml").documents[-1].data
     for table, values in tomllib.loads(block).items():

@@ -12,7 +12,7 @@ from fairlead.base.errors import Severity
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.launchers.model import Launcher
 from fairlead.swap import checks
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan
 
 
 def errors(plan: Plan) -> dict[str, str]:
@@ -197,12 +197,12 @@ def test_newer_libstdcxx_of_the_host_comes_along() -> None:
 def test_container_mode_checks_only_what_matters_there() -> None:
     from tests.support.recorded import CACHE, ROOT_ENGINE, SITE
 
-    from fairlead.swap.plan import Request
+    from fairlead.swap.model import Inputs, Request
     from fairlead.swap.plan import plan as make
 
     def own(launcher: Launcher) -> Plan:
         request = Request(mpi="container", ranks=2)
-        return make("/x", image("rpath"), None, launcher, SITE, ROOT_ENGINE, request, CACHE)
+        return make(Inputs("/x", image("rpath"), None, launcher, SITE, ROOT_ENGINE, request, CACHE))
 
     assert errors(own(HYDRA)) == {}
     assert list(errors(own(OPENMPI))) == ["launcher-family"]

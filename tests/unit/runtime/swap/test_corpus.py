@@ -19,7 +19,9 @@ from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
 from fairlead.swap import checks
-from fairlead.swap.plan import Request, choose_host, image_family, plan
+from fairlead.swap.family import choose_host, image_family
+from fairlead.swap.model import Inputs, Request
+from fairlead.swap.plan import plan
 
 FOLDER = Path(__file__).parents[3] / "recorded/matrix"
 CELLS: list[dict[str, Any]] = json.loads((FOLDER / "cells.json").read_text())
@@ -51,7 +53,7 @@ def refused(cell: dict[str, Any]) -> list[str]:
     other = OPENMPI if chosen.library.family is AbiFamily.OPENMPI else HYDRA
     launcher: Launcher = chosen.launcher or other
     try:
-        made = plan("/x.sif", facts, chosen, launcher, SITE, ROOT_ENGINE, request, CACHE)
+        made = plan(Inputs("/x.sif", facts, chosen, launcher, SITE, ROOT_ENGINE, request, CACHE))
     except FairleadError as exc:
         return [f.check for f in exc.findings]
     found = [f.check for f in checks.check(made) if f.severity is Severity.ERROR]

@@ -31,9 +31,10 @@ from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
 from fairlead.elf.reader import version_key
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.checks import launcher_family
-from fairlead.swap.layout import MOUNT, ROOM, WITNESS
-from fairlead.swap.plan import Bind, Plan, Request, choose_host, image_family, plan
-from fairlead.swap.remedies.glibc import GlibcWay
+from fairlead.swap.family import choose_host, image_family
+from fairlead.swap.glibc import GlibcWay
+from fairlead.swap.model import MOUNT, ROOM, WITNESS, Bind, Inputs, Plan, Request
+from fairlead.swap.plan import plan
 
 FOLDERS = st.sampled_from(["/home/u/lib", "/scratch/lib", "/opt/tool/lib64"])
 BINDS = st.lists(st.builds(Bind, FOLDERS, FOLDERS, st.booleans()), max_size=3).map(tuple)
@@ -165,15 +166,17 @@ def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
 @given(made=plans())
 def test_plan_any_made_again_is_the_same(made: Plan) -> None:
     again = plan(
-        made.image,
-        made.facts,
-        made.host,
-        made.launcher,
-        made.site,
-        made.engine,
-        made.request,
-        CACHE,
-        witness=made.witness,
+        Inputs(
+            made.image,
+            made.facts,
+            made.host,
+            made.launcher,
+            made.site,
+            made.engine,
+            made.request,
+            CACHE,
+            witness=made.witness,
+        )
     )
     assert again == made
     assert to_json(again) == to_json(made)
@@ -198,13 +201,14 @@ def test_plan_any_explains_every_variable_alias_and_bind(made: Plan) -> None:
 
 def test_plan_touches_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, mpi = image(), host()
+    planned()  # remedies are looked up once
     opened: list[object] = []
     import io
     import os
 
     for module, name in ((io, "open"), (os, "stat"), (os, "scandir"), (os, "open")):
         monkeypatch.setattr(module, name, lambda *a, **k: opened.append(a))
-    made = plan("/no.sif", facts, mpi, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE)
+    made = plan(Inputs("/no.sif", facts, mpi, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE))
     monkeypatch.undo()
     assert opened == [] and made.staging
 
@@ -308,13 +312,13 @@ def test_plan_container_uses_the_images_own() -> None:
 
 def _container() -> Plan:
     request = Request(mpi="container", ranks=2)
-    return plan("/x.sif", image(), None, HYDRA, SITE, ROOT_ENGINE, request, CACHE)
+    return plan(Inputs("/x.sif", image(), None, HYDRA, SITE, ROOT_ENGINE, request, CACHE))
 
 
 def test_plan_container_without_an_mpi_is_refused() -> None:
     facts = replace(image(), mpis=())
     with pytest.raises(FairleadError) as caught:
-        plan("/x", facts, None, HYDRA, SITE, ROOT_ENGINE, Request(mpi="container"), CACHE)
+        plan(Inputs("/x", facts, None, HYDRA, SITE, ROOT_ENGINE, Request(mpi="container"), CACHE))
     assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
     assert caught.value.findings[0].check == "image-mpi"
 
@@ -323,7 +327,7 @@ def test_plan_without_a_fitting_host_says_why_each_was_left() -> None:
     chosen, notes = choose_host(image(), [host("openmpi-5.0.11")], Request())
     assert chosen is None
     with pytest.raises(FairleadError) as caught:
-        plan("/x", image(), None, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE, notes)
+        plan(Inputs("/x", image(), None, HYDRA, SITE, ROOT_ENGINE, Request(), CACHE, notes))
     [finding] = caught.value.findings
     assert caught.value.code is ExitCode.PREFLIGHT_REFUSED and finding.check == "host-mpi"
     assert "its family is openmpi, the image's is mpich" in finding.why

@@ -16,8 +16,7 @@ from tests.support.recorded import planned
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.swap import staging as stage
-from fairlead.swap.layout import StagedFile, Staging
-from fairlead.swap.plan import Plan
+from fairlead.swap.model import Plan, StagedFile, Staging
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from tests.support import recorded
 
-from fairlead.swap.plan import Request, choose_host
+from fairlead.swap.family import choose_host
+from fairlead.swap.model import Request
 from fairlead.swap.why_not import why_not
 
 

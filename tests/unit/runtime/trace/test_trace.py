@@ -15,8 +15,8 @@ from tests import traces
 from tests.traces import of
 
 from fairlead.base.progress import Silent
-from fairlead.comm.backend import connect
 from fairlead.comm.core import Timings
+from fairlead.comm.mpi import connect
 from fairlead.comm.timeline import Timeline
 from fairlead.ml.train.times import Marks, Times
 from fairlead.session.recorder import Recorder

@@ -1,0 +1,1 @@
+"""The benchmarks, a file for those that belong together."""

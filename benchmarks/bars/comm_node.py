@@ -1,0 +1,132 @@
+"""Allreduce within a node: the core of ``fairlead.comm`` against ``MPI_Allreduce`` of the same MPI.
+
+Both take turns in one process, pinned, so that a noisy machine is as noisy for both (``comm_sweep.c``).
+The bars are DESIGN.md's: gradients of CosmoFlow's (13 MB) and ResNet-50's size (102 MB) are where it
+matters; nowhere may it cost more than MPI does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.pictures import sweep
+from benchmarks.result import Benchmark, Compared, Result, compare
+from benchmarks.tables import bar, finished, value, verdict
+from fairlead import native
+from fairlead.base.paths import cache_dir
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
+
+ROUNDS = 10
+BARS = {2376704: 0.85, 13107200: 0.60, 102495232: 0.33}
+_BAR = 1.05
+# An MPI, and what keeps rank 0 on one core and rank 1 on another.
+MPIS: tuple[tuple[tuple[str, str], tuple[str, ...], Mapping[str, str]], ...] = (
+    (("mpich", "5.0.2"), ("-bind-to", "user:0,1"), {}),
+    (("impi-rt", "2021.18.1"), (), {"I_MPI_PIN_PROCESSOR_LIST": "0,1"}),
+)
+
+
+def measure() -> Result:
+    """Rows: each MPI and size; and, reported, the same against what memory allows."""
+    rows: list[Compared] = []
+    with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
+        core = native.ensure_core(cache_dir())
+        program = _compile(Path(folder), core)
+        for (name, version), pin, variables in MPIS:
+            prefix = install_wheel_mpi(name, version)
+            found = _run(prefix, pin, variables, program)
+            for size in sorted({size for _, size in found}):
+                ours, mpi, bound = (found[side, size] for side in ("ours", "mpi", "bound"))
+                label = f"{name} {version}: {size} B"
+                rows.append(compare(label, ours, mpi, BARS.get(size, _BAR)))
+                if size >= 1 << 20 and name == "mpich":
+                    rows.append(compare(f"{label}, against memory", ours, bound, None))
+    return Result(
+        "comm-node",
+        f"allreduce of float32 on 2 ranks of a node by the native core, pinned; {ROUNDS} rounds",
+        "MPI_Allreduce of the same MPI in the same process, in turns; or a sum in place in memory that"
+        " both ranks see",
+        tuple(rows),
+        {"mpis": ", ".join(" ".join(mpi) for mpi, _, _ in MPIS)},
+    )
+
+
+def _compile(folder: Path, core: Path) -> Path:
+    program = folder / "comm_sweep"
+    mpicc = install_wheel_mpi("mpich", "5.0.2") / "bin" / "mpicc"
+    source = Path(__file__).parents[1] / "programs/comm_sweep.c"
+    include = native.core_folder() / "include"
+    words = (mpicc, "-O3", "-march=native", "-I", include, "-o", program, source, core)
+    # The core finds libc in the process, not by itself.
+    subprocess.run(
+        [*words, f"-Wl,-rpath,{core.parent}", "-Wl,--unresolved-symbols=ignore-in-shared-libs"],
+        check=True,
+    )
+    return program
+
+
+def _run(
+    prefix: Path, pin: tuple[str, ...], variables: Mapping[str, str], program: Path
+) -> dict[tuple[str, int], list[float]]:
+    done = subprocess.run(
+        [prefix / "bin" / "mpiexec", *pin, "-n", "2", program, str(ROUNDS)],
+        env={**os.environ, **variables, "LD_LIBRARY_PATH": str(prefix / "lib")},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=1200,
+    )
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for line in done.stdout.splitlines():
+        side, size, seconds = line.split()
+        found[side, int(size)].append(float(seconds))
+    return found
+
+
+def _by_size(result: Mapping[str, Any]) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """Rows by bytes and library; ``memory`` is what memory allows."""
+    rows: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in result["rows"]:
+        match = re.fullmatch(r"(.*): (\d+) B(, against memory)?", row["name"])
+        assert match is not None
+        rows.setdefault(int(match[2]), {})["memory" if match[3] else match[1]] = row
+    return rows
+
+
+def _table(result: Mapping[str, Any]) -> str:
+    """A row a size: fairlead's time, as many times each MPI's, and what memory allows."""
+    sizes = _by_size(result)
+    libraries = [name for name in next(iter(sizes.values())) if name != "memory"]
+    over = " | ".join(f"over {name}" for name in libraries)
+    lines = [f"| bytes | fairlead | {over} | over what memory allows |"]
+    lines.append("| ---: | ---: |" + " ---: |" * (len(libraries) + 1))
+    for size, rows in sizes.items():
+        own = 1e6 * median(rows[libraries[0]]["samples"])
+        took = f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms"
+        every = [rows[name] for name in libraries]
+        cells = [f"{value(row)}, bar {bar(row)}: {verdict(row)}" for row in every]
+        bound = f"{rows['memory']['value']:.2g}" if "memory" in rows else ""
+        lines.append(f"| {size:,} | {took} | {' | '.join(cells)} | {bound} |")
+    return finished(lines, result)
+
+
+def _picture(result: Mapping[str, Any]) -> str:
+    points: dict[str, list[tuple[int, float]]] = {"fairlead": []}
+    for size, rows in _by_size(result).items():
+        for name, row in rows.items():
+            title = "what memory allows" if name == "memory" else name
+            points.setdefault(title, []).append((size, median(row["baseline"])))
+            if name.startswith("mpich"):
+                points["fairlead"].append((size, median(row["samples"])))
+    return sweep(points)
+
+
+BENCHMARKS = (Benchmark("comm-node", 80, measure, _table, _picture),)

@@ -1,0 +1,187 @@
+"""What all benchmarks share: the machine they ran on, interleaved rounds, ratios with their confidence intervals, and
+one JSON file each.
+
+Machines are shared and noisy, so nothing is compared across runs: the two sides alternate within one, and the ratio of
+their medians comes with a 95 % interval from resampling the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead import __version__
+from fairlead.base.paths import atomic_write
+
+RESULTS = Path(__file__).parent / "results"
+SCHEMA, SCHEMA_VERSION = "fairlead/benchmark", 1
+FAIRLEAD = (sys.executable, "-m", "fairlead")
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two sides of one comparison.
+
+    Attributes:
+        samples, baseline: one value a round, in ``unit``, taken alternately.
+        value: by ``kind``: ``ratio`` of medians; their ``difference``; ``pairs``, the median ratio of a round.
+        low, high: its 95 % confidence interval.
+        bar: the most it may be; None for what is only reported.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    samples: tuple[float, ...]
+    baseline: tuple[float, ...]
+    value: float
+    low: float
+    high: float
+    bar: float | None
+
+    @property
+    def met(self) -> bool:
+        """Met when the interval reaches the bar."""
+        return self.bar is None or self.low <= self.bar
+
+
+@dataclass(frozen=True)
+class Result:
+    """One benchmark: what was measured against what, and every sample."""
+
+    name: str
+    what: str
+    against: str
+    rows: tuple[Compared, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def met(self) -> bool:
+        return all(row.met for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark: its name, how it is measured, and how its kept result is shown.
+
+    Attributes:
+        order: benchmarks run in ascending order.
+        table: of the kept JSON, the Markdown for docs/reference/measured.md; None if it has no section there.
+        picture: of the kept JSON, an SVG file next to it; None for none.
+    """
+
+    name: str
+    order: int
+    measure: Callable[[], Result]
+    table: Callable[[Mapping[str, Any]], str] | None = None
+    picture: Callable[[Mapping[str, Any]], str] | None = None
+
+
+def compare(
+    name: str,
+    samples: Sequence[float],
+    baseline: Sequence[float],
+    bar: float | None,
+    *,
+    kind: str = "ratio",
+    unit: str = "s",
+) -> Compared:
+    """What ``kind`` says (:class:`Compared`); rounds are resampled in pairs, since noise comes by round."""
+
+    def value(pairs: Sequence[tuple[float, float]]) -> float:
+        if kind == "pairs":
+            return statistics.median(p[0] / p[1] for p in pairs)
+        ours = statistics.median(p[0] for p in pairs)
+        theirs = statistics.median(p[1] for p in pairs)
+        return ours / theirs if kind == "ratio" else ours - theirs
+
+    pairs = list(zip(samples, baseline, strict=True))
+    source = random.Random(0)
+    drawn = sorted(value(source.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
+    low, high = drawn[int(0.025 * _RESAMPLES)], drawn[int(0.975 * _RESAMPLES) - 1]
+    return Compared(name, kind, unit, tuple(samples), tuple(baseline), value(pairs), low, high, bar)
+
+
+def absolute(name: str, samples: Sequence[float], bar: float | None, unit: str = "s") -> Compared:
+    """Values that are compared with nothing but a bar."""
+    return compare(name, samples, [0.0] * len(samples), bar, kind="difference", unit=unit)
+
+
+def seconds_of(argv: Sequence[Any], environ: Mapping[str, str] | None = None) -> float:
+    """Wall time of a command that has to succeed; its output is dropped.
+
+    Raises:
+        subprocess.CalledProcessError: it failed.
+    """
+    begun = time.perf_counter()
+    quiet = subprocess.DEVNULL
+    subprocess.run(argv, env=environ, check=True, stdout=quiet, stderr=quiet)
+    return time.perf_counter() - begun
+
+
+def alternate(rounds: int, sides: Mapping[str, Callable[[], Any]]) -> dict[str, list[Any]]:
+    """Calls every side once a round, in an order that turns, and collects what they return."""
+    found: dict[str, list[Any]] = {name: [] for name in sides}
+    names = list(sides)
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            found[name].append(sides[name]())
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "processor": models[0] if models else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def keep(result: Result, on: Mapping[str, Any]) -> Path:
+    """Writes ``results/NAME.json``."""
+    path = RESULTS / f"{result.name}.json"
+    payload = {
+        "schema": SCHEMA,
+        "version": SCHEMA_VERSION,
+        "fairlead": __version__,
+        "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": dict(on),
+        "met": result.met,
+        **asdict(result),
+    }
+    for row, source in zip(payload["rows"], result.rows, strict=True):
+        row["met"] = source.met
+    with atomic_write(path, "w") as stream:
+        json.dump(payload, stream, indent=1)
+        stream.write("\n")
+    return path
+
+
+def kept(name: str) -> dict[str, Any]:
+    """The JSON of a result.
+
+    Raises:
+        FileNotFoundError: none is kept.
+    """
+    result: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return result

@@ -1,0 +1,42 @@
+"""sha256 of files, the only hash that fairlead's store, locks and images use."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+Advance = Callable[[int], object]
+_CHUNK = 1 << 20
+
+
+def sha256_of(path: Path, advance: Advance = lambda amount: None) -> str:
+    """The sha256 of a file's content, hex.
+
+    Args:
+        advance: called with the number of bytes of each piece that was read.
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            advance(len(chunk))
+    return digest.hexdigest()
+
+
+def copy_file(source: Path, target: Path, advance: Advance = lambda amount: None) -> str:
+    """Copies a file that anybody may read, and returns the sha256 of what was copied, hex.
+
+    Raises:
+        OSError: as reading and writing do.
+    """
+    digest = hashlib.sha256()
+    with source.open("rb") as content, target.open("wb") as out:
+        while chunk := content.read(_CHUNK):
+            digest.update(chunk)
+            out.write(chunk)
+            advance(len(chunk))
+    target.chmod(0o644)
+    return digest.hexdigest()

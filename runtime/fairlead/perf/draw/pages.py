@@ -1,0 +1,60 @@
+"""Templates of this folder, filled: pages that load nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlead import __version__
+from fairlead.base.errors import fail
+from fairlead.perf.draw.charts import CHART_STYLE
+from fairlead.perf.draw.wording import milliseconds
+
+
+@dataclass(frozen=True)
+class Number:
+    """A figure to be seen from afar."""
+
+    value: str
+    unit: str
+    beside: str
+
+
+def page(template: str, **values: Any) -> str:
+    """``TEMPLATE.html.j2`` as HTML; every value that it names must be given.
+
+    Raises:
+        FairleadError: jinja2 is not installed.
+    """
+    require_tools("jinja2")
+    import jinja2
+
+    folder = Path(__file__).parent
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["ms"] = milliseconds
+    made = environment.from_string((folder / f"{template}.html.j2").read_text(encoding="utf-8"))
+    style = "".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, folder / "page.css"))
+    return made.render(style=style, fairlead_version=__version__, **values)
+
+
+def require_tools(*names: str) -> None:
+    """Reports missing packages at once, not after an hour of training.
+
+    Args:
+        names: packages that a report needs; by default jinja2 and NumPy.
+    Raises:
+        FairleadError: one of them is not installed.
+    """
+    for module in names or ("jinja2", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            raise fail(
+                "the report cannot be drawn",
+                where="fairlead.perf.draw",
+                why=f"{module} is not installed",
+                remedy="pip install 'fairlead[report]'",
+                check="report-extra",
+            )

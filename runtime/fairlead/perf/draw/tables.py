@@ -1,0 +1,269 @@
+"""A validation's lines as rows: for the page's tables, for its verdict by reasons, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fairlead.base.errors import Severity
+from fairlead.perf import stats
+from fairlead.perf.draw import charts
+from fairlead.perf.draw.wording import (
+    amount,
+    between,
+    count,
+    digits,
+    label,
+    model_title,
+    name_of,
+    subject,
+    where,
+)
+from fairlead.perf.judge import faults
+from fairlead.perf.records.validation import (
+    Expected,
+    Measurement,
+    State,
+    Validation,
+    Verdict,
+    Way,
+    What,
+)
+
+_STRIPS = 200  # of lines beyond that, the page would become heavy
+_PAIRS = 3  # of ranks that have a table each
+_OF = (What.TRAIN, What.ALLREDUCE, What.BROADCAST)  # a table for each subject
+WORD = {
+    State.NORMAL: "ok",
+    State.SLOW: "warning",
+    State.WRONG: "error",
+    State.UNKNOWN: "unknown",
+}
+ORDER = (State.WRONG, State.SLOW, State.UNKNOWN, State.NORMAL)
+_TITLES = {
+    What.TRAIN: "Training",
+    What.ALLREDUCE: "Allreduce",
+    What.BROADCAST: "Broadcast",
+    What.PINGPONG: "Pingpong, one way",
+    What.INPUT: "Input",
+    What.CHECKPOINT: "Checkpoint",
+    What.START: "Start",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Lines that stand alike for the same reason."""
+
+    word: str
+    state: str
+    because: str
+    remedy: str
+    lines: tuple[tuple[str, str], ...]
+    more: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one thing.
+
+    Attributes:
+        basis: where what is normal comes from in rows that do not say it themselves.
+        counts: (CSS class, state, how many rows), the worst first.
+        amiss: a row is slow or wrong, so that it should be seen at once.
+    """
+
+    title: str
+    basis: str
+    rows: tuple[Row, ...]
+    counts: tuple[tuple[str, str, int], ...]
+    amiss: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement, in words."""
+
+    where: str
+    way: str
+    median: str
+    interval: str
+    expected: str
+    basis: str
+    times: str
+    word: str
+    state: str
+    strip: str
+    note: str
+
+
+def broken(validation: Validation) -> tuple[Group, ...]:
+    """What broke, and what else is amiss, as :func:`fairlead.perf.judge.faults.ranked` has it."""
+    return tuple(
+        Group(
+            "error" if fault.severity is Severity.ERROR else "warning",
+            "broken" if fault.severity is Severity.ERROR else "amiss",
+            f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}",
+            fault.remedy,
+            (),
+            0,
+        )
+        for fault in validation.faults
+    )
+
+
+def groups(validation: Validation) -> tuple[Group, ...]:
+    """All that is not normal, or is so with a word to say, by its reason; the worst first."""
+    found: dict[tuple[State, str, str], list[tuple[Measurement, Verdict]]] = {}
+    for m, v in zip(validation.measurements, validation.verdicts, strict=True):
+        if v.state is not State.NORMAL:
+            found.setdefault((v.state, v.because, v.remedy), []).append((m, v))
+    order = sorted(found, key=lambda k: (ORDER.index(k[0]), -len(found[k])))
+    made = []
+    for state, because, remedy in order:
+        pairs = sorted(found[state, because, remedy], key=lambda p: -(p[1].times or 0))
+        lines = tuple(
+            (label(m), slower(v.times) if v.times and state is State.SLOW else "")
+            for m, v in pairs[:6]
+        )
+        made.append(
+            Group(WORD[state], state.value, because, remedy, lines, len(pairs) - len(lines))
+        )
+    return tuple(made)
+
+
+def tables(validation: Validation) -> tuple[Table, ...]:
+    """All lines, by what was measured."""
+    verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
+    made, number = [], 0
+    for title, told, lines in sorted_by_title(validation.measurements):
+        rows = [_row(m, verdicts[m], told, number + i < _STRIPS) for i, m in enumerate(lines)]
+        number += len(rows)
+        made.append(_table(title, rows))
+    return tuple(made)
+
+
+def sorted_by_title(
+    measurements: Sequence[Measurement],
+) -> list[tuple[str, bool, list[Measurement]]]:
+    """Lines of one table each: its title, whether that tells their subject, and the lines in order."""
+    titles: dict[str, tuple[bool, list[Measurement]]] = {}
+    kinds, ways = list(_TITLES), list(Way)
+    few = len({m.subject for m in measurements if m.what is What.PINGPONG}) <= _PAIRS
+    for m in sorted(
+        measurements,
+        key=lambda m: (
+            kinds.index(m.what),
+            m.subject if m.what in _OF else "",
+            m.nodes,
+            m.ranks,
+            m.bytes or 0,
+            ways.index(m.way),
+        ),
+    ):
+        told = m.what in _OF or (m.what is What.PINGPONG and few)
+        title = _title(m) if told else _TITLES[m.what]
+        title += f", under {m.launcher}" if m.launcher else ""
+        titles.setdefault(title, (told, []))[1].append(m)
+    return [(title, told, lines) for title, (told, lines) in titles.items()]
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    """What is normal by the same source in most rows is said once."""
+    sources = Counter(row.basis for row in rows if row.basis)
+    (source, often), *_ = sources.most_common(1) or [("", 0)]
+    if often < 2:
+        source = ""
+    kept = (replace(row, basis="" if row.basis == source else row.basis) for row in rows)
+    states = Counter(row.state for row in rows)
+    counts = tuple((WORD[s], s.value, states[s.value]) for s in ORDER if states[s.value])
+    amiss = any(states[s.value] for s in (State.WRONG, State.SLOW))
+    return Table(title, source, tuple(kept), counts, amiss)
+
+
+def _title(m: Measurement) -> str:
+    """With what all lines of the table have in common."""
+    if m.what is What.TRAIN:
+        return f"Training of {model_title(m.subject)}"
+    if m.what is What.PINGPONG:
+        return _TITLES[m.what] + (f", {subject(m)}" if m.subject else "")
+    return f"{_TITLES[m.what]} by {subject(m) or 'MPI itself'}"
+
+
+def _row(m: Measurement, v: Verdict, told: bool, draw: bool) -> Row:
+    """A line; what its table's title has ``told`` is not said again."""
+    median, interval, strip, note = "–", "", "", ""
+    if m.samples:
+        seen = stats.summarize(m.samples)
+        median = amount(seen.median, m.unit)
+        ends = None
+        if seen.low is not None and seen.high is not None:
+            ends = (seen.low, seen.high)
+            interval = between(seen.low, seen.high, m.unit)
+        normal = (v.expected.low, v.expected.high) if v.expected else None
+        if draw:
+            strip = charts.strip(m.samples, seen.outliers, ends, normal, seen.median)
+        far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
+        note = f"{count(seen.n, 'repeat')}{far}"
+    return Row(
+        where=within(m, told),
+        way=name_of(m.way),
+        median=median,
+        interval=interval,
+        expected=_expected(v.expected, m),
+        basis=v.expected.source if v.expected else "",
+        times=slower(v.times) if v.times else "",
+        word=WORD[v.state],
+        state=v.state.value,
+        strip=strip,
+        note=note,
+    )
+
+
+def within(m: Measurement, told: bool) -> str:
+    """A line of a table whose title has ``told`` the subject, or has not."""
+    return where(m) if told or not m.subject else f"{subject(m)}, {where(m)}"
+
+
+def _expected(e: Expected | None, m: Measurement) -> str:
+    if e is None:
+        return "–"
+    far = e.high if m.smaller_is_better else e.low
+    return f"{'≤' if m.smaller_is_better else '≥'} {amount(far, m.unit)}"
+
+
+def slower(times: float) -> str:
+    """Against what is normal: ``1.27 × slower``, ``1.69 × faster``, ``as usual`` within 2 %."""
+    if 0.98 <= times <= 1.02:
+        return "as usual"
+    return f"{digits(times)} × slower" if times > 1 else f"{digits(1 / times)} × faster"
+
+
+def as_csv(validation: Validation) -> str:
+    """One row a measurement, in full precision; empty where there is nothing."""
+    out = io.StringIO()
+    rows = csv.writer(out, lineterminator="\n")
+    rows.writerow(COLUMNS)
+    for m, v in zip(validation.measurements, validation.verdicts, strict=True):
+        seen = stats.summarize(m.samples) if m.samples else None
+        e = v.expected
+        rows.writerow(
+            [
+                m.key, m.what.value, m.way.value, m.subject, m.ranks, m.nodes, m.bytes, m.launcher, m.unit,
+                len(m.samples), seen and seen.median, seen and seen.low, seen and seen.high,
+                seen and len(seen.outliers), m.crowded, m.wrong, v.state.value, v.times,
+                e and e.basis.value, e and e.value, e and e.low, e and e.high, e and e.source,
+                v.because, v.remedy,
+            ]
+        )  # fmt: skip
+    return out.getvalue()
+
+
+COLUMNS = (
+    "key", "what", "way", "subject", "ranks", "nodes", "bytes", "launcher", "unit",
+    "repeats", "median", "low", "high", "outliers", "crowded", "wrong", "state", "times",
+    "basis", "expected", "expected_low", "expected_high", "source", "because", "remedy",
+)  # fmt: skip

@@ -1,0 +1,308 @@
+"""A validation as one page, and beside it as JSON and CSV.
+
+    from fairlead.perf.draw.validation_page import write_validation
+
+    page, document, rows = write_validation(folder, validation)
+
+The page needs nothing else: no script, no font, no picture is loaded, and it prints. :mod:`fairlead.perf.draw.figures`
+makes its pictures of the measurements, ``validation.html.j2`` sets it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.base.errors import Severity
+from fairlead.base.paths import atomic_write
+from fairlead.perf import stats
+from fairlead.perf.draw import figures
+from fairlead.perf.draw.charts import Figure
+from fairlead.perf.draw.pages import Number, page, require_tools
+from fairlead.perf.draw.tables import ORDER, WORD, Table, as_csv, broken, groups, tables
+from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
+from fairlead.perf.judge.verdict import headline, worst
+from fairlead.perf.records import documents
+from fairlead.perf.records.evidence import Clock
+from fairlead.perf.records.validation import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    Measurement,
+    RankSaw,
+    State,
+    Validation,
+    Way,
+    What,
+)
+
+PAGE, DOCUMENT, ROWS = "validation.html", "validation.json", "validation.csv"
+_RANKS_SHOWN = 64
+_FEW = 12  # lines that are all shown at once
+
+
+@dataclass(frozen=True)
+class ProofLine:
+    """Ranks in a row that saw the same, on which hosts, and what the first of them saw."""
+
+    ranks: str
+    hosts: str
+    saw: RankSaw
+
+
+@dataclass(frozen=True)
+class EfficiencyRow:
+    """One number of ranks; strings are empty where there is nothing.
+
+    Attributes:
+        where: the nodes, where there are several, and whether ranks share cores.
+        native, container: speed in samples/s, and its share of ideal.
+        ratio: of container over native, and its interval.
+    """
+
+    ranks: int
+    where: str
+    crowded: bool
+    native: tuple[str, str]
+    container: tuple[str, str]
+    ratio: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """A model's rows."""
+
+    title: str
+    rows: tuple[EfficiencyRow, ...]
+
+
+def write_validation(folder: Path, validation: Validation) -> tuple[Path, Path, Path]:
+    """Writes ``validation.html``, ``.json`` and ``.csv`` into ``folder``; returns their paths.
+
+    Raises:
+        FairleadError: jinja2 is not installed.
+        OSError: the folder cannot be written.
+    """
+    paths = (folder / PAGE, folder / DOCUMENT, folder / ROWS)
+    html = render(validation)
+    documents.write(paths[1], validation, SCHEMA, SCHEMA_VERSION)
+    for path, text in ((paths[2], as_csv(validation)), (paths[0], html)):
+        with atomic_write(path, "w") as stream:
+            stream.write(text)
+    return paths
+
+
+def render(validation: Validation) -> str:
+    """The HTML page.
+
+    Raises:
+        FairleadError: jinja2 is not installed.
+    """
+    require_tools("jinja2", "numpy")
+    state = worst(validation.verdicts)
+    told = " ".join(v.because for v in validation.verdicts)
+    culprits = [c for c in validation.evidence.culprits if c.name not in told]
+    well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
+    called = state.value if well == WORD[state] else "look here"
+    if any(fault.severity is Severity.ERROR for fault in validation.faults):
+        well, called = "error", state.value if state is State.WRONG else "broken"
+    elif validation.faults and state in (State.NORMAL, State.UNKNOWN):
+        well, called = WORD[State.SLOW], "look here"
+    ranks = _ranks(validation)
+    steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
+    facts = validation.machine.facts
+    drawn = [f for model in figures.models(validation) for f in figures.scaling(validation, model)]
+    for what in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST):
+        drawn += figures.bandwidths(validation, what)
+    lines = tables(validation)
+    return page(
+        "validation",
+        v=validation,
+        word=well,
+        state=called,
+        headline=headline(validation),
+        counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
+        numbers=_numbers(validation),
+        groups=(*broken(validation), *groups(validation)),
+        unknown=_count(validation, State.UNKNOWN),
+        culprits=culprits,
+        figures=drawn,
+        efficiency=_efficiency(validation),
+        bars=figures.split(validation.steps),
+        parts=figures.parts(validation.steps),
+        heat=figures.heat_map(validation.steps),
+        tables=lines,
+        few=sum(len(table.rows) for table in lines) <= _FEW,
+        sections=_sections(validation, drawn, lines),
+        ranks=ranks[:_RANKS_SHOWN],
+        ranks_hidden=len(ranks[_RANKS_SHOWN:]),
+        steps_of=label(steps_of) if steps_of else "",
+        hosts=_hosts(validation.machine.hosts),
+        clocks=_clocks(validation.evidence.clocks),
+        digests={k: x for k, x in facts.items() if _is_digest(k)},
+        facts={k: x for k, x in facts.items() if not _is_digest(k)},
+    )
+
+
+def _hosts(names: Sequence[str], most: int = 16) -> str:
+    """All of a few; of many the first and the last."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{count(len(names), 'host')}, {names[0]} to {names[-1]}"
+
+
+def _clocks(found: Sequence[Clock]) -> str:
+    """What processors said of themselves while ranks computed."""
+    rates = [c.seen_mhz for c in found if c.seen_mhz]
+    sold = sorted({c.nominal_mhz for c in found if c.nominal_mhz})
+    hot = [f"{c.host} {count(c.throttled, 'time')}" for c in found if c.throttled]
+    said = []
+    if rates:
+        low, high = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+        said.append(f"{low if low == high else f'{low} to {high}'} MHz while ranks computed")
+        said[0] += f", {' and '.join(f'{mhz:,.0f}' for mhz in sold)} nominal" if sold else ""
+    if hot:
+        more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
+        said.append(f"slowed down for heat: {', '.join(hot[:3])}{more}")
+    elif any(c.throttled is not None for c in found):
+        said.append("none was slowed down for heat")
+    return "; ".join(said) or "cannot tell: no clock and no counter of heat could be read"
+
+
+def _count(validation: Validation, state: State) -> int:
+    return sum(v.state is state for v in validation.verdicts)
+
+
+def _is_digest(name: str) -> bool:
+    return "digest" in name or "sha256" in name
+
+
+def _sections(
+    validation: Validation, drawn: Sequence[Figure], lines: Sequence[Table]
+) -> tuple[tuple[str, str], ...]:
+    """Identifier and name of those that there are, in the page's order."""
+    every = (
+        ("figures", "curves", bool(drawn)),
+        ("efficiency", "efficiency", bool(figures.models(validation))),
+        ("split", "a step's time", bool(validation.steps)),
+        ("steps", "ranks × steps", figures.heat_map(validation.steps) is not None),
+        ("lines", "all lines", bool(lines)),
+        ("proof", "proof", bool(validation.proof and validation.proof.ranks)),
+        ("environment", "environment", True),
+        ("repeat", "repeat it", True),
+    )
+    return tuple((key, name) for key, name, there in every if there)
+
+
+def _numbers(validation: Validation) -> tuple[Number, ...]:
+    found = []
+    for model in _efficiency(validation)[:1]:
+        # Ranks that share a core tell nothing of scaling.
+        rows = [r for r in model.rows if not r.crowded and r.ranks > 1] or model.rows[1:]
+        if rows:
+            most = rows[-1]
+            share = most.container[1] or most.native[1]
+            beside = f"{model.title} on {count(most.ranks, 'rank')}"
+            beside += ", sharing cores" if most.crowded else ""
+            found.append(Number(share, "of ideal", beside))
+    pairs = _pairs(validation)
+    if pairs:
+        usual = sorted(pairs)[len(pairs) // 2]
+        found.append(
+            Number(
+                f"{usual:.2f} ×",
+                "native time",
+                f"in containers, median of {count(len(pairs), 'line')}",
+            )
+        )
+    large = [
+        m for m in validation.measurements if m.what is What.ALLREDUCE and m.bytes and m.samples
+    ]
+    if large:
+        m = max(large, key=lambda m: (not m.crowded, m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
+        rate = (m.bytes or 0) / stats.summarize(m.samples).median
+        value, unit = amount(rate, "B/s").split(" ")
+        found.append(
+            Number(value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}")
+        )
+    return tuple(found)
+
+
+def _pairs(validation: Validation) -> list[float]:
+    """Container over native, of times; of every line that has both."""
+    native = {_same(m): m for m in validation.measurements if m.way is Way.NATIVE and m.samples}
+    found = []
+    for m in validation.measurements:
+        if m.way is Way.CONTAINER and m.samples and (twin := native.get(_same(m))):
+            ours, theirs = stats.summarize(m.samples).median, stats.summarize(twin.samples).median
+            found.append(ours / theirs if m.smaller_is_better else theirs / ours)
+    return found
+
+
+def _same(m: Measurement) -> tuple[object, ...]:
+    return (m.what, m.ranks, m.nodes, m.bytes, m.subject, m.launcher, m.crowded)
+
+
+def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
+    trained = [m for m in validation.measurements if m.what is What.TRAIN and m.samples]
+    found = []
+    for model in figures.models(validation):
+        mine = [m for m in trained if m.subject == model]
+        fewest = {
+            w: min((m for m in mine if m.way is w), key=lambda m: m.ranks, default=None)
+            for w in Way
+        }
+        rows = []
+        for ranks, nodes in sorted({(m.ranks, m.nodes) for m in mine}):
+            here = {m.way: m for m in mine if (m.ranks, m.nodes) == (ranks, nodes)}
+            crowded = any(m.crowded for m in here.values())
+            told = [f"{nodes} nodes"] * (nodes > 1) + ["sharing cores"] * crowded
+            # An image by its own MPI stands where a container does: both are never measured.
+            inside = Way.CONTAINER if Way.CONTAINER in here else Way.IMAGE
+            speeds = {w: _speed(here[w], fewest[w]) for w in here}
+            none = ("", "")
+            native, container = speeds.get(Way.NATIVE, none), speeds.get(inside, none)
+            rows.append(
+                EfficiencyRow(ranks, ", ".join(told), crowded, native, container, _ratio(here))
+            )
+        found.append(Efficiency(model_title(model), tuple(rows)))
+    return tuple(found)
+
+
+def _speed(m: Measurement, one: Measurement | None) -> tuple[str, str]:
+    value = amount(stats.summarize(m.samples).median, m.unit).partition(" ")[0]
+    return value, _share(m, one) if one else ""
+
+
+def _share(m: Measurement, one: Measurement) -> str:
+    fast, base = stats.summarize(m.samples).median, stats.summarize(one.samples).median
+    return percent(fast / base / (m.ranks / one.ranks))
+
+
+def _ratio(here: dict[Way, Measurement]) -> tuple[str, str]:
+    if Way.NATIVE not in here or Way.CONTAINER not in here:
+        return "", ""
+    found = stats.ratio_of_medians(here[Way.CONTAINER].samples, here[Way.NATIVE].samples)
+    if found.low is None or found.high is None:
+        return f"{found.value:.3f}", ""
+    return f"{found.value:.3f}", f"{found.low:.3f} to {found.high:.3f}"
+
+
+def _ranks(validation: Validation) -> tuple[ProofLine, ...]:
+    """What ranks saw, a row for neighbours that saw the same; rows that are wrong come first."""
+    proof = validation.proof
+    if proof is None:
+        return ()
+
+    def seen(p: RankSaw) -> RankSaw:
+        return replace(p, rank=0, host="")
+
+    rows = []
+    for _, alike in itertools.groupby(proof.ranks, seen):
+        ranks = list(alike)
+        first, last = ranks[0], ranks[-1]
+        name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"
+        hosts = tuple(dict.fromkeys(r.host for r in ranks))
+        rows.append(ProofLine(name, _hosts(hosts, 3), first))
+    return tuple(sorted(rows, key=lambda row: row.saw.as_planned))

@@ -1,0 +1,120 @@
+"""What the hardware allows: the least time, or the highest rate, that a measurement could have.
+
+Bounds come from a site's profile (:func:`of_site`) or from a measurement of memory, link or disk by itself. A
+bound is no forecast: :data:`REACH` says how near to it a sound machine comes.
+
+Sources: for the allreduce R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005): every node sends at least
+2 (N-1)/N n bytes, and ceil(log2 N) messages follow each other. For memory J. McCalpin, STREAM: bytes read and
+bytes written count alike.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from fairlead.perf.records.evidence import Bound, Bounds
+from fairlead.perf.records.validation import Measurement, What
+from fairlead.site.model import Reference, Site
+
+# How many times the bound a sound machine still is, judged: protocols, copies and the meeting of ranks cost
+# time too. The published allreduce of 8 B on six nodes is 2.4 times its bound on Piz Daint, 1.2 times on Alps.
+REACH = {What.PINGPONG: 2.0, What.ALLREDUCE: 3.0, What.BROADCAST: 3.0, What.CHECKPOINT: 2.0}
+_BEYOND_CACHES = 64_000_000  # bytes; less may never leave the caches, which are faster than memory
+_DOMINATES_S = 100e-6  # seconds on the link beside which any latency is small
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What no run can better, in the measurement's unit."""
+
+    value: float
+    source: str
+
+
+def limit(m: Measurement, bounds: Bounds) -> Limit | str:
+    """The bound of one measurement, or why there is none."""
+    if m.what is What.CHECKPOINT:
+        return _of(bounds.disk) or "how fast the storage is, is not known"
+    if m.what not in REACH:
+        return f"no bound is known for {_NAMES.get(m.what, m.what.value)}"
+    size = m.bytes or 0
+    return _on_one_node(m, size, bounds) if m.nodes < 2 else _between_nodes(m, size, bounds)
+
+
+_NAMES = {
+    What.TRAIN: "a training's speed",
+    What.INPUT: "the input's speed",
+    What.START: "the time of a start",
+}
+
+
+def _of(bound: Bound | None) -> Limit | None:
+    return Limit(bound.value, bound.source) if bound else None
+
+
+def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
+    if bounds.memory is None:
+        return "how fast a node's memory is, is not known"
+    if size < _BEYOND_CACHES:
+        return "so few bytes stay in the caches of the node, for which no bound is known"
+    moved = {
+        What.PINGPONG: 2 * size,  # read and written
+        What.ALLREDUCE: 2 * size * m.ranks,  # every rank's is read, every rank's result written
+        What.BROADCAST: size * m.ranks,  # read once, written by all others
+    }[m.what]
+    return Limit(moved / bounds.memory.value, f"memory of {_rate(bounds.memory)}")
+
+
+def _between_nodes(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
+    if bounds.link is None:
+        return "how fast the nodes' links are, is not known"
+    sent = {
+        What.PINGPONG: 1.0,
+        What.ALLREDUCE: 2 * (m.nodes - 1) / m.nodes,
+        What.BROADCAST: 1.0,
+    }[m.what]
+    hops = 1 if m.what is What.PINGPONG else math.ceil(math.log2(m.nodes))
+    moving = sent * size / bounds.link.value
+    if bounds.latency is None:
+        if moving < _DOMINATES_S:
+            return "the fabric's latency is not known, and the message is too short for its rate to count"
+        return Limit(moving, f"link of {_rate(bounds.link)}")
+    return Limit(
+        moving + hops * bounds.latency.value,
+        f"link of {_rate(bounds.link)}, latency {1e6 * bounds.latency.value:.3g} µs"
+        f" ({bounds.latency.source})",
+    )
+
+
+def _rate(bound: Bound) -> str:
+    return f"{bound.value / 1e9:.3g} GB/s ({bound.source})"
+
+
+_UNITS = {"us": 1e-6, "MB/s": 1e6, "GB/s": 1e9}
+
+
+def of_site(site: Site) -> Bounds:
+    """What the site's profile says of its links (``[[performance]]``); of several values the best.
+
+    Numbers of GPUs, and of the image's own MPI, are none of the fabric as ranks use it.
+    """
+    rates, latencies = [], []
+    for entry in site.performance:
+        scale = _UNITS.get(entry.unit)
+        if scale is None or "GPU to GPU" in entry.what or "own MPI" in entry.what:
+            continue
+        bound = Bound(entry.value * scale, f"profile {site.name}: {_said(entry)}")
+        if re.match(r"osu_bw\b|pingpong bandwidth\b", entry.what):
+            rates.append(bound)
+        elif re.match(r"osu_latency\b|pingpong latency\b", entry.what):
+            latencies.append(bound)
+    return Bounds(
+        link=max(rates, key=lambda b: b.value, default=None),
+        latency=min(latencies, key=lambda b: b.value, default=None),
+    )
+
+
+def _said(entry: Reference) -> str:
+    return f"{entry.what}, {entry.origin.source}"

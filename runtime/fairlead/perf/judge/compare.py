@@ -1,0 +1,206 @@
+"""What changed between two validations: facts of the machine, and each line with its significance.
+
+Every line that both have is tested by ranks (:func:`stats.rank_sum`), and p corrected for all of them together
+(:func:`stats.holm`): among forty lines two would else differ by chance alone. A line has changed when its
+corrected p is below 0.05 and its median moved by more than :data:`MATTERS`; one is a matter of proof, the other of
+interest.
+
+What this cannot know: repeats within one run are more alike than two runs on a shared machine are, so a difference
+may be of the hour and not of the upgrade. Two runs of the same set-up, compared, show how much.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from fairlead.perf import stats
+from fairlead.perf.records.validation import Measurement, State, Validation
+
+MATTERS = 0.02  # relative; less is a change that nobody would act on
+
+
+class Change(enum.Enum):
+    """What became of a line."""
+
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "no significant change"
+    UNKNOWN = "cannot tell"
+
+
+@dataclass(frozen=True)
+class FactChange:
+    """A fact of the machine that differs; empty where one side does not know it."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class LineChange:
+    """One line that both have.
+
+    Attributes:
+        before, after: medians, in ``unit``.
+        times: how many times slower it is now; below 1 it is faster.
+        low, high: 95 % interval of ``times``; None where there are too few repeats.
+        p: of the test, corrected for all lines that were compared; None where it could not be made.
+        state_before, state_after: how it stood against what was expected of it.
+        why: of what cannot be told.
+    """
+
+    key: str
+    unit: str
+    before: float
+    after: float
+    times: float
+    low: float | None
+    high: float | None
+    p: float | None
+    change: Change
+    state_before: State
+    state_after: State
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two validations, the older of interest as ``before``.
+
+    Attributes:
+        lines: that both have, in the order of ``after``.
+        only_before, only_after: keys of the others.
+    """
+
+    before: str
+    after: str
+    facts: tuple[FactChange, ...]
+    lines: tuple[LineChange, ...]
+    only_before: tuple[str, ...]
+    only_after: tuple[str, ...]
+
+    def of(self, change: Change) -> tuple[LineChange, ...]:
+        """The lines with that change, the largest first."""
+        found = [line for line in self.lines if line.change is change]
+        return tuple(sorted(found, key=lambda line: -abs(line.times - 1)))
+
+    def slower_by(self, percent: float) -> tuple[LineChange, ...]:
+        """Lines that became significantly slower by more than that."""
+        return tuple(x for x in self.of(Change.SLOWER) if x.times > 1 + percent / 100)
+
+
+def compare(before: Validation, after: Validation) -> Comparison:
+    """What changed from one to the other; pure."""
+    old = {m.key: m for m in before.measurements}
+    new = {m.key: m for m in after.measurements}
+    both = [key for key in new if key in old]
+    reasons = {key: _untestable(old[key], new[key]) for key in both}
+    tested = [key for key in both if not reasons[key]]
+    p = dict(
+        zip(
+            tested,
+            stats.holm([stats.rank_sum(old[k].samples, new[k].samples) for k in tested]),
+            strict=True,
+        )
+    )
+    states = [{v.key: v.state for v in one.verdicts} for one in (before, after)]
+    return Comparison(
+        before.id,
+        after.id,
+        tuple(_facts(before, after)),
+        tuple(
+            _line(old[key], new[key], p.get(key), len(tested), reasons[key], states[0], states[1])
+            for key in both
+        ),
+        tuple(key for key in old if key not in new),
+        tuple(key for key in new if key not in old),
+    )
+
+
+def _untestable(old: Measurement, new: Measurement) -> str:
+    if old.crowded is not new.crowded:
+        one = "before" if old.crowded else "after"
+        return f"ranks shared cores {one} only"
+    if old.wrong or new.wrong:
+        return "answers were wrong: how fast they came says nothing"
+    fewest = min(len(old.samples), len(new.samples))
+    if fewest < stats.FEWEST:
+        return f"{fewest} repeats on one side, and {stats.FEWEST} is the least that says anything"
+    return ""
+
+
+def _line(
+    old: Measurement,
+    new: Measurement,
+    p: float | None,
+    lines: int,
+    why: str,
+    before: Mapping[str, State],
+    after: Mapping[str, State],
+) -> LineChange:
+    slow, fast = (new, old) if new.smaller_is_better else (old, new)
+    ratio = (
+        stats.ratio_of_medians(slow.samples, fast.samples) if old.samples and new.samples else None
+    )
+    times = ratio.value if ratio else 1.0
+    change = Change.UNKNOWN
+    if p is not None and p < stats.ALPHA:
+        moved = Change.SLOWER if times > 1 else Change.FASTER
+        change = moved if abs(times - 1) > MATTERS else Change.SAME
+    elif p is not None:
+        least = stats.smallest_p(len(old.samples), len(new.samples)) * lines
+        change = Change.SAME
+        # What is far apart, and was not proved, has not been shown to be the same.
+        if least > stats.ALPHA and _apart(ratio, 0.0):
+            change = Change.UNKNOWN
+            why = (
+                f"too few repeats for {lines} lines: {len(old.samples)} and {len(new.samples)};"
+                f" {stats.repeats_needed(lines)} on each side would do"
+            )
+        elif _apart(ratio, MATTERS):
+            change = Change.UNKNOWN
+            why = f"medians are apart, and p {p:.2g} proves nothing of {lines} lines: more repeats would tell"
+    return LineChange(
+        key=new.key,
+        unit=new.unit,
+        before=_median(old),
+        after=_median(new),
+        times=times,
+        low=ratio.low if ratio else None,
+        high=ratio.high if ratio else None,
+        p=p,
+        change=change,
+        state_before=before.get(old.key, State.UNKNOWN),
+        state_after=after.get(new.key, State.UNKNOWN),
+        why=why,
+    )
+
+
+def _apart(ratio: stats.Ratio | None, margin: float) -> bool:
+    """Whether all of the interval is farther from 1 than that, on either side."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return False
+    return ratio.low > 1 + margin or ratio.high < 1 / (1 + margin)
+
+
+def _median(m: Measurement) -> float:
+    return stats.summarize(m.samples).median if m.samples else 0.0
+
+
+def _facts(before: Validation, after: Validation) -> Iterator[FactChange]:
+    one, other = before.machine, after.machine
+    pairs = [
+        ("site", one.site, other.site),
+        ("hosts", ", ".join(one.hosts), ", ".join(other.hosts)),
+        ("cores", str(one.cores), str(other.cores)),
+        *(
+            (name, one.facts.get(name, ""), other.facts.get(name, ""))
+            for name in sorted({**one.facts, **other.facts})
+        ),
+    ]
+    for name, old, new in pairs:
+        if old != new:
+            yield FactChange(name, old, new)

@@ -1,0 +1,221 @@
+"""A site's own references: what its measurements were when it was known to be well.
+
+They are kept as ``NAME.references.json`` beside the user's own profile of the site, ``NAME.toml``
+(:mod:`fairlead.site.places`), so a site engineer can hand both to everybody in ``/etc/fairlead/sites.d``. Like
+profiles, those in a later folder come before those in an earlier one; here line by line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
+from fairlead.perf import stats
+from fairlead.perf.records import documents
+from fairlead.perf.records.validation import Measurement, State, Validation
+from fairlead.site import places
+
+SCHEMA, SCHEMA_VERSION = "fairlead/references", 1
+SUFFIX = ".references.json"
+_LEAST = 0.05  # what two good days differ by at least, relative to the median
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one line was.
+
+    Attributes:
+        key: of the measurement (:attr:`Measurement.key`).
+        unit: of ``median``, ``low`` and ``high``.
+        low, high: between which another day is normal: the inner half of the samples, the interval of
+            their median, and at least 5 % to either side of it.
+        repeats: that it was made of.
+        crowded: ranks shared cores.
+        when: ISO 8601 with time zone.
+        run: id of the validation.
+    """
+
+    key: str
+    unit: str
+    median: float
+    low: float
+    high: float
+    repeats: int
+    crowded: bool
+    when: str
+    run: str
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.median <= self.high:
+            raise ValueError(f"{self.key}: low, median, high must be above 0 and in this order")
+        if self.repeats < stats.FEWEST:
+            raise ValueError(f"{self.key}: a reference is made of at least {stats.FEWEST} repeats")
+
+
+@dataclass(frozen=True)
+class References:
+    """Of one site.
+
+    Attributes:
+        machine: facts of the machine, by the id of the run that they belong to.
+    """
+
+    site: str
+    values: tuple[Kept, ...] = ()
+    machine: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def by_key(self) -> dict[str, Kept]:
+        return {kept.key: kept for kept in self.values}
+
+
+def files(site: str, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where references of ``site`` are, those that come first last."""
+    found = (folder / f"{site}{SUFFIX}" for folder in places.folders(environ))
+    return tuple(path for path in found if path.is_file())
+
+
+def load(site: str, environ: Mapping[str, str] = os.environ) -> References:
+    """All that is kept for ``site``; empty when there is nothing.
+
+    Raises:
+        FairleadError: exit code 2; a file of them is none, with every mistake in it.
+    """
+    values: dict[str, Kept] = {}
+    machine: dict[str, Mapping[str, str]] = {}
+    for path in files(site, environ):
+        one = read(path, site)
+        values |= one.by_key
+        machine |= one.machine
+    return References(site, tuple(values.values()), machine)
+
+
+def read(path: Path, site: str | None = None) -> References:
+    """One file of references.
+
+    Raises:
+        FairleadError: exit code 2; it is none, or another site's.
+    """
+    found = documents.read(path, References, SCHEMA, SCHEMA_VERSION, "references", _REMEDY)
+    double = sorted({k.key for k in found.values if sum(o.key == k.key for o in found.values) > 1})
+    if double:
+        raise _refused(path, f"these lines are in it twice: {', '.join(double)}", _REMEDY)
+    if site is not None and found.site != site:
+        raise _refused(path, f"it is of `{found.site}`, not of `{site}`", "rename or remove it")
+    return found
+
+
+_REMEDY = "mend the file, or remove it and save references anew: fairlead validate --save-reference"
+
+
+def _refused(path: Path, why: str, remedy: str) -> FairleadError:
+    return fail(
+        "references cannot be used",
+        where=str(path),
+        why=why,
+        remedy=remedy,
+        check="validate-document",
+        code=ExitCode.USAGE,
+    )
+
+
+def make(validation: Validation) -> References:
+    """The references that a validation would leave; lines of too few repeats leave none."""
+    kept = tuple(
+        _kept(m, validation) for m in validation.measurements if len(m.samples) >= stats.FEWEST
+    )
+    facts = {**validation.machine.facts, "hosts": ", ".join(validation.machine.hosts)}
+    return References(validation.machine.site, kept, {validation.id: facts})
+
+
+def _kept(m: Measurement, validation: Validation) -> Kept:
+    seen = stats.summarize(m.samples)
+    assert seen.low is not None and seen.high is not None  # there are enough samples
+    median, (low, high) = seen.median, stats.inner(m.samples)
+    return Kept(
+        key=m.key,
+        unit=m.unit,
+        median=median,
+        low=min(low, seen.low, median * (1 - _LEAST)),
+        high=max(high, seen.high, median * (1 + _LEAST)),
+        repeats=len(m.samples),
+        crowded=m.crowded,
+        when=validation.begun,
+        run=validation.id,
+    )
+
+
+def save(
+    validation: Validation,
+    *,
+    crowded_too: bool = False,
+    slow_too: bool = False,
+    path: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Path, References]:
+    """Keeps what was measured as the site's references; lines that were not measured stay as they were.
+
+    Args:
+        crowded_too, slow_too: keep also lines whose ranks shared cores, or that are slow by what was expected so
+            far.
+        path: the file; by default that of the site in the folder that comes first.
+    Raises:
+        FairleadError: exit code 1; answers were wrong, something broke, ranks shared cores, lines were slow, or the file cannot be
+            written.
+    """
+    site = validation.machine.site
+    _fit(validation, crowded_too, slow_too)
+    target = path or places.folders(environ)[-1] / f"{site}{SUFFIX}"
+    before = read(target, site) if target.is_file() else References(site)
+    new = make(validation)
+    values = tuple((before.by_key | new.by_key).values())
+    runs = {kept.run for kept in values}
+    machine = {run: f for run, f in {**before.machine, **new.machine}.items() if run in runs}
+    whole = References(site, values, machine)
+    try:
+        documents.write(target, whole, SCHEMA, SCHEMA_VERSION)
+    except OSError as exc:
+        raise fail(
+            "the references cannot be written",
+            where=str(target),
+            why=exc.strerror or str(exc),
+            remedy="set FAIRLEAD_SITES_EXTRA to a folder that you may write to",
+            check="reference-save",
+        ) from None
+    return target, whole
+
+
+def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
+    def lines(state: State) -> list[str]:
+        return [v.key for v in validation.verdicts if v.state is state]
+
+    why, remedy = "", ""
+    if wrong := lines(State.WRONG):
+        why, remedy = f"wrong answers: {_some(wrong)}", "fairlead doctor"
+    elif broken := [f.what for f in validation.faults if f.severity is Severity.ERROR]:
+        why, remedy = f"something broke: {_some(broken)}", "mend that first"
+    elif not any(len(m.samples) >= stats.FEWEST for m in validation.measurements):
+        why = f"no line has {stats.FEWEST} repeats or more"
+        remedy = "the same command with more repeats"
+    elif not crowded_too and (crowd := [m.key for m in validation.measurements if m.crowded]):
+        why = f"ranks shared cores, which is no machine at its best: {_some(crowd)}"
+        remedy = "fewer ranks; or --save-crowded, where that is what you run"
+    elif not slow_too and (slow := lines(State.SLOW)):
+        why = f"slower than what was expected so far: {_some(slow)}"
+        remedy = "mend that first; or --save-slow, where it is the new normal"
+    if why:
+        raise fail(
+            "these measurements are not kept as references",
+            where=f"validation {validation.id}",
+            why=why,
+            remedy=remedy,
+            check="reference-save",
+        )
+
+
+def _some(keys: list[str]) -> str:
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return "; ".join(keys[:3]) + more

@@ -1,0 +1,323 @@
+"""Each measurement held against what is to be expected of it: normal, slow, wrong, or why that cannot be told.
+
+What is expected comes from the first of these that there is:
+
+1. the site's own reference, saved before (:mod:`fairlead.perf.judge.references`);
+2. what the hardware allows (:mod:`fairlead.perf.judge.bounds`), and for a training on several ranks the speed of the
+   fewest in the same run, as often as there are more;
+3. for a line of a container, the same without it: at most 2 % slower, and what the native line itself wavers.
+
+A container's line that is normal by 1 or 2 must be so by 3 too, which is the sharper one: it was measured in the
+same hour on the same nodes.
+
+A measurement is slow when the whole 95 % interval of its median is beyond what is normal, and normal when its
+median is within. Between the two nothing can be told, and more repeats are the remedy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from fairlead.base.errors import ExitCode, Severity
+from fairlead.perf import stats
+from fairlead.perf.judge import bounds, diagnosis, faults
+from fairlead.perf.judge.bounds import Limit
+from fairlead.perf.judge.references import Kept
+from fairlead.perf.records.evidence import Bounds, Culprit, Evidence
+from fairlead.perf.records.validation import (
+    Basis,
+    Expected,
+    Measurement,
+    State,
+    Validation,
+    Verdict,
+    Way,
+    What,
+)
+from fairlead.perf.stats import Summary
+
+SCALING = 1.25  # a training on more ranks reaches 80 % of ideal, or something is in its way; judged
+NATIVE_BAR = 1.02  # container over native, as in benchmarks/
+_AMISS = 0.98  # of a bound: to be faster by more than what a clock gets wrong is not possible
+_ROUGH = 1.1  # how near a bound a sound machine comes is judged: a little beyond is not yet slow
+_AGAIN = "the same command with more repeats"
+
+
+def judge(
+    measurements: Sequence[Measurement],
+    references: Mapping[str, Kept],
+    known: Bounds,
+    evidence: Evidence,
+) -> tuple[Verdict, ...]:
+    """One verdict a measurement, in their order; pure.
+
+    Args:
+        references: the site's own, by a measurement's key.
+        known: what the hardware allows.
+    """
+    twins = {_without_way(m): m for m in measurements if m.way is Way.NATIVE}
+    made = []
+    for m in measurements:
+        bases = [b for b in measurements if _scales(b, m)]
+        base = min(bases, key=lambda b: b.ranks, default=None)
+        made.append(_one(m, twins, base, references, known, evidence))
+    return tuple(made)
+
+
+def worst(verdicts: Sequence[Verdict]) -> State:
+    """Of all lines: wrong before slow before normal; unknown where nothing could be told of any."""
+    states = {v.state for v in verdicts}
+    order = (State.WRONG, State.SLOW, State.NORMAL, State.UNKNOWN)
+    return next((s for s in order if s in states), State.UNKNOWN)
+
+
+def below_reference(validation: Validation) -> bool:
+    """Whether it ends with exit code 125: a line is slow or wrong."""
+    return worst(validation.verdicts) in (State.WRONG, State.SLOW)
+
+
+def _one(
+    m: Measurement,
+    twins: Mapping[Measurement, Measurement],
+    base: Measurement | None,
+    references: Mapping[str, Kept],
+    known: Bounds,
+    evidence: Evidence,
+) -> Verdict:
+    if m.wrong:
+        said = f"{m.wrong} answer{'s were' if m.wrong > 1 else ' was'} wrong in {len(m.samples)} repeats"
+        mistaken = diagnosis.other_mpi(m, evidence)
+        remedy = (
+            mistaken.remedy if mistaken else "fairlead doctor; do not trust results of this machine"
+        )
+        said += f"; {mistaken.text}" if mistaken else ""
+        return Verdict(m.key, State.WRONG, None, None, said, remedy)
+    if not all(0 < value < math.inf for value in m.samples):
+        return _unknown(
+            m, None, "a repeat took no time at all, or for ever: the clock is at fault", ""
+        )
+    if not m.samples and (why := evidence.failed.get(m.key)):
+        return _unknown(m, None, f"it could not be measured: {faults.words(why)}", why.remedy)
+    if len(m.samples) < stats.FEWEST:
+        had = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
+        return _unknown(
+            m, None, f"{had}, and {stats.FEWEST} is the least that says anything", _AGAIN
+        )
+    seen = stats.summarize(m.samples)
+    # An engine takes its time to start whatever the machine: that is no slowness.
+    alike = m.way is Way.CONTAINER and m.what is not What.START
+    twin = twins.get(_without_way(m)) if alike else None
+    native = _by_native(twin) if twin else None
+    found = _by_reference(m, references) or _by_bound(m, base, known)
+    if isinstance(found, Expected):
+        first = _held(m, seen, found, evidence)
+        if first.state is State.NORMAL and native:
+            second = _held(m, seen, native, evidence)
+            return second if second.state is State.SLOW else first
+        return first
+    if native:
+        return _held(m, seen, native, evidence)
+    return _unknown(m, None, f"no reference is kept for it, and {found}", _save(m))
+
+
+def _save(m: Measurement) -> str:
+    return (
+        ""
+        if m.crowded
+        else "fairlead validate --save-reference, once this machine is known to be well"
+    )
+
+
+def _unknown(m: Measurement, expected: Expected | None, why: str, remedy: str) -> Verdict:
+    return Verdict(m.key, State.UNKNOWN, expected, None, why, remedy)
+
+
+def _without_way(m: Measurement) -> Measurement:
+    """What a container's line and its native twin have in common. The launcher is that of the ranks in both."""
+    return dataclasses.replace(m, way=Way.NATIVE, samples=(), wrong=0, hosts=())
+
+
+def _by_reference(m: Measurement, references: Mapping[str, Kept]) -> Expected | None:
+    kept = references.get(m.key)
+    if kept is None or kept.crowded is not m.crowded:
+        return None  # ranks that share cores are no yardstick for others, nor these for them
+    source = f"this site's reference of {kept.when[:10]}, {kept.repeats} repeats in {kept.run}"
+    return Expected(kept.median, kept.low, kept.high, Basis.REFERENCE, source)
+
+
+def _by_bound(m: Measurement, base: Measurement | None, known: Bounds) -> Expected | str:
+    if m.crowded:
+        return "ranks that share cores are held against no bound"
+    if base:
+        return _scaled(m, base)
+    found = bounds.limit(m, known)
+    return _reach(m, found) if isinstance(found, Limit) else found
+
+
+def _scales(base: Measurement, m: Measurement) -> bool:
+    """Whether ``m`` is the training of ``base`` on more ranks."""
+    same = (base.what, base.way, base.subject, base.launcher) == (
+        m.what,
+        m.way,
+        m.subject,
+        m.launcher,
+    )
+    sound = len(base.samples) >= stats.FEWEST and not (base.wrong or base.crowded)
+    return m.what is What.TRAIN and same and sound and base.ranks < m.ranks
+
+
+def _scaled(m: Measurement, base: Measurement) -> Expected:
+    seen, more = stats.summarize(base.samples), m.ranks / base.ranks
+    assert seen.low is not None and seen.high is not None  # there are enough samples
+    source = f"{100 / SCALING:.0f} % of the speed of {base.ranks} rank{'s' if base.ranks > 1 else ''}, as often as there are more"
+    return Expected(
+        seen.median * more / SCALING,
+        seen.low * more / SCALING,
+        seen.high * more,
+        Basis.BOUND,
+        source,
+    )
+
+
+def _reach(m: Measurement, found: Limit) -> Expected:
+    times = bounds.REACH[m.what]
+    near = found.value * times if m.smaller_is_better else found.value / times
+    low, high = sorted((found.value, near))
+    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {found.source}")
+
+
+def _by_native(twin: Measurement) -> Expected | None:
+    if len(twin.samples) < stats.FEWEST or twin.wrong:
+        return None
+    seen = stats.summarize(twin.samples)
+    assert seen.low is not None and seen.high is not None  # there are enough samples
+    low, high = seen.low / NATIVE_BAR, seen.high * NATIVE_BAR
+    source = f"the same without a container, {len(twin.samples)} repeats; 2 % more passes"
+    return Expected(seen.median, low, high, Basis.NATIVE, source)
+
+
+def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence) -> Verdict:
+    """By an expectation; there are enough samples."""
+    assert seen.low is not None and seen.high is not None
+    time = m.smaller_is_better
+    times = seen.median / expected.value if time else expected.value / seen.median
+    slow = seen.low > expected.high if time else seen.high < expected.low
+    within = seen.median <= expected.high if time else seen.median >= expected.low
+    # A training may well gain from the caches of more cores.
+    physical = expected.basis is Basis.BOUND and m.what is not What.TRAIN
+    if physical and _beyond(seen.median, expected, time):
+        why = f"faster than what should be possible ({expected.source}): that number is not this machine's"
+        return _unknown(m, expected, why, "mend the profile: fairlead site check")
+    if slow and expected.basis is Basis.BOUND and times < _ROUGH:
+        why = f"{times:.2f} × slower than {expected.source}: too near for so rough a measure"
+        return _unknown(m, expected, why, _save(m))
+    if slow:
+        reason = diagnosis.reason(m, evidence)
+        return Verdict(m.key, State.SLOW, expected, times, reason.text, reason.remedy)
+    if not within:
+        why = (
+            f"its median is {times:.2f} × slower than expected, and its interval reaches what is normal"
+            f" ({100 * seen.half_width:.0f} % on either side)"
+        )
+        busy = diagnosis.busy(m, evidence)
+        return _unknown(
+            m, expected, f"{why}; {busy.text}" if busy else why, busy.remedy if busy else _AGAIN
+        )
+    better = seen.high < expected.low if time else seen.low > expected.high
+    if better and expected.basis is Basis.REFERENCE:
+        why = f"{1 / times:.2f} × faster than the reference: something has changed for the better"
+        return Verdict(
+            m.key, State.NORMAL, expected, times, why, "fairlead validate --save-reference"
+        )
+    return Verdict(m.key, State.NORMAL, expected, times)
+
+
+def _beyond(median: float, expected: Expected, time: bool) -> bool:
+    return median < _AMISS * expected.low if time else median > expected.high / _AMISS
+
+
+def exit_code(validation: Validation) -> ExitCode:
+    """What ``fairlead validate`` ends with: what is most fundamental decides.
+
+    122 where ranks ran another MPI than planned, or did not find each other; 125 where answers were wrong; 1 where
+    something broke; 125 where a line is slow; else 0.
+    """
+    worst_of = worst(validation.verdicts)
+    errors = [f for f in validation.faults if f.severity is Severity.ERROR]
+    if any(map(faults.is_of_proof, errors)):
+        return ExitCode.PROOF_FAILED
+    if worst_of is State.WRONG:
+        return ExitCode.BELOW_REFERENCE
+    if errors:
+        return ExitCode.FAILED
+    return ExitCode.BELOW_REFERENCE if worst_of is State.SLOW else ExitCode.DONE
+
+
+def headline(validation: Validation) -> str:
+    """One sentence on all of it, by what is most fundamental: what broke, wrong answers, what is slow; a second one
+    on what is amiss besides."""
+    errors = [f for f in validation.faults if f.severity is Severity.ERROR]
+    amiss = [f for f in validation.faults if f.severity is not Severity.ERROR]
+    lines = _of_lines(validation)
+    wrong = worst(validation.verdicts) is State.WRONG
+    if errors and not (wrong and faults.is_of_answers(errors[0])):
+        more = f", and {len(errors) - 1} more broke" if len(errors) > 1 else ""
+        said = [f"{faults.sentence(errors[0])}{more}."]
+        said += [lines] if wrong or worst(validation.verdicts) is State.SLOW else []
+    else:
+        said = [lines]
+    said += [f"{faults.sentence(amiss[0])}."] if amiss else []
+    return " ".join(said)
+
+
+def _of_lines(validation: Validation) -> str:
+    """What there is to say of lines and of who is slow."""
+    verdicts = validation.verdicts
+    count = {s: sum(v.state is s for v in verdicts) for s in State}
+    state = worst(verdicts)
+    of = f"of {len(verdicts)} line{'s' if len(verdicts) != 1 else ''}"
+    found = max(validation.evidence.culprits, key=lambda c: c.times, default=None)
+    if state is State.WRONG:
+        return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
+    if state is State.SLOW:
+        most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
+        said = "is slow," if count[state] == 1 else "are slow, the worst"
+        slow = f"{count[state]} {of} {said} {_times(most.times or 1)} × slower than it should be"
+        if found:  # and where it explains nothing that is slow, that is two things
+            explains = any(v.state is state and v.because.startswith(found.name) for v in verdicts)
+            return f"{_named(found)}{':' if explains else '; besides,'} {slow}."
+        reason = "" if most.because == diagnosis.UNEXPLAINED else most.because.partition(":")[0]
+        return f"{slow}{', most likely because ' if reason else ''}{reason}."
+    if found:
+        return f"{_named(found)}, though no line is slow."
+    if state is State.NORMAL:
+        rest = count[State.UNKNOWN]
+        told = f"; of {rest} nothing can be told" if rest else ""
+        verb = "is" if count[state] == 1 else "are"
+        return f"As fast as it should be: {count[state]} {of} {verb} normal{told}."
+    return "Nothing can be told yet: there is nothing to hold these measurements against."
+
+
+def _named(culprit: Culprit) -> str:
+    name = culprit.name[:1].upper() + culprit.name[1:]
+    return f"{name} is {culprit.times:.2g} × as slow as {culprit.against}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.1f}" if value >= 1.15 else f"{value:.2f}"
+
+
+def efficiency(validation: Validation, way: Way) -> dict[tuple[str, int], float]:
+    """Of trainings: speed over that of the fewest ranks, as often as there are more; by (model, ranks)."""
+    trained = [
+        m for m in validation.measurements if m.what is What.TRAIN and m.way is way and m.samples
+    ]
+    found: dict[tuple[str, int], float] = {}
+    for subject in {m.subject for m in trained}:
+        rows = sorted((m for m in trained if m.subject == subject), key=lambda m: m.ranks)
+        base = stats.summarize(rows[0].samples).median / rows[0].ranks
+        for m in rows:
+            found[subject, m.ranks] = stats.summarize(m.samples).median / m.ranks / base
+    return found

@@ -1,0 +1,134 @@
+"""Launches without a container: the same programs by a Python of the host, over the MPI that the plan swaps in.
+
+It is what a container is compared with. The Python needs NumPy and mpi4py, for trainings TensorFlow or torch, Keras and
+h5py as well; fairlead's own modules come along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import fairlead
+from fairlead import native
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import cache_dir
+from fairlead.launch import launch as launching
+from fairlead.launch.launch import CommandLine
+from fairlead.launchers import registry
+from fairlead.ml.train.host import WORKER, Runner, RunOutcome
+from fairlead.mpi.host import HostMpi
+from fairlead.session.model import Prepared
+from fairlead.session.recorder import Recorder
+
+_TAIL_BYTES = 8000
+_ASK = """
+import importlib.util, json, platform, sys
+names = ("numpy", "mpi4py", "h5py", "keras", "tensorflow", "torch")
+print(json.dumps({
+    "python": platform.python_version(),
+    "modules": [n for n in names if importlib.util.find_spec(n)],
+}))
+"""
+
+
+def modules(python: Path) -> tuple[str, tuple[str, ...]]:
+    """The version of a Python, and which of the modules that matter it has.
+
+    Raises:
+        FairleadError: it cannot be run, or has no NumPy or no mpi4py.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
+        )
+        told = json.loads(done.stdout)
+    except subprocess.CalledProcessError as exc:
+        said = exc.stderr.strip().rpartition("\n")[2]
+        raise _unfit(python, f"exit code {exc.returncode}: {said or 'it said nothing'}") from None
+    except subprocess.TimeoutExpired:
+        raise _unfit(python, "it did not start within a minute") from None
+    except OSError as exc:
+        raise _unfit(python, exc.strerror or str(exc)) from None
+    except ValueError:
+        raise _unfit(python, "it does not answer as Python does") from None
+    lacking = [name for name in ("numpy", "mpi4py") if name not in told["modules"]]
+    if lacking:
+        install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
+        raise _unfit(python, f"it has no {' and no '.join(lacking)}", install)
+    return told["python"], tuple(told["modules"])
+
+
+def _unfit(python: Path, why: str, remedy: str = "name a Python of this machine") -> FairleadError:
+    return fail(
+        "this Python cannot run the native part",
+        where=f"--native {python}",
+        why=why,
+        remedy=f"{remedy}; or leave --native out",
+        check="validate-native",
+        code=ExitCode.USAGE,
+    )
+
+
+def runner(
+    prepared: Prepared, mpi: HostMpi, python: Path, log: Path, recorder: Recorder | None = None
+) -> Runner:
+    """A runner that launches every command by ``python`` on this host.
+
+    Args:
+        mpi: whose library mpi4py shall open.
+        log: file that all output of the ranks is added to.
+        recorder: of a timeline, in which the trainings among the launches are.
+    """
+    cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
+    where = _modules_folder(cache)
+    core = native.core_path(cache)
+    environ = {
+        "PYTHONPATH": str(where),
+        "PYTHONNOUSERSITE": "1",
+        # mpi4py looks beside Python first; this names the file.
+        "MPI4PY_LIBMPI": mpi.library.path,
+        **({"FAIRLEAD_COMM_LIBRARY": str(core)} if core.is_file() else {}),
+    }
+
+    def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+        words = (str(python), *command[1:])
+        folder = launching.new_run_folder(cache)
+        inner = launching.recorded(words, str(folder), launcher.kind)
+        whole = registry.words(launcher, shape.of(ranks), inner)
+        seen = recorder.launch() if recorder and WORKER in command else None
+        more = seen.native_env if seen else {}
+        line = CommandLine(whole.argv, {**environ, **more, **whole.environ}, kind=launcher.kind)
+        with log.open("ab") as stream:
+            start = stream.tell()
+            stream.write(f"$ {' '.join(words)}\n".encode())
+            stream.flush()
+            if seen:
+                seen.begun()
+            done = launching.launch(
+                line, folder, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
+            )
+        if seen:
+            seen.ended()
+        with log.open("rb") as stream:
+            stream.seek(start)
+            said = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+        return RunOutcome(done.code, said, launching.killed(done, {}))
+
+    return run
+
+
+def _modules_folder(cache: Path) -> Path:
+    """A folder with fairlead and nothing else: what lies beside it here is for another Python."""
+    folder = cache / "native-modules"
+    folder.mkdir(parents=True, exist_ok=True)
+    package = Path(fairlead.__file__).parent
+    link = folder / "fairlead"
+    if not link.is_symlink() or link.readlink() != package:
+        fresh = folder / f".fairlead.{os.getpid()}"
+        fresh.symlink_to(package)
+        fresh.replace(link)
+    return folder

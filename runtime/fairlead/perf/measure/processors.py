@@ -1,0 +1,147 @@
+"""What Linux says of a processor's clock and of its heat, and what that comes to for each host.
+
+A reading alone proves nothing: processors that compute on all cores run below the clock of one, and many save power. So
+:func:`clocks` gives what was read beside how fast the rank's arithmetic was; :mod:`fairlead.perf.judge.diagnosis` concludes.
+
+Sources: Documentation/admin-guide/pm/cpufreq.rst and intel_pstate.rst for ``scaling_cur_freq`` and ``base_frequency``,
+Documentation/admin-guide/acpi/cppc_sysfs.rst for ``nominal_freq``, Documentation/ABI/testing/sysfs-devices-system-cpu for
+``thermal_throttle``. ``cpu MHz`` of /proc/cpuinfo is measured where the processor has aperfmperf (arch/x86/kernel/cpu/
+aperfmperf.c) and a constant where it has not, as in many virtual machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from fairlead.perf.records.evidence import Clock
+
+if TYPE_CHECKING:
+    from fairlead.perf.measure.kernels import KernelTimes
+
+_CPUS = "sys/devices/system/cpu"
+_COUNTERS = ("core_throttle_count", "package_throttle_count")
+# Drivers whose largest clock is the one that a processor is sold with; others count its boost as well.
+_NO_BOOST = ("acpi-cpufreq", "pcc-cpufreq")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one core says at a moment.
+
+    Attributes:
+        mhz: its clock; None where the system does not measure it.
+        nominal_mhz: the clock that the processor is sold with, without boost; None where that is not told.
+        throttled: how often this core or its package was slowed down for heat since the start of the system; None
+            where that is not counted.
+    """
+
+    mhz: float | None = None
+    nominal_mhz: float | None = None
+    throttled: int | None = None
+
+
+def read(core: int, root: Path = Path("/")) -> Reading:
+    """What ``core`` says now; what has just computed on it, is in the clock. Never raises.
+
+    Args:
+        core: its number, as Linux counts them.
+        root: of the file systems, for recorded machines.
+    """
+    own = root / _CPUS / f"cpu{core}"
+    mhz = _scaled(own / "cpufreq/scaling_cur_freq", 1e-3) or _measured(core, root)
+    nominal = _scaled(own / "cpufreq/base_frequency", 1e-3)
+    nominal = nominal or _scaled(own / "acpi_cppc/nominal_freq", 1.0)
+    if nominal is None and _text(own / "cpufreq/scaling_driver") in _NO_BOOST:
+        nominal = _scaled(own / "cpufreq/cpuinfo_max_freq", 1e-3)
+    counts = [_scaled(own / "thermal_throttle" / name, 1.0, zero=True) for name in _COUNTERS]
+    known = [int(count) for count in counts if count is not None]
+    return Reading(mhz, nominal, sum(known) if known else None)
+
+
+def core_now() -> int | None:
+    """The core that the calling thread is on, or was last; None where Linux does not say."""
+    text = _text(Path("/proc/thread-self/stat"))
+    try:
+        return int(text[text.rindex(")") + 2 :].split()[36])  # field 39 of proc(5), after the name
+    except (ValueError, IndexError):
+        return None
+
+
+def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, ...]:
+    """For each host what its slowest rank had: facts, in the order of ``hosts``; hosts that told nothing are left out.
+
+    Args:
+        every: what ranks' kernels took, with their clocks.
+        hosts: of the job, in its order: a smaller launch takes part of them, from the first.
+    """
+    seen = [_rank(one) for one in every]
+    times = [one.times for one in seen if one.times]
+    rates = [one.seen_mhz for one in seen if one.seen_mhz]
+    usual_s, usual_mhz = (median(times) if times else None), (median(rates) if rates else None)
+    found = []
+    for number, host in enumerate(hosts):
+        mine = [one for one in seen if one.host == host]
+        if not any(one.seen_mhz or one.throttled is not None for one in mine):
+            continue
+        slowest = max(mine, key=lambda one: one.times or 0.0)
+        counted = [one.throttled for one in mine if one.throttled is not None]
+        found.append(
+            replace(
+                slowest,
+                usual_mhz=usual_mhz if len(rates) > 1 else None,
+                times=slowest.times / usual_s if slowest.times and usual_s else None,
+                throttled=max(counted, default=None),
+                from_nodes=number + 1,
+            )
+        )
+    return tuple(found)
+
+
+def _rank(one: KernelTimes) -> Clock:
+    """A rank's own; ``times`` are seconds still."""
+    arithmetic = one.samples.get("arithmetic", ())
+    every = [s for samples in one.samples.values() for s in samples]
+    rates = [s.mhz for s in arithmetic if s.mhz is not None]
+    counted = [s.hot for s in every if s.hot is not None]
+    return Clock(
+        one.host,
+        median(rates) if rates else None,
+        next((s.nominal_mhz for s in every if s.nominal_mhz is not None), None),
+        times=median(s.wall_s for s in arithmetic) if arithmetic else None,
+        throttled=sum(counted) if counted else None,
+    )
+
+
+def _measured(core: int, root: Path) -> float | None:
+    """``cpu MHz`` of /proc/cpuinfo, where it is a measurement."""
+    for block in _text(root / "proc/cpuinfo").split("\n\n"):
+        rows = {key.strip(): value.strip() for key, _, value in (r.partition(":") for r in block.splitlines())}  # fmt: skip
+        if rows.get("processor") == str(core):
+            if "aperfmperf" not in rows.get("flags", "").split():
+                return None
+            return _number(rows.get("cpu MHz", ""), 1.0)
+    return None
+
+
+def _scaled(path: Path, unit: float, zero: bool = False) -> float | None:
+    return _number(_text(path), unit, zero)
+
+
+def _number(text: str, unit: float, zero: bool = False) -> float | None:
+    """None also for the 0 that some drivers write where they do not know."""
+    try:
+        value = float(text) * unit
+    except ValueError:
+        return None
+    return value if value > 0 or (zero and value == 0) else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

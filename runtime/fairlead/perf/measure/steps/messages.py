@@ -1,0 +1,57 @@
+"""Messages of all ranks, and the collectives of each count of ranks."""
+
+from __future__ import annotations
+
+import json
+
+from fairlead.base.errors import Finding, Severity
+from fairlead.ml.train.runner import Runner
+from fairlead.perf.measure.program import run_program
+from fairlead.perf.measure.ranks import messages
+from fairlead.perf.measure.step import Context, Options, Step
+from fairlead.perf.records.validation import Way, What
+
+
+def _measure(context: Context, way: Way, run: Runner) -> None:
+    options, seen = context.options, context.seen
+    counts = [n for n in _counts(options) if n > 1]
+    for ranks in counts:
+        brief = options.quick or context.crowded(ranks)
+        settings = messages.Settings(
+            out=options.out / "messages.json",
+            sizes=messages.SIZES[::2] if brief else messages.SIZES,
+            through=("mpi", "comm"),
+            repeats=6 if brief else 8,
+            limit_s=12 if options.quick else 45,
+        )
+        document = run_program(messages.__name__, settings, run, ranks)
+        seen.crowded = seen.crowded or document["crowded"]
+        seen.measurements += [
+            m
+            for m in messages.measurements(document, way, context.launcher)
+            if m.what is not What.PINGPONG or ranks == counts[-1]
+        ]
+        if document["wrong_answers"]:
+            seen.findings.append(
+                Finding(
+                    Severity.ERROR,
+                    f"{document['wrong']} answers of {ranks} ranks were wrong",
+                    f"messages, {way.value}",
+                    json.dumps(document["wrong_answers"][0]),
+                    "fairlead doctor; then the same by `--mpi container`, which tells whose MPI it is",
+                    "validate-wrong",
+                )
+            )
+
+
+def _counts(options: Options) -> tuple[int, ...]:
+    return (options.most,) if options.quick else options.ranks
+
+
+STEP = Step(
+    30,
+    lambda context: context.each_way("messages", _measure),
+    lambda options: [
+        f"ping-pong, allreduce, broadcast on {', '.join(map(str, _counts(options)))} ranks"
+    ],
+)

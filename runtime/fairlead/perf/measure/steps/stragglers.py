@@ -1,0 +1,71 @@
+"""The search for a node, link or processor that is slower than the others."""
+
+from __future__ import annotations
+
+from fairlead.base.errors import Finding, Severity
+from fairlead.base.serde import from_json
+from fairlead.perf.measure import processors
+from fairlead.perf.measure.kernels import KernelTimes
+from fairlead.perf.measure.program import run_program
+from fairlead.perf.measure.ranks import stragglers
+from fairlead.perf.measure.search_result import Kind, Straggler
+from fairlead.perf.measure.step import Context, Step
+from fairlead.perf.records.evidence import Culprit
+
+# On a crowded machine another rank's turn looks like a slow link.
+_CROWDED_THRESHOLD = 4.0
+_NAMES = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}
+
+
+def _search(context: Context) -> None:
+    options, seen = context.options, context.seen
+    default = stragglers.Settings(options.out / "pairs.json")
+    crowded = seen.crowded or context.crowded(options.most)
+    settings = stragglers.Settings(
+        out=default.out,
+        link_threshold=_CROWDED_THRESHOLD if crowded else default.link_threshold,
+        repeats=3 if options.quick else default.repeats,
+        limit_s=20 if options.quick else default.limit_s,
+    )
+    document = run_program(stragglers.__name__, settings, context.container, options.most)
+    times = [from_json(KernelTimes, rank) for rank in document["samples"]]
+    seen.clocks = processors.clocks(times, seen.hosts)
+    for straggler in stragglers.outcomes(document)["all"].culprits:
+        culprit = _culprit(straggler, seen.hosts)
+        seen.culprits.append(culprit)
+        others = culprit.against if culprit.against == "the other way" else "the others"
+        seen.findings.append(
+            Finding(
+                Severity.WARNING,
+                f"{culprit.name} is {straggler.times_slower:.1f} times slower than {others}",
+                " - ".join(straggler.names),
+                straggler.evidence,
+                straggler.remedy,
+                "validate-slow",
+            )
+        )
+
+
+def _culprit(straggler: Straggler, hosts: tuple[str, ...]) -> Culprit:
+    """As evidence for verdicts."""
+    compute = straggler.kind is Kind.COMPUTE
+    # The nodes it takes part on: of a pair both, and for a link another node to talk to.
+    nodes = max((hosts.index(name) + 1 for name in straggler.names if name in hosts), default=1)
+    ranks = f", rank {', '.join(map(str, straggler.ranks))}" if compute else ""
+    other_way = straggler.kind is Kind.PAIR and len(hosts) == 2
+    return Culprit(
+        f"{_NAMES[straggler.kind]} {' - '.join(straggler.names)}{ranks}",
+        straggler.evidence,
+        straggler.times_slower,
+        straggler.names,
+        nodes if compute else max(nodes, 2),
+        "the other way" if other_way else Culprit.against,
+    )
+
+
+def _measure(context: Context) -> None:
+    if context.options.most > 1:
+        context.attempt("search for what is slow", lambda: _search(context))
+
+
+STEP = Step(40, _measure, lambda options: ["search for a slow node, link or processor"])

@@ -1,0 +1,190 @@
+"""Reading samples and training: each model at each count of ranks."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from fairlead.base.errors import Finding, Severity
+from fairlead.base.progress import Silent
+from fairlead.ml import registry
+from fairlead.ml.task import Task
+from fairlead.ml.train import host as training
+from fairlead.ml.train.model import StepTimes, WorkerResult
+from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.train.runner import Runner, launch
+from fairlead.perf.measure.step import Context, Options, Step
+from fairlead.perf.projection.small_runs import SmallRun
+from fairlead.perf.records.evidence import Shares
+from fairlead.perf.records.validation import Measurement, Way, What
+
+_STEPS_S, _LEAST = 8.0, 8  # of timed steps: how long, and how many at least
+_CROWDED = 6  # timed steps of ranks that share cores: they are compared with nothing but their like
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model whose data are there."""
+
+    options: TrainOptions
+    data: Path
+
+
+def _measure(context: Context) -> None:
+    """Counts of ranks one after the other, each by every way, so that all ways see the same machine."""
+    for model in context.options.models:
+        task = registry.find(model)
+        if prepared := _prepare(context, task):
+            context.each_way(
+                f"{task.title}: input", partial(_input, task, prepared.data), _input_line(task)
+            )
+            for ranks in context.options.ranks:
+                _train_every_way(context, task, prepared, ranks)
+
+
+def _prepare(context: Context, task: Task) -> Prepared | None:
+    """The data, generated if need be; None if that failed."""
+    options = context.options
+    steps = 15 if options.quick else 25  # fewer if there is no time
+    batch = task.quick.batch
+    train = TrainOptions(
+        run_dir=options.out,
+        model=task.name,
+        backend=options.backend,
+        data_format="tfrecord" if options.backend == "torch" else "hdf5",
+        train_samples=max(batch * options.most * (steps + 3), 500),
+        val_samples=100,
+        batch=batch,
+        measure_steps=steps,
+        measure_seconds=_STEPS_S,
+        measure_least=_LEAST,
+        processes=options.cores,
+        data_dir=options.data.get(task.name),
+        skip_damaged=options.skip_damaged,
+    )
+    if train.data_dir is not None:
+        return Prepared(train, train.data_dir)
+    made: list[Path] = []
+    context.attempt(
+        f"{task.title}: data",
+        lambda: made.append(training.generate(context.container, train, Silent())),
+    )
+    return Prepared(train, made[0]) if made else None
+
+
+def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> None:
+    options, seen = context.options, context.seen
+    out, events = options.out / "input.json", options.out / "input.jsonl"
+    for old in (out, events):
+        old.unlink(missing_ok=True)
+    more = ["--skip-damaged", "--verify"] if options.skip_damaged else []
+    windows = ["--windows", "6", "--window-s", "0.2" if options.quick else "0.3", "--warmup-s", "0.2"]  # fmt: skip
+    words = ["python3", "-m", "fairlead.ml.data.speed", "--data", str(data), "--batch", str(task.quick.batch)]  # fmt: skip
+    words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
+    launch(run, 1, words, [data, options.out], events)
+    speed = json.loads(out.read_text())
+    seen.measurements.append(replace(_input_line(task)(way), samples=tuple(speed["windows"])))
+    if skipped := speed["skipped"]:
+        files = f"{len(skipped)} damaged file{'s' if len(skipped) > 1 else ''}"
+        seen.findings.append(
+            Finding(
+                Severity.WARNING,
+                f"{files} of {task.title} {'were' if len(skipped) > 1 else 'was'} left out",
+                skipped[0],
+                "truncated, altered or of another kind, and --skip-damaged was given",
+                "copy or generate them again",
+                "train-skipped",
+            )
+        )
+
+
+def _input_line(task: Task) -> partial[Measurement]:
+    """The line of a model's input, without samples, by way."""
+    return partial(Measurement, What.INPUT, samples=(), subject=task.name)
+
+
+def _train_every_way(context: Context, task: Task, prepared: Prepared, ranks: int) -> None:
+    for way, run in context.ways.items():
+        if context.crowded(ranks) and run is not context.container:
+            continue  # ranks that share cores cannot tell what a container costs
+        context.attempt(
+            f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}",
+            partial(train, context, prepared, ranks, way, run),
+            [_train_line(context, task.name, ranks, context.seen.nodes(ranks), way)],
+        )
+
+
+def _train_line(context: Context, model: str, ranks: int, nodes: int, way: Way) -> Measurement:
+    """The line of a training, without samples."""
+    crowded = context.options.crowded(ranks, nodes)
+    return Measurement(
+        What.TRAIN, way, (), ranks, nodes, subject=model, crowded=crowded, launcher=context.launcher
+    )
+
+
+def train(context: Context, prepared: Prepared, ranks: int, way: Way, run: Runner) -> None:
+    """Trains for a few steps, and keeps speed, shares of a step, and the step times of the largest launch."""
+    options, seen = context.options, context.seen
+    each = prepared.options.batch or 1
+    if options.strong:  # the recipe's samples a step, whatever the number of ranks
+        each = max(each // ranks, 1)
+    model = prepared.options.model
+    largest = ranks == context.roomiest
+    shown = largest and way is not Way.NATIVE and model == options.models[0]
+    steps_wanted = _CROWDED if context.crowded(ranks) else prepared.options.measure_steps
+    asked = replace(prepared.options, batch=each, measure_steps=steps_wanted, forward_apart=shown)
+    with Silent().stage("") as stage:
+        most = asked.warmup + asked.measure_steps
+        result = training.work(run, asked, prepared.data, ranks, most, stage)
+    steps = tuple(s.after(asked.warmup) for s in result.steps)
+    whole = steps[0].whole_s
+    hosts = len({w.host for w in result.weights})
+    rates = tuple(each * ranks / seconds for seconds in whole)
+    line = replace(_train_line(context, model, ranks, hosts, way), samples=rates)
+    seen.measurements.append(line)
+    seen.shares[line.key] = _shares(steps)
+    if way is not Way.NATIVE:
+        seen.runs.setdefault(model, []).append(_small_run(result, hosts, steps))
+    if shown:
+        seen.steps, seen.steps_of = steps, line.key
+
+
+def _shares(steps: Sequence[StepTimes]) -> Shares:
+    total = sum(steps[0].whole_s) * len(steps)
+    waits = sum(sum(s.input_s) for s in steps)
+    talks = sum(sum(s.exposed_s) + sum(s.idle_s) for s in steps)
+    return Shares(min(waits / total, 1.0), min(talks / total, 1.0))
+
+
+def _small_run(result: WorkerResult, nodes: int, steps: Sequence[StepTimes]) -> SmallRun:
+    """A training as a projection reads it: gradients travel in float32, whatever layers compute in."""
+    several = result.ranks > 1
+
+    def mean(values: list[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(statistics.fmean(step) for step in zip(*values, strict=True))
+
+    return SmallRun(
+        ranks=result.ranks,
+        nodes=nodes,
+        compute_s=tuple(
+            tuple(map(sum, zip(s.forward_s, s.backward_s, s.update_s, strict=True))) for s in steps
+        ),
+        bytes=4 * result.parameters,
+        local_batch=result.batch,
+        communicate_s=steps[0].exposed_s if several else (),
+        wait_s=mean([s.idle_s for s in steps]) if several else (),
+        input_s=mean([s.input_s for s in steps]),
+        step_s=steps[0].whole_s,
+    )
+
+
+def _describe(options: Options) -> list[str]:
+    counts = ", ".join(map(str, options.ranks))
+    return [f"{registry.find(model).title} on {counts} ranks" for model in options.models]
+
+
+STEP = Step(50, _measure, _describe)

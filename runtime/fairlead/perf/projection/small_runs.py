@@ -1,0 +1,242 @@
+"""Small runs: what is measured at 1, 2, 4, … ranks, and how it is read from a file.
+
+Two kinds of file are read: a list of :class:`SmallRun` (``fairlead/small-runs``), which tells computing from
+communication, or the ``validation.json`` of :mod:`fairlead.perf.records.validation`, which has rates of whole steps only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.serde import from_json, to_json
+from fairlead.ml.models import cosmoflow, hepcnn
+from fairlead.perf.records.validation import Measurement, What
+
+SCHEMA, SCHEMA_VERSION = "fairlead/small-runs", 1
+VALIDATION = "fairlead/validation"
+GRADIENT = 4  # bytes of a float32
+# Trainable parameters of bundled networks whose name says all; of others, as of reduced ones, --bytes is asked for.
+PARAMETERS = {
+    one.name: one.trainable
+    for one in (hepcnn.NETWORK, hepcnn.network_224(), cosmoflow.sc18_network())
+    if one.trainable
+} | {"hepcnn": hepcnn.TRAINABLE}  # what `fairlead train hepcnn` trains
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    """One run of a few ranks. All times are seconds of one step.
+
+    Attributes:
+        ranks, nodes: in all.
+        compute_s: shape (ranks, steps); or (1, steps) where only one rank was looked at.
+        communicate_s: of the allreduce alone, from when its last rank came; shape (steps,); empty of one rank.
+        wait_s: of the mean rank, until the last one came; shape (steps,); empty where unknown.
+        input_s: until the input pipeline has a batch; shape (steps,); empty where it costs nothing.
+        bytes: of gradients.
+        local_batch: samples a rank and step.
+        step_s: of whole steps, all included; shape (steps,); empty where unknown. The overlap is told from it.
+    """
+
+    ranks: int
+    nodes: int
+    compute_s: tuple[tuple[float, ...], ...]
+    bytes: int
+    local_batch: int
+    communicate_s: tuple[float, ...] = ()
+    wait_s: tuple[float, ...] = ()
+    input_s: tuple[float, ...] = ()
+    step_s: tuple[float, ...] = ()
+
+    @property
+    def mistakes(self) -> list[str]:
+        """What cannot be."""
+        found = []
+        if self.nodes < 1 or self.ranks < self.nodes:
+            found.append(f"{self.ranks} ranks on {self.nodes} nodes")
+        if self.bytes < 1 or self.local_batch < 1:
+            found.append(
+                f"{self.bytes} bytes, a local batch of {self.local_batch}: both start at 1"
+            )
+        steps = {len(rank) for rank in self.compute_s}
+        if len(steps) > 1 or (not max(steps, default=0) and not self.step_s):
+            found.append("`compute_s` has not as many steps of each rank, or none")
+        if len(self.compute_s) not in (0, 1, self.ranks):
+            found.append(f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}")
+        if self.ranks > 1 and not self.communicate_s:
+            found.append("`communicate_s` is empty, of several ranks")
+        lists = {
+            "compute_s": [t for rank in self.compute_s for t in rank],
+            "communicate_s": self.communicate_s,
+            "wait_s": self.wait_s,
+            "input_s": self.input_s,
+            "step_s": self.step_s,
+        }
+        for name, values in lists.items():
+            zero = name not in ("compute_s", "step_s")
+            if not all(math.isfinite(t) and (t > 0 or (zero and t == 0)) for t in values):
+                found.append(f"`{name}` has a time that is none")
+        return found
+
+
+def small_runs_json(runs: Sequence[SmallRun]) -> dict[str, Any]:
+    """As :func:`read` reads it."""
+    return {"schema": SCHEMA, "version": SCHEMA_VERSION, "runs": to_json(tuple(runs))}
+
+
+def read(
+    path: Path, model: str = "", size: int | None = None, batch: int | None = None
+) -> tuple[SmallRun, ...]:
+    """The runs of a file.
+
+    Args:
+        model, size, batch: of a validation, whose model, bytes of gradients and local batch; see :func:`of_rates`.
+    Raises:
+        FairleadError: exit code 2; the file cannot be read, is neither kind, or has what cannot be: all at once.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as exc:
+        raise _refused(path, exc.strerror or str(exc), "give the file of small runs") from None
+    except (ValueError, RecursionError) as exc:
+        raise _refused(path, f"no JSON: {exc}", "give the file of small runs") from None
+    schema = data.get("schema") if isinstance(data, Mapping) else None
+    try:
+        if schema == VALIDATION:
+            measured = tuple(from_json(Measurement, m) for m in _list(data, "measurements"))
+            return of_rates(measured, path, model, size, batch)
+        if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
+            return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
+    except ValueError as exc:
+        raise _refused(
+            path, str(exc), "mend it; docs/explanation/projection.md has an example"
+        ) from None
+    why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
+    raise _refused(path, why, "docs/explanation/projection.md has an example")
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
+    if not isinstance(data.get(key), list):
+        raise ValueError(f"`{key}` is no list")
+    found: list[Any] = data[key]
+    return found
+
+
+def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
+    """``runs`` as they are.
+
+    Raises:
+        FairleadError: exit code 2; there are none, or one of them cannot be.
+    """
+    wrong = [
+        _refused(
+            f"{path}, run {number}",
+            mistake,
+            "mend it; docs/explanation/projection.md has an example",
+        )
+        for number, run in enumerate(runs, 1)
+        for mistake in run.mistakes
+    ]
+    if wrong:
+        raise FairleadError([f for exc in wrong for f in exc.findings], ExitCode.USAGE)
+    if not runs:
+        raise _refused(path, "it has no runs", "measure at 1, 2 and 4 ranks at least")
+    return runs
+
+
+def of_rates(
+    measured: Sequence[Measurement], path: Path, model: str, size: int | None, batch: int | None
+) -> tuple[SmallRun, ...]:
+    """Runs from a validation: training rates at several rank counts, and allreduces.
+
+    A rate tells the time of whole steps. Computing is that of one rank; the allreduce is interpolated between the
+    measured sizes of the same ranks. What neither explains is left to the fit.
+
+    Args:
+        model: whose training; the only one where it is empty.
+        size: bytes of gradients; those of a bundled model are known.
+        batch: local batch at which it was trained.
+    Raises:
+        FairleadError: exit code 2; what is needed is not there.
+    """
+    # Ranks that share a core measure the sharing.
+    measured = [m for m in measured if not m.crowded]
+    trained = [m for m in measured if m.what is What.TRAIN and min(m.samples, default=0) > 0]
+    names = sorted({m.subject for m in trained})
+    if not names:
+        why = "it has no training rates of ranks that have a core each"
+        raise _refused(path, why, "run the validation with a model, and no more ranks than cores")
+    if not model and len(names) > 1:
+        raise _refused(path, f"it has several models: {', '.join(names)}", "add --model NAME")
+    name = model or names[0]
+    chosen = [m for m in trained if m.subject == name]
+    size = size or PARAMETERS.get(name, 0) * GRADIENT
+    absent = [
+        word
+        for word, there in (
+            ("--model", bool(chosen)),
+            ("--bytes", bool(size)),
+            ("--batch", bool(batch)),
+        )
+        if not there
+    ]
+    if absent:
+        why = f"of `{name}`, trained were {', '.join(names)}; a rate tells neither gradients nor batch"
+        raise _refused(path, why, f"add {' and '.join(absent)}")
+    assert batch is not None
+    way = min(chosen, key=lambda m: m.ranks).way  # native before container, as they were measured
+    runs = []
+    for one in sorted((m for m in chosen if m.way is way), key=lambda m: m.ranks):
+        times = tuple(batch * one.ranks / rate for rate in one.samples)
+        run = SmallRun(one.ranks, one.nodes, (), size, batch, step_s=times)
+        if one.ranks == 1:
+            run = replace(run, compute_s=(times,), step_s=())
+        else:
+            run = replace(run, communicate_s=_allreduce(measured, one, size, path))
+        runs.append(run)
+    if not runs or runs[0].ranks > 1 or runs[-1].ranks == 1:
+        why = f"`{name}` was not trained on one rank, or on one rank only"
+        raise _refused(path, why, "measure 1, 2 and 4 ranks at least")
+    return checked(tuple(runs), path)
+
+
+def _allreduce(
+    measured: Sequence[Measurement], run: Measurement, size: int, path: Path
+) -> tuple[float, ...]:
+    """Seconds of ``size`` bytes on a line through the two nearest sizes; as many as both have samples."""
+    there = [
+        m
+        for m in measured
+        if m.what is What.ALLREDUCE
+        and (m.way, m.ranks, m.nodes) == (run.way, run.ranks, run.nodes)
+        and m.bytes
+        and m.samples
+    ]
+    there.sort(key=lambda m: abs(math.log((m.bytes or 1) / size)))
+    if not there:
+        why = f"no allreduce was measured on {run.ranks} ranks, {run.nodes} nodes"
+        raise _refused(path, why, "validate the collectives at the same ranks")
+    near = there[0]
+    if len(there) == 1 or near.bytes == size:
+        return tuple(t * size / (near.bytes or 1) for t in near.samples)
+    other = there[1]
+    a, b = near.bytes or 1, other.bytes or 1
+    lines = zip(near.samples, other.samples, strict=False)
+    return tuple(max(s + (t - s) * (size - a) / (b - a), 0.0) for s, t in lines)
+
+
+def _refused(where: object, why: str, remedy: str) -> FairleadError:
+    return fail(
+        "small runs from which nothing can be projected",
+        where=str(where),
+        why=why,
+        remedy=remedy,
+        check="project-runs",
+        code=ExitCode.USAGE,
+    )

@@ -1,0 +1,165 @@
+"""Validations that were kept: where they are, and how one is found again.
+
+Each is one file, ``~/.local/state/fairlead/validations/ID.json`` ($XDG_STATE_HOME): what was measured cannot be
+fetched again, so it is no cache. An id begins with its time, so ids in order are runs in order.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.paths import locked, state_dir
+from fairlead.base.suggest import suggest
+from fairlead.perf.records import documents
+from fairlead.perf.records.validation import SCHEMA, SCHEMA_VERSION, Validation
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_REMEDY = "fairlead report --list"
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where validations are kept."""
+    return state_dir(environ) / "validations"
+
+
+def new_id(site: str, now: datetime.datetime) -> str:
+    """E.g. ``20260102T030405-laptop``."""
+    return f"{now:%Y%m%dT%H%M%S}-{re.sub(r'[^A-Za-z0-9._-]', '-', site) or 'here'}"
+
+
+def keep(validation: Validation, environ: Mapping[str, str] = os.environ) -> Path:
+    """Keeps it under its id; nothing is written over.
+
+    Raises:
+        FairleadError: exit code 1; its id is no name for a file, is taken by another, or the folder cannot be
+            written.
+    """
+    place = folder(environ)
+    path = place / f"{validation.id}.json"
+    try:
+        if not _ID.fullmatch(validation.id):
+            raise FileExistsError(0, "its id is no name for a file")
+        with locked(place / ".lock"):
+            if path.exists():
+                raise FileExistsError(0, "there is one of this id already")
+            documents.write(path, validation, SCHEMA, SCHEMA_VERSION)
+    except OSError as exc:
+        raise fail(
+            "the validation cannot be kept",
+            where=str(path),
+            why=exc.strerror or str(exc),
+            remedy="set XDG_STATE_HOME to a folder that you may write to",
+            check="validation-keep",
+        ) from None
+    return path
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One that is kept; ``why`` says of a file that cannot be read, why."""
+
+    id: str
+    path: Path
+    validation: Validation | None
+    why: str = ""
+
+
+def ids(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Of all that are kept, the oldest first."""
+    place = folder(environ)
+    return tuple(sorted(p.stem for p in place.glob("*.json"))) if place.is_dir() else ()
+
+
+def entries(environ: Mapping[str, str] = os.environ) -> tuple[Entry, ...]:
+    """All that are kept, the oldest first."""
+    return tuple(_entry(folder(environ) / f"{name}.json") for name in ids(environ))
+
+
+def _entry(path: Path) -> Entry:
+    try:
+        return Entry(path.stem, path, read(path))
+    except FairleadError as exc:
+        return Entry(path.stem, path, None, exc.findings[0].why)
+
+
+def find(name: str, environ: Mapping[str, str] = os.environ) -> Validation:
+    """The validation that ``name`` means.
+
+    Args:
+        name: an id, the beginning of one, ``last``, ``last~N`` for the N-th before it, the path of a file, or
+            of a folder with a ``validation.json``.
+    Raises:
+        FairleadError: exit code 2; there is none, several begin so, or its file is none.
+    """
+    path = Path(name)
+    if path.suffix == ".json" or os.sep in name:
+        return read(path / "validation.json" if path.is_dir() else path)
+    return read(folder(environ) / f"{_resolve(name, ids(environ))}.json")
+
+
+def _resolve(name: str, known: tuple[str, ...]) -> str:
+    if found := re.fullmatch(r"last(?:~(\d{1,6}))?", name):
+        back = int(found[1] or 0)
+        if back < len(known):
+            return known[-1 - back]
+        raise _none(name, f"{len(known)} {'is' if len(known) == 1 else 'are'} kept")
+    begun = [one for one in known if one.startswith(name)]
+    if name in known or (len(begun) == 1 and name):
+        return name if name in known else begun[0]
+    if begun and name:
+        raise _none(name, f"several begin so: {', '.join(begun[:5])}")
+    raise _none(name, suggest(name, known[-8:]))
+
+
+def _none(name: str, why: str) -> FairleadError:
+    return fail(
+        f"no validation `{name}`",
+        where="kept validations",
+        why=why,
+        remedy=_REMEDY if "several" in why or not why.startswith("0") else "fairlead validate",
+        check="validation-unknown",
+        code=ExitCode.USAGE,
+    )
+
+
+def read(path: Path) -> Validation:
+    """The validation in a file.
+
+    Raises:
+        FairleadError: exit code 2; it is none, with every mistake in it.
+    """
+    found = documents.read(path, Validation, SCHEMA, SCHEMA_VERSION, "a validation", _REMEDY)
+    wrong = next(_contradictions(found), None)
+    if wrong:
+        raise fail(
+            "this validation contradicts itself",
+            where=str(path),
+            why=wrong,
+            remedy=_REMEDY,
+            check=documents.CHECK,
+            code=ExitCode.USAGE,
+        )
+    return found
+
+
+def _contradictions(validation: Validation) -> Iterator[str]:
+    keys = [m.key for m in validation.measurements]
+    if [v.key for v in validation.verdicts] != keys:
+        yield "its verdicts are not those of its measurements, one each and in their order"
+    if len(set(keys)) < len(keys):
+        yield "two measurements are of the same thing"
+    for m in validation.measurements:
+        if m.ranks < 1 or m.nodes < 1 or not all(0 < value < math.inf for value in m.samples):
+            yield f"{m.key}: samples, ranks and nodes are above 0"
+    steps = {len(s.input_s) for s in validation.steps}
+    if len(steps) > 1 or 0 in steps:
+        yield "its ranks have made other numbers of steps"
+    if any(part < 0 for s in validation.steps for values in s.parts.values() for part in values):
+        yield "a part of a step is shorter than nothing"

@@ -1,0 +1,228 @@
+"""What a validation measures, and what is said of it: plain frozen values with a JSON form.
+
+A :class:`Measurement` is one quantity, measured several times; a :class:`Verdict` holds it against what is to be
+expected. A :class:`Validation` is all of one run: what `validation.json` holds, and what
+`fairlead report --compare` reads.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from fairlead.base.errors import Finding
+from fairlead.ml.train.model import StepTimes
+from fairlead.perf.records.evidence import Bounds, Evidence
+
+SCHEMA, SCHEMA_VERSION = "fairlead/validation", 1
+
+
+class What(enum.Enum):
+    """What is measured; its unit follows."""
+
+    PINGPONG = "pingpong"  # seconds one way
+    ALLREDUCE = "allreduce"  # seconds of a call
+    BROADCAST = "broadcast"  # seconds of a call
+    TRAIN = "train"  # samples a second, of all ranks
+    INPUT = "input"  # samples a second a rank, of the pipeline without a network
+    CHECKPOINT = "checkpoint"  # bytes a second
+    START = "start"  # seconds of a phase of the launch
+
+
+UNITS = {
+    What.PINGPONG: "s",
+    What.ALLREDUCE: "s",
+    What.BROADCAST: "s",
+    What.TRAIN: "samples/s",
+    What.INPUT: "samples/s",
+    What.CHECKPOINT: "B/s",
+    What.START: "s",
+}
+
+
+class Way(enum.Enum):
+    """Where the ranks ran."""
+
+    NATIVE = "native"  # on the host, without a container
+    CONTAINER = "container"  # in the image, its MPI swapped
+    IMAGE = "image"  # in the image, by its own MPI
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One quantity.
+
+    Attributes:
+        samples: one a repeat, in the unit of ``UNITS[what]``.
+        bytes: of the message or file; None where there is none.
+        subject: what else tells it apart: a model, a phase of the start, a pair of nodes.
+        crowded: there were more ranks than cores.
+        wrong: answers that were wrong, of all repeats.
+        launcher: that started the ranks.
+        hosts: of a ping-pong, those of its two ranks.
+    """
+
+    what: What
+    way: Way
+    samples: tuple[float, ...]
+    ranks: int = 1
+    nodes: int = 1
+    bytes: int | None = None
+    subject: str = ""
+    crowded: bool = False
+    wrong: int = 0
+    launcher: str = ""
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """``s``, ``samples/s`` or ``B/s``."""
+        return UNITS[self.what]
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Of a time it is, of a rate it is not."""
+        return self.unit == "s"
+
+    @property
+    def key(self) -> str:
+        """By which two runs' measurements of the same thing are found: all but the samples."""
+        parts = [self.what.value, self.way.value, f"{self.ranks}r{self.nodes}n"]
+        parts += [f"{self.bytes}B"] if self.bytes is not None else []
+        return " ".join([*parts, *filter(None, (self.subject, self.launcher))])
+
+
+class State(enum.Enum):
+    """How a measurement stands."""
+
+    NORMAL = "normal"
+    SLOW = "slow"
+    WRONG = "wrong"  # it gave wrong answers, however fast
+    UNKNOWN = "cannot tell"
+
+
+class Basis(enum.Enum):
+    """What a measurement was held against."""
+
+    REFERENCE = "reference"  # of this site, saved before
+    BOUND = "bound"  # what the hardware allows
+    NATIVE = "native"  # the same without a container
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a measurement should reach.
+
+    Attributes:
+        value: in the measurement's unit.
+        low, high: between which it is normal; ``low`` is the worst that is, for rates, ``high`` for times.
+        basis, source: where the value is from, the latter in words.
+    """
+
+    value: float
+    low: float
+    high: float
+    basis: Basis
+    source: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of one measurement.
+
+    Attributes:
+        times: how many times slower than expected; 1 and less is as expected; None if nothing is.
+        because: the likeliest reason of slowness, or why nothing can be told; with its evidence.
+        remedy: the next command or step.
+    """
+
+    key: str
+    state: State
+    expected: Expected | None
+    times: float | None
+    because: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a validation ran; what explains a difference between two.
+
+    Attributes:
+        facts: names and values, e.g. ``mpi``, ``image digest``, ``kernel``, ``driver``.
+    """
+
+    site: str
+    hosts: tuple[str, ...]
+    cores: int
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RankSaw:
+    """What one rank saw of its MPI: a row of :class:`fairlead.proof.verdict.Proof` (see :func:`fairlead.perf.judge.proved.of`).
+
+    Attributes:
+        size: of the world that it was in.
+        mpi_path: the MPI library mapped into it, as it saw it.
+        version: first line of ``MPI_Get_library_version``.
+        transport: what carried messages.
+        as_planned: world, file and inode are those of the plan, and there is no second MPI.
+    """
+
+    rank: int
+    host: str
+    size: int
+    mpi_path: str
+    version: str
+    transport: str
+    as_planned: bool
+
+
+@dataclass(frozen=True)
+class Proved:
+    """The proof of a launch.
+
+    Attributes:
+        planned: the MPI that was to run, in words.
+        planned_file: its file as ranks see it.
+    """
+
+    planned: str
+    planned_file: str
+    ranks: tuple[RankSaw, ...]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """All of one run.
+
+    Attributes:
+        id: names it in the history, e.g. ``20260102T030405-laptop``.
+        begun: ISO 8601 with time zone.
+        seconds: of the whole run.
+        command: as it was typed.
+        evidence: what verdicts were reasoned from; see :mod:`fairlead.perf.judge.diagnosis`.
+        bounds: of the hardware, as they were known.
+        steps: of the training on the most ranks that have a core each, one a rank.
+        steps_of: the key of the measurement that they belong to.
+        proof: what every rank of the largest launch saw of its MPI, or of the first that was not as planned; None
+            where nothing was launched so.
+        faults: what broke (errors), then what else is amiss beside the lines (warnings); the most fundamental of
+            each first, see :mod:`fairlead.perf.judge.faults`.
+    """
+
+    id: str
+    begun: str
+    seconds: float
+    command: str
+    machine: Machine
+    measurements: tuple[Measurement, ...]
+    verdicts: tuple[Verdict, ...]
+    evidence: Evidence = field(default_factory=Evidence)
+    bounds: Bounds = field(default_factory=Bounds)
+    steps: tuple[StepTimes, ...] = ()
+    steps_of: str = ""
+    proof: Proved | None = None
+    faults: tuple[Finding, ...] = ()

@@ -1,0 +1,129 @@
+"""Which MPI of the host replaces the image's, and which launcher starts the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.detect import capture
+from fairlead.detect.capture import Capture
+from fairlead.elf.facts import AbiFamily
+from fairlead.image.open import Image
+from fairlead.launch import choose_launcher
+from fairlead.launchers import registry
+from fairlead.launchers.model import Launcher
+from fairlead.launchers.pmi import pmi_said
+from fairlead.mpi.host import HostMpi, discover, from_prefix
+from fairlead.session.model import Choices
+from fairlead.site.model import Site
+from fairlead.swap.family import choose_host, image_family, own_mpi, programs_of, speaks
+from fairlead.swap.model import Line, Request
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an MPI and a launcher are chosen for.
+
+    Attributes:
+        capture: of another machine; None on the machine itself.
+    """
+
+    choices: Choices
+    image: Image
+    request: Request
+    site: Site
+    capture: Capture | None
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @property
+    def family(self) -> AbiFamily:
+        """The family of the image's MPI."""
+        return image_family(self.image.facts, programs_of(self.request))
+
+
+def host_mpi(situation: Situation) -> tuple[HostMpi | None, tuple[Line, ...]]:
+    """The host's MPI, and lines on why it is not another.
+
+    Raises:
+        FairleadError: exit code 2; a prefix was named that has none.
+    """
+    choices, there, site = situation.choices, situation.capture, situation.site
+    facts, request, environ = situation.image.facts, situation.request, situation.environ
+    starts = choices.launcher is not None and choices.launcher in registry.LAUNCHERS
+    if not there and not choices.launcher:
+        starts = bool(choose_launcher.here(site, environ))
+    if choices.mpi not in ("host", "container"):
+        prefix = Path(choices.mpi)
+        named = (
+            capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ, site=site)
+        )
+        own = next((mpi for mpi in named if mpi.library.family is situation.family), None)
+        # What would never be chosen is refused by the checks, which say why.
+        return own or choose_host(facts, named, request, starts)[0] or named[0], ()
+    mpis = there.mpis if there else discover(environ, site=site)
+    return choose_host(facts, mpis, request, starts or bool(choices.launcher))
+
+
+def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
+    """The launcher: the user's, the site's first that is on PATH, that of the MPI, or another of its family.
+
+    Raises:
+        FairleadError: exit code 2, the user's is not there; 121, there is none at all.
+    """
+    choices, site, environ = situation.choices, situation.site, situation.environ
+    if choices.launcher and situation.capture:
+        return _captured(situation.capture, choices.launcher)
+    family = situation.family
+    speaking = speaks(host.library if host else own_mpi(situation.image.facts, family), family)
+    pmi = pmi_said(situation.request.shape.extra)
+    options = tuple(site.launcher.options.get(registry.MPIEXEC, ()))
+    own = host.launcher if host else None
+    if own and choices.launcher == registry.kind_of(own):
+        return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
+    if choices.launcher and choices.launcher != registry.MPIEXEC:
+        if choose_launcher.is_kind(choices.launcher):
+            return choose_launcher.of_kind(choices.launcher, speaking, site, environ, pmi=pmi)
+        return choose_launcher.named(choices.launcher, speaking, site, environ)
+    on_path = None if choices.launcher or situation.capture else choose_launcher.here(site, environ)
+    if on_path:
+        kind, program = on_path
+        return choose_launcher.of_kind(kind, speaking, site, environ, program, pmi)
+    if own:
+        return replace(own, options=options)
+    return replace(_of_family(situation, host), options=options)
+
+
+def _captured(there: Capture, path: str) -> Launcher:
+    captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
+    if path not in captured:
+        raise fail(
+            f"no launcher {path} was captured",
+            where="--launcher",
+            why=f"the capture of {there.node} has {', '.join(captured) or 'none'}",
+            remedy="leave it out to use the mpiexec of the chosen MPI",
+            check="launcher",
+            code=ExitCode.USAGE,
+        )
+    return captured[path]
+
+
+def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
+    there, family = situation.capture, situation.family
+    for mpi in there.mpis if there else discover(situation.environ):
+        if mpi.launcher and mpi.launcher.family is family:
+            return mpi.launcher
+    raise _no_launcher(family, there, host)
+
+
+def _no_launcher(family: AbiFamily, there: Capture | None, host: HostMpi | None) -> FairleadError:
+    return fail(
+        f"no launcher for the {family} family on {there.node if there else 'this host'}",
+        where=host.prefix if host else "the MPIs of that machine" if there else "the MPIs here",
+        why="no mpiexec was found beside an MPI of that family",
+        remedy="fairlead doctor --fix host-mpi, or name one with `--launcher PATH`",
+        check="launcher",
+        code=ExitCode.PREFLIGHT_REFUSED,
+    )

@@ -1,0 +1,98 @@
+"""The values of a session: what the user fixed, what was prepared, and how a launch is to be made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from fairlead.base.errors import Finding
+from fairlead.base.progress import Progress
+from fairlead.image import signature
+from fairlead.image.open import Image
+from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.proof.verdict import Proof
+from fairlead.schedulers.model import Allocation
+from fairlead.session.gradients import CommChoice
+from fairlead.swap import checks
+from fairlead.swap.model import Bind, Plan
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the command line leaves to be chosen, and what it fixes.
+
+    Attributes:
+        mpi: ``host``, ``container``, or the prefix of an MPI.
+        site, launcher, engine: None to detect.
+        comm: the backend of gradients; None to leave it to variable, site and fairlead.
+        require_signature: refuse an image that no trusted key has signed.
+    """
+
+    mpi: str = "host"
+    site: str | None = None
+    launcher: str | None = None
+    engine: str | None = None
+    require_signature: bool = False
+    comm: str | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan with the findings about it."""
+
+    image: Image
+    plan: Plan
+    findings: tuple[Finding, ...]
+    site_reason: str
+    comm: CommChoice
+    verified: signature.Verified | None = None
+
+    @property
+    def refused(self) -> bool:
+        return checks.refused(self.findings)
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How a launch is made.
+
+    Attributes:
+        on_proof: called with the proof as soon as MPI has started on every rank, also with one that does
+            not hold.
+        on_finding: called with what was noticed before the launch.
+        on_start: called when all is staged and the launcher is about to start.
+        allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
+        probe_first: also prove by a job of its own, before.
+        limit_s: how long the start-up may make no progress; the site's own by default.
+        env: variables for the container.
+    """
+
+    on_proof: Callable[[Proof], None] = lambda proof: None
+    on_finding: Callable[[Finding], None] = lambda finding: None
+    on_start: Callable[[], None] = lambda: None
+    allocation: Allocation | None = None
+    probe_first: bool = False
+    limit_s: float | None = None
+    binds: Sequence[Bind] = ()
+    workdir: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    progress: Progress | None = None
+    stdout: IO[bytes] | int | None = None
+    stderr: IO[bytes] | int | None = None
+    stdin: int | None = None
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that has ended.
+
+    Attributes:
+        proof: None when the command never started MPI.
+    """
+
+    line: CommandLine
+    result: LaunchResult
+    proof: Proof | None

@@ -1,0 +1,337 @@
+"""From a request to a checked plan: the steps that ``preflight``, ``explain``, ``run`` and ``train`` share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead import __version__, native
+from fairlead import site as sites
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Progress
+from fairlead.detect import capture, profile_capture
+from fairlead.detect.capture import Capture
+from fairlead.elf.patchelf import find_patchelf
+from fairlead.engines import registry as engines
+from fairlead.engines.model import Engine
+from fairlead.image import keys, signature
+from fairlead.image.open import Image, open_image
+from fairlead.launch import launch, unpack
+from fairlead.launchers import registry
+from fairlead.launchers.model import Launcher
+from fairlead.session import gradients
+from fairlead.session.choose import Situation, host_mpi, launcher_for
+from fairlead.session.gradients import CommChoice
+from fairlead.session.model import Choices, Prepared
+from fairlead.site.engine_options import with_options
+from fairlead.site.match import why_not
+from fairlead.site.model import Site
+from fairlead.site.resolved_paths import Here, look, matches
+from fairlead.swap import checks
+from fairlead.swap.family import replaceable
+from fairlead.swap.model import Inputs, Plan, Request
+from fairlead.swap.plan import plan
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """The machine that a plan is made for.
+
+    Attributes:
+        reason: why it is this site.
+        capture: its facts, where it is another machine.
+        by_profile: those facts are its profile's alone.
+        paths: those of the profile's paths that exist on it.
+    """
+
+    site: Site
+    reason: str
+    capture: Capture | None
+    by_profile: bool
+    paths: Here
+    engine: Engine
+
+
+def prepare(
+    image_name: str,
+    choices: Choices,
+    request: Request,
+    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+    *,
+    elsewhere: bool = False,
+) -> Prepared:
+    """Gathers facts, plans and checks; launches nothing.
+
+    Args:
+        elsewhere: the plan may be one for another machine.
+    Raises:
+        FairleadError: 2 for bad input, 121 when nothing can be planned or a required signature does not
+            hold, 123 without an engine.
+    """
+    there, site, reason = _site(choices, environ, elsewhere)
+    verified = None
+    if choices.require_signature or site.require_signature or _signatures_required(environ):
+        verified = _verified(image_name, environ, progress)  # before anything reads what is inside
+    image = open_image(image_name, environ, progress)
+    machine = _machine(there, site, reason, choices, image, environ, elsewhere)
+    machine, request, comm = _with_gradients(machine, image, request, environ)
+    situation = Situation(choices, image, request, site, machine.capture, environ)
+    planned = gradients.onto(_plan(machine, situation), comm)
+    findings = (
+        *_findings(planned, machine, situation, comm),
+        *_still_signed(verified, image, image_name),
+    )
+    return Prepared(image, planned, findings, machine.reason, comm, verified)
+
+
+def _site(
+    choices: Choices, environ: Mapping[str, str], elsewhere: bool
+) -> tuple[Capture | None, Site, str]:
+    there = _capture(choices, elsewhere)
+    if there:
+        return there, there.site, f"captured on {there.node}, {there.taken}"
+    return None, *sites.resolve(choices.site, environ)
+
+
+def _machine(
+    there: Capture | None,
+    site: Site,
+    reason: str,
+    choices: Choices,
+    image: Image,
+    environ: Mapping[str, str],
+    elsewhere: bool,
+) -> _Machine:
+    by_profile = there is None and elsewhere and _is_elsewhere(choices, site, environ)
+    if by_profile:
+        there = profile_capture.machine(site, image.facts)
+    if there:
+        return _Machine(site, reason, there, by_profile, there.here, capture.engine_of(there))
+    engine = engines.choose(choices.engine, site.engine.kinds, environ)
+    return _Machine(site, reason, None, False, look(site, environ), engine)
+
+
+def _with_gradients(
+    machine: _Machine, image: Image, request: Request, environ: Mapping[str, str]
+) -> tuple[_Machine, Request, CommChoice]:
+    """What carries gradients, and what follows for the engine and the request."""
+    site = machine.site
+    facts = gradients.facts_of(
+        image, site, machine.paths, machine.engine, request, environ,
+        elsewhere=machine.capture is not None, unseen=machine.by_profile,
+    )  # fmt: skip
+    comm = gradients.choose(facts)
+    shows_gpus = request.gpu or comm.on_gpus
+    engine = with_options(machine.engine, site, gpu=shows_gpus, own=request.engine_args)
+    set_by_shell = {*site.environment.set, *site.gpu.set}.intersection(environ)
+    request = replace(_with_images_own(request, image), shell=tuple(sorted(set_by_shell)))
+    return replace(machine, engine=engine), request, comm
+
+
+def _plan(machine: _Machine, situation: Situation) -> Plan:
+    image, request, environ = situation.image, situation.request, situation.environ
+    host, notes = host_mpi(situation)
+    # What cannot be planned at all is reported before a launcher is looked for in vain.
+    node = machine.capture.node if machine.capture else ""
+    replaceable(image.path, image.facts, host, machine.engine, request, notes, node)
+    cache = cache_dir(environ)
+    witness = native.witness_path(cache)
+    can_witness = machine.capture is not None or native.witness_available(cache, environ)
+    return plan(
+        Inputs(
+            image=image.path,
+            facts=image.facts,
+            host=host,
+            launcher=launcher_for(situation, host),
+            site=machine.site,
+            engine=machine.engine,
+            request=request,
+            cache=cache,
+            notes=notes,
+            witness=str(witness) if can_witness else "",
+            isolate=bool(find_patchelf()),
+            paths=machine.paths,
+            opened=unpack.opened(image, machine.engine, cache),
+        )
+    )
+
+
+def _findings(
+    planned: Plan, machine: _Machine, situation: Situation, comm: CommChoice
+) -> Iterator[Finding]:
+    """Everything that is to be said of a plan: of the image, the checks, the engine, the machine."""
+    choices, site, there = situation.choices, machine.site, machine.capture
+    yield from _versions(situation.image)
+    if not there and not choices.launcher:
+        yield from _other_launcher(site, planned.launcher)
+    yield from checks.check(planned)
+    yield from comm.findings
+    yield from _of_the_engine(planned, elsewhere=there is not None)
+    if choices.mpi in ("host", "container"):
+        yield from profile_capture.policy(site, choices.mpi)
+    if machine.by_profile:
+        yield from profile_capture.assumptions(site)
+    else:
+        yield from _no_witness(planned)
+    if not there:
+        yield from _another_machine(choices, site, situation.environ)
+
+
+def _still_signed(
+    verified: signature.Verified | None, image: Image, image_name: str
+) -> tuple[Finding, ...]:
+    if verified is None:
+        return ()
+    if verified.statement.format != "oci" and image.path != verified.path:
+        raise signature.changed(verified, f"`{image_name}` is now {image.path}")
+    signature.unchanged(verified)
+    return tuple(filter(None, [signature.exposed(verified)]))
+
+
+def _of_the_engine(plan: Plan, *, elsewhere: bool) -> tuple[Finding, ...]:
+    """What the engine cannot be told: an image of another kind, a path that its words end at."""
+    if plan.engine.kind not in engines.kinds():
+        return ()
+    try:
+        launch.command_line(plan, plan.request.command or ("true",), plan.request.ranks)
+    except FairleadError as exc:
+        # The image can be brought into another form before it is taken there.
+        severity = Severity.WARNING if elsewhere else Severity.ERROR
+        return tuple(replace(finding, severity=severity) for finding in exc.findings)
+    return ()
+
+
+def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> bool:
+    """Whether a site is asked about that this machine is not."""
+    if choices.site is None or choices.mpi not in ("host", "container"):
+        return False
+    another = bool(why_not(site, environ)) or (
+        bool(site.mpi.search) and not matches(site.mpi.search, environ)
+    )
+    return another and profile_capture.tells_enough(site)
+
+
+def _another_machine(
+    choices: Choices, site: Site, environ: Mapping[str, str]
+) -> tuple[Finding, ...]:
+    """A profile that was named is taken at its word; that it does not fit is told."""
+    named = choices.site or environ.get(sites.CHOSEN)
+    against = why_not(site, environ) if named else ()
+    if not against:
+        return ()
+    return (
+        Finding(
+            Severity.WARNING,
+            f"this machine does not look like {site.name}",
+            f"named by {'--site' if choices.site else '$' + sites.CHOSEN}",
+            "; ".join(against),
+            "fairlead site detect says which profile fits",
+            "site-named",
+        ),
+    )
+
+
+def _with_images_own(request: Request, image: Image) -> Request:
+    """The search path and preloads that the image itself sets stay, behind the user's.
+
+    What the engine is told for the container would take their place.
+    """
+    own = image.env
+    return replace(
+        request,
+        image_library_path=own.get("LD_LIBRARY_PATH", ""),
+        image_preload=own.get("LD_PRELOAD", ""),
+        image_env=own,
+    )
+
+
+def _signatures_required(environ: Mapping[str, str]) -> bool:
+    return environ.get("FAIRLEAD_REQUIRE_SIGNATURE", "") not in ("", "0")
+
+
+def _verified(
+    image_name: str, environ: Mapping[str, str], progress: Progress | None
+) -> signature.Verified:
+    path = signature.located(image_name, environ, progress)
+    try:
+        return signature.verify(path, keys.trusted(environ), progress)
+    except FairleadError as exc:
+        raise FairleadError(exc.findings, ExitCode.PREFLIGHT_REFUSED) from None
+
+
+def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
+    """The capture that ``--site`` names, if it names one."""
+    if choices.site is None or not capture.is_capture(choices.site):
+        return None
+    found = capture.read(Path(choices.site))
+    if not elsewhere:
+        raise fail(
+            f"nothing can be launched on {found.node} from here",
+            where="--site",
+            why="a capture is enough to plan for a machine and to check the plan, not to be on it",
+            remedy=f"fairlead preflight IMAGE --site {shlex.quote(choices.site)}",
+            check="site-capture",
+            code=ExitCode.USAGE,
+        )
+    return found
+
+
+def _versions(image: Image) -> tuple[Finding, ...]:
+    """Host and image hold the same fairlead, or the one may not understand the other."""
+    inside = image.record.get("fairlead_version", "")
+    if inside and inside != __version__:
+        return (
+            Finding(
+                Severity.ERROR,
+                f"the image holds fairlead {inside}, this is {__version__}",
+                image.path,
+                "the two halves of fairlead talk to each other and must be of one version",
+                f"fairlead build {image.record.get('recipe', 'RECIPE')}",
+                "version-skew",
+            ),
+        )
+    return ()
+
+
+def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
+    """The site's own launcher is not here, and another takes its place: not in silence."""
+    kinds = site.launcher.kinds
+    if "mpiexec" in kinds or registry.kind_of(launcher) in kinds or launcher.kind in kinds:
+        return ()
+    return (
+        Finding(
+            Severity.WARNING,
+            f"{' or '.join(kinds)} of site {site.name} is not on PATH",
+            "PATH",
+            f"{launcher.path} will start the ranks instead, on the nodes that it knows",
+            "load the module that brings it; or say that you mean it: --launcher mpiexec",
+            "launcher",
+        ),
+    )
+
+
+def _no_witness(plan: Plan) -> tuple[Finding, ...]:
+    if plan.witness:
+        return ()
+    return (
+        Finding(
+            Severity.INFO,
+            "the proof will be a job of its own, before the launch",
+            "this machine",
+            "there is no C compiler (cc, gcc, clang, or what CC names) to make the witness with, "
+            "which proves the very launch",
+            "install gcc",
+            "witness",
+        ),
+    )
+
+
+def refuse(prepared: Prepared) -> FairleadError:
+    """The error of a refused preflight: exit code 121."""
+    errors = [f for f in prepared.findings if f.severity is Severity.ERROR]
+    return FairleadError(errors, ExitCode.PREFLIGHT_REFUSED)

@@ -1,0 +1,214 @@
+"""From a checked plan to proved ranks: stage, launch, and prove the launch from within it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead import native
+from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
+from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Progress, Silent
+from fairlead.elf.facts import AbiFamily
+from fairlead.image import signature
+from fairlead.launch import launch, shared_cache, unpack
+from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.proof import preload
+from fairlead.proof.probe_job import probe
+from fairlead.proof.verdict import Proof
+from fairlead.schedulers.model import Allocation
+from fairlead.schedulers.registry import find_allocation
+from fairlead.session.model import Launched, LaunchOptions, Prepared
+from fairlead.swap import staging
+from fairlead.swap.model import Bind
+
+_UCX_LOGS = ("UCX_LOG_LEVEL", "UCX_LOG_FILE")
+
+
+def launch_proved(
+    prepared: Prepared, command: Sequence[str], ranks: int, options: LaunchOptions | None = None
+) -> Launched:
+    """Stages what the plan stages, launches the command, and proves the launch from within it.
+
+    Raises:
+        FairleadError: exit code 122 when the ranks are not as planned, 124 when the start-up makes no
+            progress, 123 when engine or launcher cannot start it. When it failed before MPI had
+            started, a probe looks for the cause.
+    """
+    options = options or LaunchOptions()
+    cache = cache_dir(options.environ)
+    _stage(prepared, cache, options)
+    proof = None
+    if options.probe_first or not prepared.plan.witness:
+        proof = prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
+        options.on_proof(proof)
+    still_as_verified(prepared)
+    allocation = options.allocation or find_allocation(options.environ)
+    _check_shared_cache(prepared, ranks, cache, allocation, options)
+    folder = launch.new_run_folder(cache)
+    inode = staging.planned_inode(prepared.plan, cache)
+    line = _command_line(prepared, command, ranks, folder, inode, options)
+    nodes = allocation.hosts if allocation else prepared.plan.request.shape.hosts
+    limit_s = options.limit_s or prepared.plan.site.start_s
+    startup = preload.Startup(
+        prepared.plan, ranks, inode, folder, limit_s, options.on_proof, nodes=nodes
+    )
+    options.on_start()
+    result = _launched(prepared, line, folder, startup, options)
+    still_as_verified(prepared)
+    _check_records(result, folder)
+    if result.code and not (startup.proof or proof):
+        # Raises what it finds.
+        prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
+    return Launched(line, result, startup.proof or proof)
+
+
+def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
+    if prepared.plan.witness:
+        native.ensure_witness(cache, options.environ)
+    staging.ensure(prepared.plan, cache)
+    binds = (Bind(str(cache), preload.RUN_MOUNT), *options.binds)
+    unpack.ensure(prepared.plan, cache, options.progress, binds, options.environ)
+
+
+def _check_shared_cache(
+    prepared: Prepared,
+    ranks: int,
+    cache: Path,
+    allocation: Allocation | None,
+    options: LaunchOptions,
+) -> None:
+    """Every node must see the staged folder and the run's."""
+    shape = prepared.plan.request.shape
+    if allocation and not shape.nodes:
+        shape = replace(shape, nodes=min(allocation.nodes, ranks))
+    warning = shared_cache.seen_by_all(cache, shape, prepared.plan.launcher, options.environ)
+    if warning:
+        options.on_finding(warning)
+
+
+def _command_line(
+    prepared: Prepared,
+    command: Sequence[str],
+    ranks: int,
+    folder: Path,
+    inode: int,
+    options: LaunchOptions,
+) -> CommandLine:
+    """The line, with the witness's variables and the collective core in the run's folder."""
+    env, environ = options.env, options.environ
+    quiet = not any(name in env or name in environ for name in _UCX_LOGS)
+    variables, binds = preload.asked(prepared.plan, ranks, inode, folder, ucx=quiet)
+    cache = cache_dir(environ)
+    core = _collective_core(folder, cache, environ, options.progress) if binds else {}
+    return launch.command_line(
+        prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
+        workdir=options.workdir, env={**core, **env, **variables},
+    )  # fmt: skip
+
+
+def _launched(
+    prepared: Prepared,
+    line: CommandLine,
+    folder: Path,
+    startup: preload.Startup,
+    options: LaunchOptions,
+) -> LaunchResult:
+    try:
+        result = launch.launch(
+            line, folder, watch=startup.look if prepared.plan.witness else lambda: None,
+            abrupt=prepared.plan.launcher.family is not AbiFamily.OPENMPI,
+            stdout=options.stdout, stderr=options.stderr, stdin=options.stdin,
+            environ=options.environ,
+        )  # fmt: skip
+        startup.last_look()
+    finally:
+        preload.clear(folder)
+    return result
+
+
+def _check_records(result: LaunchResult, folder: Path) -> None:
+    if len(result.ranks) < result.started and not _has_room(folder):
+        raise fail(
+            "the ranks could not write down how they ended",
+            where=str(folder),
+            why=f"{result.started} were started and {len(result.ranks)} wrote: there is no room left",
+            remedy="free some space, or set XDG_CACHE_HOME to a folder with room; the command has run",
+            check="run-folder",
+            code=ExitCode.LAUNCH_FAILED,
+        )
+
+
+def prove_it(
+    prepared: Prepared,
+    ranks: int,
+    limit_s: float | None = None,
+    environ: Mapping[str, str] = os.environ,
+    env: Mapping[str, str] | None = None,
+) -> Proof:
+    """Stages what the plan stages, and probes it with ``ranks`` ranks.
+
+    Args:
+        env: variables for the container, as the command will have them.
+    Raises:
+        FairleadError: as :func:`fairlead.proof.probe_job.probe`; exit code 122 when the proof does not hold.
+    """
+    cache = cache_dir(environ)
+    staging.ensure(prepared.plan, cache)
+    unpack.ensure(
+        prepared.plan, cache, binds=(Bind(str(cache), preload.RUN_MOUNT),), environ=environ
+    )
+    still_as_verified(prepared)
+    limit = limit_s or prepared.plan.site.start_s
+    proof = probe(prepared.plan, ranks, cache, environ, limit, env)
+    still_as_verified(prepared)
+    if not proof.holds:
+        errors = [f for f in proof.findings if f.severity is Severity.ERROR]
+        raise FairleadError(errors, ExitCode.PROOF_FAILED)
+    return proof
+
+
+def still_as_verified(prepared: Prepared) -> None:
+    """Looks whether the image is still the file whose signature was checked, if it was.
+
+    Raises:
+        FairleadError: it was written to or replaced.
+    """
+    if prepared.verified:
+        signature.unchanged(prepared.verified)
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a record of a rank can be written there."""
+    probe = folder / "room"
+    try:
+        probe.write_bytes(bytes(4096))
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _collective_core(
+    folder: Path, cache: Path, environ: Mapping[str, str], progress: Progress | None
+) -> dict[str, str]:
+    """Lays the core of :mod:`fairlead.comm` into the run's folder; the variables that tell of it."""
+    if environ.get("FAIRLEAD_COMM_LIBRARY"):
+        return {}
+    try:
+        core = native.core_path(cache)
+        if not core.is_file() and not native.shipped(native.CORE):
+            with (progress or Silent()).stage("collective core compiled"):
+                native.ensure_core(cache, environ)
+        native.ensure_core(cache, environ)
+        try:
+            os.link(core, folder / core.name)
+        except OSError:  # no hard links here
+            shutil.copy(core, folder / core.name)
+    except (FairleadError, OSError) as exc:
+        why = exc.findings[0].why if isinstance(exc, FairleadError) else str(exc)
+        return {"FAIRLEAD_COMM_NO_LIBRARY": " ".join(why.split())[:200]}
+    return {"FAIRLEAD_COMM_LIBRARY": f"{preload.RUN_MOUNT}/{core.name}"}

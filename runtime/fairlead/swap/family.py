@@ -1,0 +1,179 @@
+"""Which MPI of an image and of a host belong together, from their ELF facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
+from fairlead.elf.mpi_symbols import family_of_soname
+from fairlead.engines.model import Engine
+from fairlead.mpi.cross_abi import MPI4PY_MODULE, crossing
+from fairlead.mpi.host import HostMpi, is_binding
+from fairlead.swap.layout import ALIASES
+from fairlead.swap.model import Line, Request
+
+
+def choose_host(
+    facts: ImageFacts, hosts: Sequence[HostMpi], request: Request, started: bool = False
+) -> tuple[HostMpi | None, tuple[Line, ...]]:
+    """The first host MPI of the image's family that has a launcher, and why not the others.
+
+    Where there is none of that family, the first of another to which what runs can cross.
+
+    Args:
+        started: the site's own launcher starts the ranks of any of them.
+    """
+    wanted = image_family(facts, programs_of(request))
+    near = [h for h in hosts if h.library.family is wanted and (started or h.launcher is not None)]
+    chosen: HostMpi | None = None
+    left: list[Line] = []
+    for host in hosts:
+        family = host.library.family
+        over = crossing(facts, programs_of(request), family)
+        if family is not wanted and (near or not over.allowed):
+            why = f"its family is {family}, the image's is {wanted}"
+            if not near and over.modules:
+                why += f"; {over.why_not}"
+        elif host.launcher is None and not started:
+            why = "it has no mpiexec beside it that could start its ranks"
+        elif chosen is not None:
+            why = f"{chosen.library.title} comes first: {chosen.found_by}"
+        else:
+            chosen = host
+            continue
+        left.append(
+            Line("left out", f"{host.library.title} in {host.prefix}", why, host.library.path)
+        )
+    return chosen, tuple(left)
+
+
+def image_family(facts: ImageFacts, programs: Sequence[str] = ()) -> AbiFamily:
+    """The family of the image's own MPI, or what most of its consumers ask for when it has none.
+
+    A program that will run and is compiled for a family decides, since an image may have several
+    MPIs. Where its MPI offers several, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the one that
+    most consumers ask for; the programs that come with an MPI do not count.
+    """
+    for elf in facts.consumers:
+        names = (elf.path, PurePosixPath(elf.path).name)
+        asked = [f for n in elf.needed if (f := family_of_soname(n)) is not AbiFamily.UNKNOWN]
+        if elf.interpreter and asked and any(name in programs for name in names):
+            return asked[0]
+    with_mpi = {PurePosixPath(m.path).parents[1] / "bin" for m in facts.mpis}
+    wanted = [
+        f
+        for e in facts.consumers
+        if PurePosixPath(e.path).parent not in with_mpi
+        for n in e.needed
+        if (f := family_of_soname(n)) != "unknown"
+    ]
+    own = {m.family for m in facts.mpis}
+    offered = [f for f in (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5) if f in own]
+    if offered:
+        return max(offered, key=wanted.count)  # the first of equals
+    return max(set(wanted), key=wanted.count) if wanted else AbiFamily.UNKNOWN
+
+
+def replaceable(
+    image: str,
+    facts: ImageFacts,
+    host: HostMpi | None,
+    engine: Engine,
+    request: Request,
+    notes: tuple[Line, ...] = (),
+    machine: str = "",
+) -> AbiFamily:
+    """The family of the image's MPI, once it is sure that there is something to plan.
+
+    Args:
+        machine: the name of another machine that it is planned for.
+
+    Raises:
+        FairleadError: exit code 121; the image uses no MPI, or this host has none for it.
+    """
+    family = image_family(facts, programs_of(request))
+    if family is AbiFamily.UNKNOWN:
+        raise fail(
+            "nothing in the image uses MPI",
+            where=image,
+            why="no file of it needs a library of a known MPI family, or defines MPI_Init",
+            remedy=f"run it by the engine itself: `{engine.path} exec {image} …`; or build MPI into it",
+            check="no-mpi",
+            code=ExitCode.PREFLIGHT_REFUSED,
+        )
+    if request.mpi == "host" and host is None:
+        raise _no_host(family, notes, machine)
+    return family
+
+
+def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
+    """The image's own MPI: of its family, one outside every Python prefix first."""
+    own = [m for m in facts.mpis if m.family is family]
+    return min(own, key=lambda m: (bool(m.python_prefix), m.path), default=None)
+
+
+def programs_of(request: Request) -> tuple[str, ...]:
+    """The programs that will run, as far as they were named."""
+    return request.apps or request.command[:1]
+
+
+def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
+    """The family whose launchers an MPI's ranks can be started by.
+
+    The ABI of the MPI-5 standard says nothing of launchers, so there it is the vendor's.
+    """
+    if library is None or library.family is not AbiFamily.MPI5:
+        return library.family if library else family
+    return AbiFamily.OPENMPI if library.vendor == "Open MPI" else AbiFamily.MPICH
+
+
+def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
+    """The consumers that this request can run: its programs, and every library and extension."""
+    programs = set(request.apps)
+    if request.command and not programs:
+        first = request.command[0]
+        programs = {
+            e.path
+            for e in facts.consumers
+            if e.interpreter
+            and (e.path == first or ("/" not in first and PurePosixPath(e.path).name == first))
+        }
+    kept: list[Elf] = []
+    homes = {PurePosixPath(mpi.path).parent for mpi in facts.mpis}
+    asked = {name for elf in facts.consumers for name in elf.needed}
+    for elf in facts.consumers:
+        beside_mpi = PurePosixPath(elf.path).parent in homes and is_binding(elf.soname)
+        if beside_mpi and elf.soname not in asked:
+            continue  # Fortran's or C++'s interface, which nothing in the image uses
+        is_program = bool(elf.interpreter) and not elf.soname
+        if programs and is_program and elf.path not in programs:
+            continue
+        if MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
+            continue  # mpi4py holds a module a family and picks at import
+        kept.append(elf)
+    return tuple(kept)
+
+
+def names_of(
+    consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None
+) -> tuple[str, ...]:
+    asked = {n for e in consumers for n in e.needed if family_of_soname(n) is family}
+    if not asked:
+        same = own is not None and own.family is family
+        asked = {own.soname} if own and same else {ALIASES[family]["main"][1]}
+    return tuple(sorted(asked))
+
+
+def _no_host(family: AbiFamily, notes: tuple[Line, ...], machine: str) -> FairleadError:
+    seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
+    remedy = "name one with `--mpi PREFIX`, or run on the image's own MPI with `--mpi container`"
+    return fail(
+        f"no MPI of {machine or 'this host'} can replace the image's ({family} family)",
+        where=f"the MPIs of {machine or 'this machine'}",
+        why=seen or "none was found",
+        remedy=remedy if machine else f"fairlead doctor --fix host-mpi, {remedy}",
+        check="host-mpi",
+        code=ExitCode.PREFLIGHT_REFUSED,
+    )

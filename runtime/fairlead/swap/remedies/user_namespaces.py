@@ -1,0 +1,38 @@
+"""Ranks in user namespaces of their own may not read each other's memory or descriptors."""
+
+from __future__ import annotations
+
+from fairlead.swap.model import Line
+from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
+
+# By vendor: variables without which the MPI would try, and fail or hang.
+_MPICH = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "UCX_POSIX_USE_PROC_LINK": "n"}
+_SETTINGS = {
+    **dict.fromkeys(("MPICH", "MVAPICH", "Cray MPICH", "unknown"), _MPICH),
+    "Intel MPI": {"I_MPI_SHM_CMA": "0"},
+    "Open MPI": {
+        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+        "OMPI_MCA_smsc": "^cma",
+    },
+}
+
+
+class UserNamespaces(Remedy):
+    """Switches off cross-memory attach."""
+
+    name = "user-namespaces"
+    title = "switches off cross-memory attach where each rank has a user namespace of its own"
+    phase = Phase.RUNNING
+
+    def applies(self, draft: Draft) -> bool:
+        return draft.inputs.engine.userns_per_rank and draft.mapped is not None
+
+    def change(self, draft: Draft) -> Changes:
+        assert draft.mapped is not None
+        settings = _SETTINGS.get(draft.mapped.vendor, {})
+        why = "each rank has a user namespace of its own here, so cross-memory attach is refused"
+        lines = tuple(Line("env", f"{name}={value}", why) for name, value in settings.items())
+        return Changes(env=settings, lines=lines)
+
+
+REMEDY = UserNamespaces()

@@ -1,0 +1,84 @@
+"""Where the compiled parts come from: an installed wheel's own, else this machine's compiler."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from fairlead import native
+from fairlead.base.errors import FairleadError
+from fairlead.comm.backends.native import library_path
+from fairlead.comm.backends.native import load as load_core
+
+NO_COMPILER = {"PATH": "", "CC": "", "CXX": ""}
+ENSURE = {native.WITNESS: native.ensure_witness, native.CORE: native.ensure_core}
+AVAILABLE = {native.WITNESS: native.witness_available, native.CORE: native.core_available}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel's libraries for this processor; their bytes are not those of a library."""
+    folder = tmp_path / "site/fairlead/native/lib"
+    (folder / platform.machine()).mkdir(parents=True)
+    for name in ENSURE:
+        (folder / platform.machine() / name).write_bytes(f"compiled {name}".encode())
+    monkeypatch.setattr(native, "_SHIPPED", folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", sorted(ENSURE))
+def test_shipped_library_is_copied_into_the_cache_without_a_compiler(
+    name: str, installed: Path, tmp_path: Path
+) -> None:
+    assert AVAILABLE[name](tmp_path, NO_COMPILER)
+    made = ENSURE[name](tmp_path, NO_COMPILER)
+    assert made.parent == tmp_path / "native" and platform.machine() in made.name
+    assert made.read_bytes() == f"compiled {name}".encode()
+    assert [p.name for p in made.parent.iterdir()] == [made.name]
+
+
+@pytest.mark.parametrize("name", sorted(ENSURE))
+def test_library_of_another_version_gets_another_name(
+    name: str, installed: Path, tmp_path: Path
+) -> None:
+    before = ENSURE[name](tmp_path, NO_COMPILER)
+    (installed / platform.machine() / name).write_bytes(b"compiled anew")
+    after = ENSURE[name](tmp_path, NO_COMPILER)
+    assert after != before and after.read_bytes() == b"compiled anew"
+
+
+@pytest.mark.parametrize("name", sorted(ENSURE))
+def test_checkout_without_a_compiler_is_refused_with_what_to_install(
+    name: str, tmp_path: Path
+) -> None:
+    assert native.shipped(name) is None, "a checkout brings no compiled library"
+    assert not AVAILABLE[name](tmp_path, NO_COMPILER)
+    with pytest.raises(FairleadError) as caught:
+        ENSURE[name](tmp_path, NO_COMPILER)
+    assert "install a C" in caught.value.findings[0].remedy and int(caught.value.code) == 123
+
+
+def test_other_processor_compiles_where_the_wheel_has_nothing_for_it(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
+    assert native.shipped(native.CORE) is None
+    assert not native.core_available(tmp_path, NO_COMPILER)
+    assert native.shipped(native.CORE, "x86_64") == (
+        installed / "x86_64" / native.CORE if (installed / "x86_64").is_dir() else None
+    )
+
+
+def test_cache_that_cannot_be_written_is_reported_as_such(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "native").write_text("a file where the folder should be")
+    with pytest.raises(FairleadError) as caught:
+        native.ensure_witness(tmp_path, NO_COMPILER)
+    assert caught.value.findings[0].check == "witness"
+
+
+def test_rank_without_fairlead_run_takes_the_installed_core(installed: Path) -> None:
+    load_core.cache_clear()
+    path, why = library_path({"PATH": ""})
+    assert (path, why) == (str(installed / platform.machine() / native.CORE), "")
