@@ -41,6 +41,12 @@ class Mistake:
     check: str = "contradiction"
 
 
+def mistake_at(loc: Loc, message: str, /, **fields: object) -> Mistake:
+    """A mistake in the words of the catalogue; where it is and the remedy come from its place."""
+    words = error(message, **fields)
+    return Mistake(loc, words.what, words.why, words.check)
+
+
 # Looks at the raw data, which may be wrong in any way: it runs beside the model's own checks, so
 # that both kinds of mistake are reported at once.
 Cross = Callable[[dict[str, Any]], Iterable[Mistake]]
