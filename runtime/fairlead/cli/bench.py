@@ -185,18 +185,18 @@ def collectives_text(result: CollectivesBench) -> str:
     for row in result.rows:
         if row.through != "mpi":
             continue
-        own = by_point.get((row.operation, row.ranks, row.bytes, "comm"))
+        comm = by_point.get((row.operation, row.ranks, row.bytes, "comm"))
         pair = row.operation == "pingpong"
         where = f"ranks {' - '.join(map(str, row.ranks))}" if pair else f"{len(row.ranks)} ranks"
-        wrong = row.wrong + (own.wrong if own else 0)
+        wrong = row.wrong + (comm.wrong if comm else 0)
         lines.append(
             (
                 f"{row.operation}, {where}",
                 size(row.bytes),
                 amount(row.median, "s"),
-                amount(own.median, "s") if own else "",
-                f"{own.times:.2f}{between(own.times_low, own.times_high)}"
-                if own and own.times
+                amount(comm.median, "s") if comm else "",
+                f"{comm.times:.2f}{between(comm.times_low, comm.times_high)}"
+                if comm and comm.times
                 else "",
                 f"{wrong} WRONG" if wrong else "right",
             )

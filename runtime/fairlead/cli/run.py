@@ -76,9 +76,9 @@ class _Run:
     """One run, planned and checked.
 
     Attributes:
-        allocation: the job that the shell is in; None without one.
+        allocation: the job that the shell is in; None outside of a job.
         wish: what is staged; None when nothing is.
-        recording: this launch in the timeline; None without one.
+        recording: this launch in the timeline; None without --timeline.
         user_env: variables of ``--env`` that the plan does not merge into its own.
     """
 

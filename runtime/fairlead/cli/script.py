@@ -68,18 +68,18 @@ class _Target:
     Attributes:
         kind: of the scheduler.
         site: None where no profile fits and the scheduler is named.
-        own: the site, if that scheduler is the site's own.
+        home: the site, if that scheduler is the one of its profile.
     """
 
     kind: str
     site: Site | None
-    own: Site | None
+    home: Site | None
 
     def launcher(self, choices: Choices) -> str:
         """The kind or program of the launcher that starts the ranks."""
         if choices.launcher:
             return choices.launcher
-        return self.own.launcher.kinds[0] if self.own else SCHEDULERS.get(self.kind).launcher
+        return self.home.launcher.kinds[0] if self.home else SCHEDULERS.get(self.kind).launcher
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def script(
     variables = options.variables(flags.env)
     shape = make_shape(asked)
     target = _target(planning, flags.scheduler)
-    _check_account(target.own, asked)
+    _check_account(target.home, asked)
     _check_names(flags, asked)
     image = str(Path(image).absolute()) if Path(image).exists() else image
     if flags.plain and data.words():
@@ -173,7 +173,7 @@ def script(
     if flags.burst_buffer:
         space = space_lines(flags.burst_buffer, target.site, target.kind)
         text = datawarp.inserted(text, space)
-    _show_kinds_of_nodes(target.own, flags, asked)
+    _show_kinds_of_nodes(target.home, flags, asked)
     if flags.output:
         with atomic_write(flags.output, "w") as out:
             out.write(text)
@@ -198,9 +198,9 @@ def _target(planning: options.Planning, scheduler: str | None) -> _Target:
     return _Target(kind, site, site if site and site.scheduler.kind == kind else None)
 
 
-def _check_account(own: Site | None, asked: Asked) -> None:
-    if own and own.scheduler.account and not asked.account:
-        raise fail("script-no-account-named", own_name=own.name)
+def _check_account(home: Site | None, asked: Asked) -> None:
+    if home and home.scheduler.account and not asked.account:
+        raise fail("script-no-account-named", own_name=home.name)
 
 
 def _check_names(flags: ScriptFlags, asked: Asked) -> None:
@@ -215,7 +215,7 @@ def _check_names(flags: ScriptFlags, asked: Asked) -> None:
 
 def _job(target: _Target, flags: ScriptFlags, run: _Command, body: str, launcher: str) -> model.Job:
     """The job of the script."""
-    own = target.own
+    home = target.home
     array = model.array(flags.array) if flags.array else None
     directives = model.options(flags.directives)
     exports = {n: os.environ[n] for n in _KEPT if n in os.environ}
@@ -228,24 +228,26 @@ def _job(target: _Target, flags: ScriptFlags, run: _Command, body: str, launcher
         array=array,
         requeue=flags.requeue,
         options=directives,
-        modules=(*(own.engine.modules if own else ()), *flags.modules),
+        modules=(*(home.engine.modules if home else ()), *flags.modules),
         exports=() if flags.plain else tuple(sorted(exports.items())),
         launcher=launcher,
         written_by=shlex.join(["fairlead", *sys.argv[1:]]),
         leading=model.leading(
-            model.options(own.scheduler.directives if own else ()), directives, run.asked.partition
+            model.options(home.scheduler.directives if home else ()),
+            directives,
+            run.asked.partition,
         ),
     )
 
 
-def _show_kinds_of_nodes(own: Site | None, flags: ScriptFlags, asked: Asked) -> None:
+def _show_kinds_of_nodes(home: Site | None, flags: ScriptFlags, asked: Asked) -> None:
     """Show the kinds of nodes of the site, where nothing chooses one."""
-    if not own or not own.scheduler.nodes:
+    if not home or not home.scheduler.nodes:
         return
     if asked.partition or flags.directives or flags.as_json:
         return
-    kinds = "; ".join(f"{option} ({what})" for option, what in own.scheduler.nodes.items())
-    click.echo(f"kinds of node at {own.name}, to choose by --directive: {kinds}", err=True)
+    kinds = "; ".join(f"{option} ({what})" for option, what in home.scheduler.nodes.items())
+    click.echo(f"kinds of node at {home.name}, to choose by --directive: {kinds}", err=True)
 
 
 def _report(kind: str, flags: ScriptFlags, text: str) -> None:

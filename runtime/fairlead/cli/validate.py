@@ -290,13 +290,13 @@ def _ways(
     return ways
 
 
-def _exit_code(result: Validation, written: _Written, seen: Observations) -> int:
+def _exit_code(result: Validation, written: _Written, observed: Observations) -> int:
     from fairlead.perf.judge import verdict
 
-    if seen.stopped:
+    if observed.stopped:
         return ExitCode.PROOF_FAILED
-    if set(seen.codes) == {ExitCode.LAUNCH_FAILED} and not any(
-        m.samples for m in seen.measurements
+    if set(observed.codes) == {ExitCode.LAUNCH_FAILED} and not any(
+        m.samples for m in observed.measurements
     ):
         return ExitCode.LAUNCH_FAILED
     code = verdict.exit_code(result)
