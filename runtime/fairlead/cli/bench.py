@@ -1,11 +1,11 @@
-"""``fairlead bench``: messages by plain MPI and ``fairlead.comm``; training beside other libraries."""
+"""``fairlead bench``: messages by plain MPI and ``fairlead.comm``; training next to other libraries."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from fairlead.cli.bench_shared import (
     now,
     output_option,
     ranks_option,
-    told_plan,
+    show_plan,
     watchdog_option,
 )
 from fairlead.cli.screen import json_option, print_json, progress, table
@@ -47,6 +47,19 @@ Examples:
 Exit codes: 0 every answer was right; 1 one was wrong; as of `fairlead run` where nothing could be
 launched.
 """
+
+
+@dataclass(frozen=True)
+class CollectivesFlags:
+    """The options of ``fairlead bench collectives`` that no other group of options holds."""
+
+    sizes: tuple[int, ...] | None
+    repeats: int
+    limit: float
+    output: Path
+    watchdog: float | None
+    dry_run: bool
+    as_json: bool
 
 
 @click.group(short_help="Benchmarks: messages, and training beside other libraries.")
@@ -94,18 +107,13 @@ def _sizes(
 @watchdog_option
 @dry_run_option
 @json_option
+@options.collected(CollectivesFlags)
 def collectives(
     image: str,
     ranks: int,
     asked: Asked,
-    sizes: tuple[int, ...] | None,
-    repeats: int,
-    limit: float,
     planning: options.Planning,
-    output: Path,
-    watchdog: float | None,
-    dry_run: bool,
-    as_json: bool,
+    flags: CollectivesFlags,
 ) -> int:
     """Ping-pong, allreduce and broadcast over sizes in IMAGE, by plain MPI and by fairlead.comm.
 
@@ -119,26 +127,30 @@ def collectives(
     from fairlead.perf.measure.ranks import messages as sweeps
     from fairlead.perf.records import documents
 
-    output, bars = output.absolute(), progress(as_json)
-    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
+    output, bars = flags.output.absolute(), progress(flags.as_json)
+    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
     request = planning.request(ranks, shape=shape)
     prepared = prepare(image, planning.choices, request, progress=bars)
     require_tools("numpy")
     if prepared.refused:
         raise refuse(prepared)
-    sizes = sizes or sweeps.SIZES
-    if dry_run:
+    sizes = flags.sizes or sweeps.SIZES
+    if flags.dry_run:
         steps = [
-            f"{', '.join(sweeps.OPERATIONS)} of {len(sizes)} sizes on {ranks} ranks, {repeats} samples each",
-            f"at most {limit:g} s; result in {output}",
+            f"{', '.join(sweeps.OPERATIONS)} of {len(sizes)} sizes on {ranks} ranks, {flags.repeats} samples each",
+            f"at most {flags.limit:g} s; result in {output}",
         ]
-        return told_plan("bench-collectives", [prepared], steps, as_json)
+        return show_plan("bench-collectives", [prepared], steps, flags.as_json)
     begun, clock, busy = now(), time.monotonic(), load()
     output.mkdir(parents=True, exist_ok=True)
     unpack.ensure(prepared.plan, cache_dir(), bars)
-    launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, watchdog)
+    launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, flags.watchdog)
     settings = sweeps.Settings(
-        Path("messages.json"), sizes=sizes, through=("mpi", "comm"), repeats=repeats, limit_s=limit
+        Path("messages.json"),
+        sizes=sizes,
+        through=("mpi", "comm"),
+        repeats=flags.repeats,
+        limit_s=flags.limit,
     )
     document = messages.measure(launcher, ranks, output / "run", settings, bars)
     hosts = tuple(dict.fromkeys(document["hosts"]))
@@ -155,17 +167,17 @@ def collectives(
         skipped=messages.skipped(document),
         wrong=document["wrong"],
     )
-    kept = output / "bench-collectives.json"
-    documents.write(kept, result, COLLECTIVES_SCHEMA, SCHEMA_VERSION)
-    if as_json:
+    path = output / "bench-collectives.json"
+    documents.write(path, result, COLLECTIVES_SCHEMA, SCHEMA_VERSION)
+    if flags.as_json:
         print_json("bench-collectives", to_json(result))
     else:
-        click.echo("\n" + collectives_text(result) + f"\n\nkept: {kept}")
+        click.echo("\n" + collectives_text(result) + f"\n\nkept: {path}")
     return ExitCode.FAILED if result.wrong else ExitCode.DONE
 
 
 def collectives_text(result: CollectivesBench) -> str:
-    """A line a size and operation: plain MPI, `fairlead.comm`, and how many times as long it takes."""
+    """A line for each operation and size: plain MPI, `fairlead.comm`, and the ratio of their times."""
     from fairlead.perf.draw.wording import amount, size
 
     by_point = {(r.operation, r.ranks, r.bytes, r.through): r for r in result.rows}

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from fairlead.cli.bench_shared import (
     now,
     output_option,
     ranks_option,
-    told_plan,
+    show_plan,
     watchdog_option,
 )
 from fairlead.cli.screen import json_option, print_json, progress, table
@@ -57,6 +57,28 @@ as of `fairlead run` where no peer could be launched.
 """
 
 
+@dataclass(frozen=True)
+class PeersFlags:
+    """The options of ``fairlead bench peers`` that no other group of options holds.
+
+    Attributes:
+        rounds, blocks, steps: None for the default, which depends on ``quick``.
+        images: by recipe, the image to take in its place.
+    """
+
+    peers: tuple[catalogue.Peer, ...]
+    rounds: int | None
+    blocks: int | None
+    steps: int | None
+    quick: bool
+    limit: float
+    images: Mapping[str, str]
+    output: Path
+    watchdog: float | None
+    dry_run: bool
+    as_json: bool
+
+
 def _models(context: click.Context, param: click.Parameter, value: str) -> str:
     if value not in catalogue.MODELS:
         raise click.BadParameter(f"no model `{value}`. {suggest(value, catalogue.MODELS)}")
@@ -75,15 +97,15 @@ def _images(
 ) -> dict[str, str]:
     """``RECIPE=IMAGE``, for recipes that peers are run in."""
     recipes = sorted({peer.recipe for peer in catalogue.PEERS})
-    found = {}
+    images = {}
     for value in values:
         recipe, equals, image = value.partition("=")
         if not equals or not image or recipe not in recipes:
             raise click.BadParameter(
                 f"{value!r}: write RECIPE=IMAGE with one of {', '.join(recipes)}"
             )
-        found[recipe] = image
-    return found
+        images[recipe] = image
+    return images
 
 
 @click.command(
@@ -131,22 +153,13 @@ def _images(
 @watchdog_option
 @dry_run_option
 @json_option
+@options.collected(PeersFlags)
 def peers(
     model: str,
     ranks: int,
     asked: Asked,
-    peers: tuple[catalogue.Peer, ...],
-    rounds: int | None,
-    blocks: int | None,
-    steps: int | None,
-    quick: bool,
-    limit: float,
-    images: Mapping[str, str],
     planning: options.Planning,
-    output: Path,
-    watchdog: float | None,
-    dry_run: bool,
-    as_json: bool,
+    flags: PeersFlags,
 ) -> int:
     """Train the same network by fairlead, Horovod, torch DDP and TensorFlow's own, in turns.
 
@@ -157,52 +170,31 @@ def peers(
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import launches as host
     from fairlead.perf.bench import summary
-    from fairlead.perf.bench.picture import peers_picture
-    from fairlead.perf.bench.results import PEERS_SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
+    from fairlead.perf.bench.results import Outcome, PeersBench
     from fairlead.perf.draw.pages import require_tools
-    from fairlead.perf.records import documents
 
-    output, bars = output.absolute(), progress(as_json)
+    output, bars = flags.output.absolute(), progress(flags.as_json)
     require_tools("numpy")
-    scope = host.PeersOptions(
-        out=output / "run",
-        model=model,
-        peers=peers,
-        ranks=ranks,
-        size="tiny" if quick else "full",
-        rounds=rounds or (2 if quick else 6),
-        blocks=blocks or (2 if quick else 4),
-        steps=steps or (2 if quick else 3),
-        limit_s=limit,
-    )
-    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
-    ready, refused = _prepared(scope, images, planning, shape, bars)
-    if dry_run:
-        listed = [
-            f"{p.title}: "
-            + (f"not run, {refused[p.recipe].remedy}" if p.recipe in refused else p.recipe)
-            for p in peers
-        ]
-        plan = f"{scope.rounds} rounds of {scope.blocks} x {scope.steps} steps on {ranks} ranks"
-        return told_plan(
-            "bench-peers", list(ready.values()), [plan, *listed, f"result in {output}"], as_json
-        )
+    scope = _scope(flags, model, ranks, output)
+    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
+    ready, refused = _prepared(scope, flags.images, planning, shape, bars)
+    if flags.dry_run:
+        steps = _steps(scope, refused, output)
+        return show_plan("bench-peers", list(ready.values()), steps, flags.as_json)
     begun, clock, busy = now(), time.monotonic(), load()
     output.mkdir(parents=True, exist_ok=True)
     log = fresh(output / "ranks.log")
     runners: dict[str, Runner | Finding] = dict(refused)
     for recipe, prepared in ready.items():
         unpack.ensure(prepared.plan, cache_dir(), bars)
-        runners[recipe] = runner(prepared, log, lambda proof: None, watchdog)
-    found = host.measure(scope, runners, bars)
-    rows = summary.results(scope, found)
-    hosts = dict.fromkeys(h for row in rows for one in row.launches if one for h in one.hosts)
-    first = next(iter(ready.values()))
+        runners[recipe] = runner(prepared, log, lambda proof: None, flags.watchdog)
+    rows = summary.results(scope, host.measure(scope, runners, bars))
+    hosts = dict.fromkeys(h for row in rows for run in row.launches if run for h in run.hosts)
     result = PeersBench(
         begun=begun,
         seconds=time.monotonic() - clock,
         command=shlex.join(["fairlead", *sys.argv[1:]]),
-        machine=machine(first, tuple(hosts), busy),
+        machine=machine(next(iter(ready.values())), tuple(hosts), busy),
         model=model,
         title=scope.task.name,
         image=scope.task.image,
@@ -215,17 +207,54 @@ def peers(
         steps=scope.steps,
         peers=rows,
     )
-    kept, drawn = output / "bench-peers.json", output / "bench-peers.svg"
-    documents.write(kept, result, PEERS_SCHEMA, SCHEMA_VERSION)
-    with atomic_write(drawn, "w") as stream:
+    _keep(result, output, flags.as_json)
+    outcomes = {row.outcome for row in rows}
+    bad = outcomes & {Outcome.WRONG, Outcome.FAILED} or Outcome.RIGHT not in outcomes
+    return ExitCode.FAILED if bad else ExitCode.DONE
+
+
+def _scope(flags: PeersFlags, model: str, ranks: int, output: Path) -> PeersOptions:
+    """What is measured."""
+    from fairlead.perf.bench.launches import PeersOptions
+
+    return PeersOptions(
+        out=output / "run",
+        model=model,
+        peers=flags.peers,
+        ranks=ranks,
+        size="tiny" if flags.quick else "full",
+        rounds=flags.rounds or (2 if flags.quick else 6),
+        blocks=flags.blocks or (2 if flags.quick else 4),
+        steps=flags.steps or (2 if flags.quick else 3),
+        limit_s=flags.limit,
+    )
+
+
+def _steps(scope: PeersOptions, refused: Mapping[str, Finding], output: Path) -> list[str]:
+    """What would be done, for a dry run."""
+    rounds = f"{scope.rounds} rounds of {scope.blocks} x {scope.steps} steps on {scope.ranks} ranks"
+    peers = [
+        f"{peer.title}: "
+        + (f"not run, {refused[peer.recipe].remedy}" if peer.recipe in refused else peer.recipe)
+        for peer in scope.peers
+    ]
+    return [rounds, *peers, f"result in {output}"]
+
+
+def _keep(result: PeersBench, output: Path, as_json: bool) -> None:
+    """Write the document and the picture, and show the result."""
+    from fairlead.perf.bench.picture import peers_picture
+    from fairlead.perf.bench.results import PEERS_SCHEMA, SCHEMA_VERSION
+    from fairlead.perf.records import documents
+
+    document, picture = output / "bench-peers.json", output / "bench-peers.svg"
+    documents.write(document, result, PEERS_SCHEMA, SCHEMA_VERSION)
+    with atomic_write(picture, "w") as stream:
         stream.write(peers_picture(result))
     if as_json:
         print_json("bench-peers", to_json(result))
     else:
-        click.echo("\n" + peers_text(result) + f"\n\nkept: {kept}\n      {drawn}")
-    outcomes = {row.outcome for row in rows}
-    bad = outcomes & {Outcome.WRONG, Outcome.FAILED} or Outcome.RIGHT not in outcomes
-    return ExitCode.FAILED if bad else ExitCode.DONE
+        click.echo("\n" + peers_text(result) + f"\n\nkept: {document}\n      {picture}")
 
 
 def _prepared(
@@ -235,7 +264,7 @@ def _prepared(
     shape: Shape,
     bars: Progress,
 ) -> tuple[dict[str, Prepared], dict[str, Finding]]:
-    """By recipe: what can be launched, and why the others cannot.
+    """By recipe, what can be launched, and why the others cannot.
 
     Raises:
         FairleadError: none can.
@@ -246,27 +275,27 @@ def _prepared(
     for recipe in dict.fromkeys(peer.recipe for peer in scope.peers):
         try:
             request = planning.request(scope.ranks, shape=shape)
-            one = prepare(images.get(recipe, recipe), planning.choices, request, progress=bars)
-            if one.refused:
-                raise refuse(one)
-            ready[recipe] = one
+            image = images.get(recipe, recipe)
+            prepared = prepare(image, planning.choices, request, progress=bars)
+            if prepared.refused:
+                raise refuse(prepared)
+            ready[recipe] = prepared
         except FairleadError as exc:
             refused[recipe] = exc.findings[0]
             errors.append(exc)
     if not ready:
         raise fail(
-            "no peer can be run",
-            where=", ".join(refused),
-            why="; ".join(one.what for one in refused.values()),
+            "bench-no-peer",
+            refused=", ".join(refused),
+            refused_list="; ".join(finding.what for finding in refused.values()),
             remedy=errors[0].findings[0].remedy,
-            check="bench-no-peer",
             code=errors[0].code,
         )
     return ready, refused
 
 
 def peers_text(result: PeersBench) -> str:
-    """A line a peer, the fastest first; then what is not well, with the command that goes on."""
+    """A line for each peer, the fastest first; then what failed, with the command to run next."""
     from fairlead.perf.draw.wording import count
 
     lines = [
@@ -296,7 +325,7 @@ def peers_text(result: PeersBench) -> str:
     notes = []
     if result.size == "tiny":
         notes.append("tiny inputs: this shows that all works, not how fast it is")
-    if any(one and one.crowded for row in result.peers for one in row.launches):
+    if any(run and run.crowded for row in result.peers for run in row.launches):
         notes.append("ranks shared cores: they take turns as well as communicate")
     notes.append("[] is the interval of the median over rounds, from five rounds on")
     for row in result.peers:
@@ -305,11 +334,11 @@ def peers_text(result: PeersBench) -> str:
     return "\n".join([title, "", table(lines, head, width=0), "", *notes])
 
 
-def _estimate(seen: Estimate | None, form: str, scale: float = 1.0) -> str:
-    if seen is None:
+def _estimate(estimate: Estimate | None, form: str, scale: float = 1.0) -> str:
+    if estimate is None:
         return ""
     unit = form.partition("}")[2]
     number = form.removesuffix(unit)
-    low = None if seen.low is None else seen.low * scale
-    high = None if seen.high is None else seen.high * scale
-    return number.format(seen.value * scale) + unit + between(low, high, number)
+    low = None if estimate.low is None else estimate.low * scale
+    high = None if estimate.high is None else estimate.high * scale
+    return number.format(estimate.value * scale) + unit + between(low, high, number)

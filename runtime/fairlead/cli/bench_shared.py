@@ -1,4 +1,4 @@
-"""What both benchmarks of ``fairlead bench`` share: options, the plan in words, what was measured on."""
+"""What both benchmarks of ``fairlead bench`` share: options, the plan in words, the machine."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ def between(low: float | None, high: float | None, form: str = "{:.2f}") -> str:
     return f" [{form.format(low)}, {form.format(high)}]"
 
 
-def told_plan(kind: str, ready: list[Prepared], steps: list[str], as_json: bool) -> int:
+def show_plan(kind: str, ready: list[Prepared], steps: list[str], as_json: bool) -> int:
+    """Show what a benchmark would do."""
     if as_json:
-        plans = [show.prepared_json(one) for one in ready]
+        plans = [show.prepared_json(prepared) for prepared in ready]
         print_json(f"{kind}-plan", {"plans": plans, "steps": steps, "dry_run": True})
     else:
-        swaps = [f"{one.image.name}: {show.swap_line(one.plan)}" for one in ready]
+        swaps = [f"{p.image.name}: {show.swap_line(p.plan)}" for p in ready]
         click.echo("\n".join([*swaps, *steps]))
     return ExitCode.DONE
 
 
 def machine(prepared: Prepared, hosts: tuple[str, ...], load: float | None) -> Machine:
-    """What is measured on, for the document; ``load`` as before it began."""
+    """The machine, for the document; ``load`` is from before the benchmark began."""
     from fairlead.perf.draw.compose import facts
 
     cores = len(os.sched_getaffinity(0))
@@ -66,13 +67,13 @@ def now() -> str:
 
 
 def load() -> float | None:
-    """Processes that want to run, mean of a minute; None where the system does not say."""
+    """Runnable processes, mean of a minute; None where the system does not report it."""
     from fairlead.perf.measure import environment
 
     return environment.load()
 
 
 def fresh(path: Path) -> Path:
-    """A path at which there is nothing any more."""
+    """The path, with what was there removed."""
     path.unlink(missing_ok=True)
     return path

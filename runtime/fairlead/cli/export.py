@@ -8,6 +8,7 @@ import click
 
 from fairlead import export as exports
 from fairlead.cli.lazy import LazyCommand, NameIn
+from fairlead.cli.options import collected
 from fairlead.cli.screen import json_option, print_json
 from fairlead.export.gather import Wanted, gather
 from fairlead.export.write import write
@@ -81,6 +82,7 @@ def _listing() -> str:
 )
 @click.option(
     "--stage",
+    "stage_root",
     default="/opt/fairlead/stage",
     show_default=True,
     metavar="DIR",
@@ -98,47 +100,37 @@ def _listing() -> str:
 )
 @click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
 @json_option
+@collected(Wanted, "wanted")
 def export_site(
-    target: str,
-    output: Path | None,
-    site: str | None,
-    mpi: str,
-    image: str,
-    engine: str | None,
-    programs: tuple[str, ...],
-    stage: str,
-    form: str,
-    name: str,
-    dry_run: bool,
-    as_json: bool,
+    target: str, output: Path | None, wanted: Wanted, dry_run: bool, as_json: bool
 ) -> None:
     """What fairlead knows of a site, as complete configuration of TARGET.
 
     It works for this machine, and by `--site FILE.json` for another whose capture that is. With
     --image, what the image needs decides too, and what would not work is refused.
     """
-    if not stage.startswith("/"):
-        raise click.UsageError(f"--stage {stage}: it is a path that begins with /")
-    facts = gather(Wanted(site, mpi, image, engine, stage, form, name, programs))
-    made = exports.export(target, facts)
+    if not wanted.stage_root.startswith("/"):
+        raise click.UsageError(f"--stage {wanted.stage_root}: it is a path that begins with /")
+    facts = gather(wanted)
+    exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")
-    paths = [folder / f.path for f in made] if dry_run else write(made, folder)
+    paths = [folder / file.path for file in exported] if dry_run else write(exported, folder)
     if as_json:
-        told = [
+        files = [
             {
                 "path": str(path),
                 "mode": f"{file.mode:04o}",
                 "goes": file.goes,
                 **({"text": file.text} if dry_run else {}),
             }
-            for path, file in zip(paths, made, strict=True)
+            for path, file in zip(paths, exported, strict=True)
         ]
         print_json(
             "site-export",
-            {"target": target, "site": facts.site.name, "dry_run": dry_run, "files": told},
+            {"target": target, "site": facts.site.name, "dry_run": dry_run, "files": files},
         )
         return
-    for path, file in zip(paths, made, strict=True):
+    for path, file in zip(paths, exported, strict=True):
         if dry_run:
             click.echo(f"==> {path}  ({file.mode:04o}; {file.goes})\n{file.text}")
         else:

@@ -1,13 +1,13 @@
-"""Options that several verbs share, and the request they add up to."""
+"""Options that several verbs share, the request they add up to, and verbs whose options come as one value."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -22,6 +22,9 @@ from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
@@ -29,9 +32,32 @@ _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 
 
+def collected(
+    into: type[DataclassInstance], name: str = "flags"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: parameters named like the fields of ``into`` reach the function as one value called ``name``.
+
+    Place it below the click options, next to the function. A field whose parameter is missing takes its default.
+
+    Args:
+        into: a frozen dataclass.
+    """
+    names = tuple(field.name for field in fields(into))
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(**parameters: Any) -> Any:
+            values = {n: parameters.pop(n) for n in names if n in parameters}
+            return function(**parameters, **{name: into(**values)})
+
+        return wrapper
+
+    return decorate
+
+
 @dataclass(frozen=True)
 class Planning:
-    """What the options of planning say, as given."""
+    """The options of planning, as given."""
 
     choices: Choices
     apps: tuple[str, ...]
@@ -46,7 +72,7 @@ class Planning:
         environ: Mapping[str, str] = os.environ,
         shape: Shape = DEFAULT_SHAPE,
     ) -> Request:
-        """The request they add up to. What the user's shell sets for Apptainer is kept.
+        """The request that the options add up to. It keeps what the user's shell sets for Apptainer.
 
         Args:
             variables: of ``--env``; of these, the request takes :data:`MERGED`.
@@ -193,29 +219,43 @@ def placement_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return nodes_options(_RANKS(placed))
 
 
+@dataclass(frozen=True)
+class _Placement:
+    """The options of :data:`_PLACEMENT`, as given."""
+
+    nodes: int | None
+    per_node: int | None
+    cores: int | None
+    gpus: int | None
+    bind: str | None
+    hosts: str
+    time: str
+    account: str
+    partition: str
+    extra: tuple[str, ...]
+
+    def asked(self) -> Asked:
+        return Asked(
+            nodes=self.nodes,
+            per_node=self.per_node,
+            cores=self.cores,
+            gpus=self.gpus,
+            bind=self.bind or "",
+            hosts=tuple(filter(None, self.hosts.split(","))),
+            time=self.time,
+            account=self.account,
+            partition=self.partition,
+            extra=self.extra,
+        )
+
+
 def nodes_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """:func:`placement_options` without ``-n``, for a verb that has its own."""
 
+    @collected(_Placement, "placement")
     @functools.wraps(function)
-    def placed(
-        *,
-        nodes: int | None,
-        per_node: int | None,
-        cores: int | None,
-        gpus: int | None,
-        bind: str | None,
-        hosts: str,
-        time: str,
-        account: str,
-        partition: str,
-        extra: tuple[str, ...],
-        **others: Any,
-    ) -> Any:
-        names = tuple(filter(None, hosts.split(",")))
-        asked = Asked(
-            None, nodes, per_node, cores, gpus, bind or "", names, time, account, partition, extra
-        )
-        return function(asked=asked, **others)
+    def placed(*, placement: _Placement, **others: Any) -> Any:
+        return function(asked=placement.asked(), **others)
 
     for option in _PLACEMENT:
         placed = option(placed)
@@ -226,22 +266,17 @@ def choice_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--mpi --site --launcher --engine --app --bind --engine-arg --comm --require-signature``, which reach
     ``function`` as one :class:`Planning` called ``planning``."""
 
+    @collected(Choices, "choices")
     @functools.wraps(function)
     def planned(
         *,
-        mpi: str,
-        site: str | None,
-        launcher: str | None,
-        engine: str | None,
-        require_signature: bool,
-        comm: str | None,
+        choices: Choices,
         apps: tuple[str, ...],
         binds: tuple[str, ...],
         engine_args: tuple[str, ...],
         **others: Any,
     ) -> Any:
-        asked_for(comm, {}, {})  # a wrong name is told before anything is looked at
-        choices = Choices(mpi, site, launcher, engine, require_signature, comm)
+        asked_for(choices.comm, {}, {})  # refuses an unknown name before any other work
         return function(planning=Planning(choices, apps, binds, engine_args), **others)
 
     for option in _OPTIONS:
@@ -266,13 +301,13 @@ def _bind(text: str) -> Bind:
 
 def variables(pairs: tuple[str, ...]) -> dict[str, str]:
     """``--env NAME=VALUE`` pairs."""
-    found = {}
+    values = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise click.UsageError(f"--env {pair}: write NAME=VALUE")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def container_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -320,12 +355,12 @@ watchdog_option = click.option(
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Whether the command line itself says it, rather than a default."""
+    """Whether the value comes from the command line, not from a default."""
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def given(context: click.Context, skipped: tuple[str, ...] = ()) -> Iterator[str]:
-    """The options of this command line, as words."""
+    """The options on this command line, as words."""
     for parameter in context.command.params:
         name = str(parameter.name)
         value = context.params[name]
@@ -339,5 +374,5 @@ def given(context: click.Context, skipped: tuple[str, ...] = ()) -> Iterator[str
         if parameter.is_flag:
             yield flag
             continue
-        for one in value if parameter.multiple else (value,):
-            yield from [f"{flag}={one}"] if str(one).startswith("-") else [flag, str(one)]
+        for word in map(str, value if parameter.multiple else (value,)):
+            yield from [f"{flag}={word}"] if word.startswith("-") else [flag, word]

@@ -1,9 +1,11 @@
-"""``fairlead project``: small runs, and what they say of thousands of nodes."""
+"""``fairlead project``: from small runs to thousands of nodes."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
+from fairlead.cli.options import collected
 from fairlead.cli.screen import columns, json_option, print_json, table, wrap
 
 if TYPE_CHECKING:
@@ -28,6 +31,33 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
 _COUNT = click.IntRange(1)
 # As fairlead.perf.projection.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
+
+
+@dataclass(frozen=True)
+class ProjectFlags:
+    """The options of ``fairlead project``.
+
+    Attributes:
+        bandwidth: GB/s.
+        latency: microseconds.
+        storage: samples/s.
+        size: bytes of gradients.
+    """
+
+    nodes: int
+    per_node: int
+    fabric: str | None
+    site: str | None
+    cards: int
+    bandwidth: float | None
+    latency: float | None
+    algorithm: str
+    storage: float | None
+    keep: float
+    model: str
+    size: int | None
+    batch: int | None
+    as_json: bool
 
 
 @click.command(
@@ -94,61 +124,62 @@ ALGORITHMS = ("halving", "ring", "doubling", "tree")
     help="Samples a rank and step; of a validation, those of its training.",
 )
 @json_option
-def project(
-    file: Path,
-    nodes: int,
-    per_node: int,
-    fabric: str | None,
-    site: str | None,
-    cards: int,
-    bandwidth: float | None,
-    latency: float | None,
-    algorithm: str,
-    storage: float | None,
-    keep: float,
-    model: str,
-    size: int | None,
-    batch: int | None,
-    as_json: bool,
-) -> None:
+@collected(ProjectFlags)
+def project(file: Path, flags: ProjectFlags) -> None:
     """Project small runs to many nodes: time of a step, efficiency, and what costs most.
 
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a
     validation's rates. Every number comes with the range in which it lies with 95 %.
-    """  # fmt: skip
+    """
     _need_numpy()
-    from fairlead.perf import projection as model_of
+    from fairlead.perf import projection
     from fairlead.perf.projection.cost_model import Algorithm
 
-    if fabric and site:
+    if flags.fabric and flags.site:
         raise click.UsageError("--fabric and --site both name the network")
-    network = model_of.given(
-        bandwidth * 1e9 if bandwidth else None,
-        latency * 1e-6 if latency is not None else None,
-        _network(fabric, site, cards),
+    network = projection.given(
+        flags.bandwidth * 1e9 if flags.bandwidth else None,
+        flags.latency * 1e-6 if flags.latency is not None else None,
+        _network(flags),
     )
-    runs = model_of.read(file, model, size, batch)
-    target = model_of.Target(network, per_node, Algorithm(algorithm), storage or math.inf)
-    found = model_of.fit(runs, target, batch)
-    curve, delayed = found.curve(nodes), found.curve(nodes, delayed=True)
-    answers = model_of.answer(found, nodes, keep)
-    said = model_of.sentences(answers)
-    if as_json:
+    runs = projection.read(file, flags.model, flags.size, flags.batch)
+    target = projection.Target(
+        network, flags.per_node, Algorithm(flags.algorithm), flags.storage or math.inf
+    )
+    model = projection.fit(runs, target, flags.batch)
+    synchronous, delayed = model.curve(flags.nodes), model.curve(flags.nodes, delayed=True)
+    answers = projection.answer(model, flags.nodes, flags.keep)
+    sentences = projection.sentences(answers)
+    if flags.as_json:
         print_json(
             "project",
             _finite(
                 {
                     "fabric": to_json(network),
-                    "synchronous": [_point_json(p) for p in curve],
+                    "synchronous": [_point_json(p) for p in synchronous],
                     "delayed": [_point_json(p) for p in delayed],
                     "answers": to_json(answers),
-                    "sentences": said,
-                    "assumed": list(found.assumed),
+                    "sentences": sentences,
+                    "assumed": list(model.assumed),
                 }
             ),
         )
         return
     click.echo(f"{file.name} on {network.name}: {_words(network)}\n")
+    click.echo(_curves(synchronous, delayed))
+    _paragraph("", sentences)
+    _paragraph("Assumed, since no run tells it:", model.assumed)
+    _paragraph(
+        "",
+        (
+            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/explanation/projection.md "
+            "for how far off it was on published curves",
+        ),
+    )
+
+
+def _curves(synchronous: Sequence[Point], delayed: Sequence[Point]) -> str:
+    """A table with a line for each number of nodes."""
     head = (
         "nodes",
         "ranks",
@@ -161,49 +192,34 @@ def project(
     )
     rows = [
         (f"{p.nodes:,}", f"{p.ranks:,}", *_cells(p), *_cells(d))
-        for p, d in zip(curve, delayed, strict=True)
+        for p, d in zip(synchronous, delayed, strict=True)
     ]
-    click.echo(table(rows, head))
-    _paragraph("", said)
-    _paragraph("Assumed, since no run tells it:", found.assumed)
-    _paragraph(
-        "",
-        (
-            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/explanation/projection.md "
-            "for how far off it was on published curves",
-        ),
-    )
+    return table(rows, head)
 
 
 def _need_numpy() -> None:
     try:
         import numpy  # noqa: F401
     except ImportError:
-        raise fail(
-            "projecting needs NumPy",
-            where="this Python",
-            why="fairlead's command line does without it",
-            remedy="pip install 'fairlead[data]'",
-            check="project-numpy",
-        ) from None
+        raise fail("project-numpy") from None
 
 
-def _network(fabric: str | None, site: str | None, cards: int) -> Network | None:
+def _network(flags: ProjectFlags) -> Network | None:
     from fairlead.perf.projection import network, of_site
     from fairlead.site import load_site
 
-    if site:
-        return of_site(load_site(site, os.environ)).cards(cards)
-    return network(fabric).cards(cards) if fabric else None
+    if flags.site:
+        return of_site(load_site(flags.site, os.environ)).cards(flags.cards)
+    return network(flags.fabric).cards(flags.cards) if flags.fabric else None
 
 
 def _words(network: Network) -> str:
     parts = []
     for known, scale, unit in ((network.bandwidth, 1e9, "GB/s"), (network.latency_s, 1e-6, "us")):
-        assert known is not None  # `given` has seen to it
-        least, most = known.value / known.factor / scale, known.value * known.factor / scale
-        around = f" ({least:.3g} to {most:.3g})" if known.factor > 1 else ""
-        parts.append(f"{known.value / scale:.3g} {unit}{around}")
+        assert known is not None  # `given` refuses a network without
+        low, high = known.value / known.factor / scale, known.value * known.factor / scale
+        interval = f" ({low:.3g} to {high:.3g})" if known.factor > 1 else ""
+        parts.append(f"{known.value / scale:.3g} {unit}{interval}")
     return ", ".join(parts)
 
 
@@ -211,14 +227,14 @@ def _cells(point: Point) -> tuple[str, str, str]:
     return _seconds(point.step_s), _percent(point.efficiency), point.dominant
 
 
-def _seconds(found: Band) -> str:
-    scale, unit = (1e3, "ms") if found.value < 1 else (1, "s")
-    value, low, high = (f"{v * scale:.3g}" for v in (found.value, found.low, found.high))
+def _seconds(band: Band) -> str:
+    scale, unit = (1e3, "ms") if band.value < 1 else (1, "s")
+    value, low, high = (f"{v * scale:.3g}" for v in (band.value, band.low, band.high))
     return f"{value} {unit} ({low} to {high})"
 
 
-def _percent(found: Band) -> str:
-    return f"{found.value:.0%} ({100 * found.low:.0f} to {100 * found.high:.0f})"
+def _percent(band: Band) -> str:
+    return f"{band.value:.0%} ({100 * band.low:.0f} to {100 * band.high:.0f})"
 
 
 def _paragraph(title: str, lines: tuple[str, ...] | list[str]) -> None:
@@ -230,12 +246,12 @@ def _paragraph(title: str, lines: tuple[str, ...] | list[str]) -> None:
 
 
 def _point_json(point: Point) -> dict[str, Any]:
-    made: dict[str, Any] = to_json(point)
-    return made
+    document: dict[str, Any] = to_json(point)
+    return document
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity: null."""
+    """Infinity as null: JSON has no word for it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from fairlead import native
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Progress
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli import timeline as timelines
@@ -21,14 +23,18 @@ from fairlead.cli.within import within
 from fairlead.launch import allocate, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
-from fairlead.proof.preload import asked, unproved
+from fairlead.launchers.model import Shape
+from fairlead.proof.preload import asked as asked_of_witness
+from fairlead.proof.preload import unproved
 from fairlead.proof.verdict import Proof
+from fairlead.schedulers.model import Allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.session.prepare import prepare, refuse
+from fairlead.session.recorder import Launching
 from fairlead.session.run import launch_proved
 from fairlead.swap import staging
 from fairlead.swap.model import Bind
-from fairlead.transfer.job import Wish, shell
+from fairlead.transfer.job import Stage, Wish, shell
 
 EPILOG = """\b
 Examples:
@@ -47,6 +53,57 @@ Exit code: that of the first rank that failed; 121 refused before launch, 122 th
 """
 
 _SHOWN = (Severity.WARNING, Severity.ERROR)
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """The options of ``fairlead run`` that no other group of options holds."""
+
+    env: tuple[str, ...]
+    workdir: str
+    watchdog: float | None
+    probe: bool
+    force: bool
+    dry_run: bool
+    timeline_file: str
+    verbose: bool
+    quiet: bool
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run, planned and checked.
+
+    Attributes:
+        allocation: the job that the shell is in; None without one.
+        wish: what is staged; None when nothing is.
+        recording: this launch in the timeline; None without one.
+        user_env: variables of ``--env`` that the plan does not merge into its own.
+    """
+
+    flags: RunFlags
+    planning: options.Planning
+    command: tuple[str, ...]
+    prepared: Prepared
+    shape: Shape
+    allocation: Allocation | None
+    wish: Wish | None
+    recording: Launching | None
+    user_env: dict[str, str]
+    progress: Progress
+
+    @property
+    def binds(self) -> tuple[Bind, ...]:
+        """What the container sees besides the binds of the plan."""
+        staged = (self.wish.bind,) if self.wish else ()
+        return (*staged, *(self.recording.binds if self.recording else ()))
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables for the container besides those of the plan."""
+        staged = self.wish.env if self.wish else {}
+        return {**self.user_env, **staged, **(self.recording.env if self.recording else {})}
 
 
 @click.command(epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, proved.")
@@ -75,20 +132,12 @@ _SHOWN = (Severity.WARNING, Severity.ERROR)
 @json_option
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@options.collected(RunFlags)
 def run(
     asked: Asked,
     planning: options.Planning,
     data: Staging,
-    env: tuple[str, ...],
-    workdir: str,
-    watchdog: float | None,
-    probe: bool,
-    force: bool,
-    dry_run: bool,
-    timeline_file: str,
-    verbose: bool,
-    quiet: bool,
-    as_json: bool,
+    flags: RunFlags,
     image: str,
     command: tuple[str, ...],
 ) -> int:
@@ -97,137 +146,176 @@ def run(
     IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Everything after
     `--` is the command. With --json the ranks' output goes to stderr, and stdout is the object.
     """
-    variables = options.variables(env)
+    variables = options.variables(flags.env)
     data.check()
-    shape, allocation = within(asked, planning, dry_run=dry_run, quiet=quiet)
-    ranks = shape.ranks
-    recorder = timelines.recording(timeline_file, dry_run=dry_run, quiet=quiet)
-    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    shape, allocation = within(asked, planning, dry_run=flags.dry_run, quiet=flags.quiet)
+    recorder = timelines.recording(flags.timeline_file, dry_run=flags.dry_run, quiet=flags.quiet)
+    bars = progress(flags.as_json)
+    bars = recorder.progress(bars) if recorder else bars
     with timelines.stage(recorder, "plan"):
-        prepared = prepare(
-            image,
-            planning.choices,
-            planning.request(ranks, command, variables, shape=shape),
-            progress=bars,
-        )
-    variables = {n: v for n, v in variables.items() if n not in options.MERGED}
-    if prepared.refused and not force:
+        request = planning.request(shape.ranks, command, variables, shape=shape)
+        prepared = prepare(image, planning.choices, request, progress=bars)
+    if prepared.refused and not flags.force:
         raise refuse(prepared)
-    wish = data.wish(prepared.plan.site)
-    seen = recorder.launch("run") if recorder else None
-    binds = (*((wish.bind,) if wish else ()), *(seen.binds if seen else ()))
-    variables |= {**(wish.env if wish else {}), **(seen.env if seen else {})}
-    if dry_run:
-        step = step_words(prepared.plan, planning, ranks)
-        # Staging and launch are several steps, which have to be of one job.
-        wanted = () if allocation or not wish else ("sh", "-c", "")
-        job = wanted and allocate.words(
-            shape, asked, prepared.plan.site, planning.choices.launcher, wanted
-        )
-        return _dry_run(
-            prepared, command, ranks, workdir, variables, as_json, wish, binds, step, job or ()
-        )
-    if not quiet:
-        if prepared.verified:
-            say(show.signature_line(prepared.verified))
-        say(show.swap_line(prepared.plan))
-        warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
-        if warnings:
-            print_findings(warnings)
+    planned = _Run(
+        flags=flags,
+        planning=planning,
+        command=command,
+        prepared=prepared,
+        shape=shape,
+        allocation=allocation,
+        wish=data.wish(prepared.plan.site),
+        recording=recorder.launch("run") if recorder else None,
+        user_env={n: v for n, v in variables.items() if n not in options.MERGED},
+        progress=bars,
+    )
+    if flags.dry_run:
+        return _dry_run(planned, asked)
+    if not flags.quiet:
+        _announce(prepared)
+    launched, stage = _launch(planned)
+    return _report(planned, launched, stage)
 
-    def told(proof: Proof) -> None:
-        if seen:
-            seen.proved()
-        if not proof.holds and not as_json:
-            click.echo(show.proof_text(proof), err=True)
-        if quiet or not proof.holds:
-            return  # what is wrong comes as an error
-        say(show.proof_line(proof))
-        if proof.findings:
-            print_findings(proof.findings)
-        if verbose:
-            click.echo(show.proof_text(proof), err=True)
 
-    def noted(finding: Finding) -> None:
-        if not quiet:
-            print_findings([finding])
-
-    with staged_here(wish, prepared.plan, planning, ranks, quiet=quiet, as_json=as_json) as stage:
-        how = LaunchOptions(
-            on_proof=told, on_finding=noted, on_start=seen.begun if seen else lambda: None,
-            allocation=allocation, probe_first=probe, limit_s=watchdog,
-            workdir=workdir, binds=binds, env=variables, progress=bars,
-            stdout=sys.stderr.fileno() if as_json else None,
-        )  # fmt: skip
-        done = launch_proved(prepared, command, ranks, how)
-    if seen:
-        seen.ended()
-    finding = launching.explain_exit(done.result)
-    if finding is None and done.proof is None:
-        finding = unproved(command)
-    ends = [finding] if finding else []
-    ends += stage.findings if stage else []
-    if as_json:
-        print_json("run", {**_json(prepared, done, finding), "stage": stage_json(stage)})
-    elif shown := [f for f in ends if f.severity is Severity.ERROR or not quiet]:
-        print_findings(shown)
-    if done.result.code and not done.result.started:
-        return ExitCode.LAUNCH_FAILED
-    lost = any(f.severity is Severity.ERROR for f in (stage.findings if stage else ()))
-    return done.result.code or (ExitCode.LAUNCH_FAILED if lost else ExitCode.DONE)
+def _announce(prepared: Prepared) -> None:
+    """Show the signature, the swap and what the checks warn of."""
+    if prepared.verified:
+        say(show.signature_line(prepared.verified))
+    say(show.swap_line(prepared.plan))
+    warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
+    if warnings:
+        print_findings(warnings)
 
 
 def _overruled(finding: Finding) -> Finding:
-    """A refusal that --force went past is a warning: the proof decides."""
+    """A refusal that --force overrules is a warning: the proof decides."""
     if finding.severity is not Severity.ERROR:
         return finding
     return replace(finding, severity=Severity.WARNING, what=f"{finding.what} (going on: --force)")
 
 
-def _dry_run(
-    prepared: Prepared,
-    command: tuple[str, ...],
-    ranks: int,
-    workdir: str,
-    variables: dict[str, str],
-    as_json: bool,
-    wish: Wish | None,
-    binds: tuple[Bind, ...],
-    step: tuple[str, ...],
-    job: tuple[str, ...],
-) -> int:
-    # The line must work when it is pasted, so what it binds is made now.
-    plan, cache = prepared.plan, cache_dir()
-    unpack.ensure(plan, cache, progress(as_json), binds)
+def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
+    """Stage in, launch and prove, stage out. The stage is None when nothing is staged."""
+    flags, prepared, recording = planned.flags, planned.prepared, planned.recording
+    ranks = planned.shape.ranks
+    with staged_here(
+        planned.wish,
+        prepared.plan,
+        planned.planning,
+        ranks,
+        quiet=flags.quiet,
+        as_json=flags.as_json,
+    ) as stage:
+        how = LaunchOptions(
+            on_proof=_proof_shower(flags, recording),
+            on_finding=lambda finding: None if flags.quiet else print_findings([finding]),
+            on_start=recording.begun if recording else lambda: None,
+            allocation=planned.allocation,
+            probe_first=flags.probe,
+            limit_s=flags.watchdog,
+            workdir=flags.workdir,
+            binds=planned.binds,
+            env=planned.env,
+            progress=planned.progress,
+            stdout=sys.stderr.fileno() if flags.as_json else None,
+        )
+        launched = launch_proved(prepared, planned.command, ranks, how)
+    if recording:
+        recording.ended()
+    return launched, stage
+
+
+def _proof_shower(flags: RunFlags, recording: Launching | None) -> Callable[[Proof], None]:
+    """What shows the proof of a launch, and marks its moment in the timeline."""
+
+    def show_proof(proof: Proof) -> None:
+        if recording:
+            recording.proved()
+        if not proof.holds and not flags.as_json:
+            click.echo(show.proof_text(proof), err=True)
+        if flags.quiet or not proof.holds:
+            return  # what is wrong comes as an error
+        say(show.proof_line(proof))
+        if proof.findings:
+            print_findings(proof.findings)
+        if flags.verbose:
+            click.echo(show.proof_text(proof), err=True)
+
+    return show_proof
+
+
+def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
+    """Show how the run ended; the exit code."""
+    flags, result = planned.flags, launched.result
+    failure = launching.explain_exit(result)
+    if failure is None and launched.proof is None:
+        failure = unproved(planned.command)
+    stage_findings = list(stage.findings) if stage else []
+    if flags.as_json:
+        document = _json(planned.prepared, launched, failure)
+        print_json("run", {**document, "stage": stage_json(stage)})
+    else:
+        findings = [*([failure] if failure else []), *stage_findings]
+        if shown := [f for f in findings if f.severity is Severity.ERROR or not flags.quiet]:
+            print_findings(shown)
+    if result.code and not result.started:
+        return ExitCode.LAUNCH_FAILED
+    stage_failed = any(f.severity is Severity.ERROR for f in stage_findings)
+    return result.code or (ExitCode.LAUNCH_FAILED if stage_failed else ExitCode.DONE)
+
+
+def _dry_run(planned: _Run, asked: Asked) -> int:
+    """Print the line that launches the command. It works when it is pasted, so what it binds is made now."""
+    flags, plan, cache = planned.flags, planned.prepared.plan, cache_dir()
+    step = step_words(plan, planned.planning, planned.shape.ranks)
+    job = _job_words(planned, asked)
+    unpack.ensure(plan, cache, progress(flags.as_json), planned.binds)
     if plan.witness:
         native.ensure_witness(cache)
     staging.ensure(plan, cache)
-    witness, _ = asked(plan, ranks, staging.planned_inode(plan, cache))
+    ranks = planned.shape.ranks
+    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
     line = launching.command_line(
         plan,
-        command,
+        planned.command,
         ranks,
-        binds,
-        workdir=workdir,
-        env={**variables, **witness},
+        planned.binds,
+        workdir=flags.workdir,
+        env={**planned.env, **witness},
     )
     line.write_files()
-    text = shell(wish, line.shell(), step) if wish else line.shell()
+    text = shell(planned.wish, line.shell(), step) if planned.wish else line.shell()
     text = shlex.join([*job[:-1], text]) if job else text
-    if as_json:
-        print_json("run", {**show.prepared_json(prepared), "command_line": text, "dry_run": True})
+    if flags.as_json:
+        document = show.prepared_json(planned.prepared)
+        print_json("run", {**document, "command_line": text, "dry_run": True})
     else:
         click.echo(text)
     return ExitCode.DONE
 
 
-def _json(prepared: Prepared, done: Launched, finding: Finding | None) -> dict[str, Any]:
+def _job_words(planned: _Run, asked: Asked) -> tuple[str, ...]:
+    """What asks for the job that staging and launch share, as several steps; empty where none is needed."""
+    if planned.allocation or not planned.wish:
+        return ()
+    words = allocate.words(
+        planned.shape,
+        asked,
+        planned.prepared.plan.site,
+        planned.planning.choices.launcher,
+        ("sh", "-c", ""),
+    )
+    return words or ()
+
+
+def _json(prepared: Prepared, launched: Launched, failure: Finding | None) -> dict[str, Any]:
+    proof = launched.proof
     return {
         **show.prepared_json(prepared),
-        "command_line": done.line.shell(),
-        "proof": {**to_json(done.proof), "holds": done.proof.holds} if done.proof else None,
-        "exit_code": done.result.code,
-        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in done.result.ranks],
-        "seconds": done.result.seconds,
-        "error": finding.to_json() if finding else None,
+        "command_line": launched.line.shell(),
+        "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+        "exit_code": launched.result.code,
+        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in launched.result.ranks],
+        "seconds": launched.result.seconds,
+        "error": failure.to_json() if failure else None,
     }

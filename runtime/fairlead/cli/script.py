@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -25,6 +25,7 @@ from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers import model
 from fairlead.schedulers import script as render
 from fairlead.schedulers.registry import SCHEDULERS, with_scripts
+from fairlead.session.model import Choices
 from fairlead.session.prepare import prepare, refuse
 from fairlead.site.model import Site
 from fairlead.swap import staging
@@ -39,6 +40,58 @@ Examples:
 """
 # Variables that change what fairlead does, and that not every scheduler brings into a job.
 _KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+
+
+@dataclass(frozen=True)
+class ScriptFlags:
+    """The options of ``fairlead script`` that no other group of options holds."""
+
+    scheduler: str | None
+    output: Path | None
+    name: str
+    log: str
+    array: str
+    requeue: bool
+    directives: tuple[str, ...]
+    modules: tuple[str, ...]
+    plain: bool
+    env: tuple[str, ...]
+    workdir: str
+    burst_buffer: str
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The machine that the script is for.
+
+    Attributes:
+        kind: of the scheduler.
+        site: None where no profile fits and the scheduler is named.
+        own: the site, if that scheduler is the site's own.
+    """
+
+    kind: str
+    site: Site | None
+    own: Site | None
+
+    def launcher(self, choices: Choices) -> str:
+        """The kind or program of the launcher that starts the ranks."""
+        if choices.launcher:
+            return choices.launcher
+        return self.own.launcher.kinds[0] if self.own else SCHEDULERS.get(self.kind).launcher
+
+
+@dataclass(frozen=True)
+class _Command:
+    """What the job runs, and the options that shape it."""
+
+    image: str
+    words: tuple[str, ...]
+    shape: Shape
+    asked: Asked
+    planning: options.Planning
+    data: Staging
 
 
 @click.command(epilog=EPILOG, short_help="A job script for Slurm, PBS, LSF, Flux or Cobalt.")
@@ -91,23 +144,12 @@ _KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 @json_option
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@options.collected(ScriptFlags)
 def script(
-    scheduler: str | None,
-    output: Path | None,
-    name: str,
-    log: str,
-    array: str,
-    requeue: bool,
-    directives: tuple[str, ...],
-    modules: tuple[str, ...],
-    plain: bool,
-    env: tuple[str, ...],
-    workdir: str,
-    burst_buffer: str,
     asked: Asked,
     planning: options.Planning,
     data: Staging,
-    as_json: bool,
+    flags: ScriptFlags,
     image: str,
     command: tuple[str, ...],
 ) -> int:
@@ -116,79 +158,108 @@ def script(
 
     Nothing is sent. Every word of COMMAND reaches the program as it stands here.
     """
-    variables = options.variables(env)
+    variables = options.variables(flags.env)
     shape = make_shape(asked)
+    target = _target(planning, flags.scheduler)
+    _check_account(target.own, asked)
+    _check_names(flags, asked)
+    image = str(Path(image).absolute()) if Path(image).exists() else image
+    if flags.plain and data.words():
+        raise click.UsageError("--plain: its line needs no fairlead, which is what stages data")
+    run = _Command(image, command, shape, asked, planning, data)
+    launcher = target.launcher(planning.choices)
+    body = _plain(run, flags, variables, launcher) if flags.plain else _fairlead(run, flags)
+    text = render.script(target.kind, _job(target, flags, run, body, launcher))
+    if flags.burst_buffer:
+        space = space_lines(flags.burst_buffer, target.site, target.kind)
+        text = datawarp.inserted(text, space)
+    _show_kinds_of_nodes(target.own, flags, asked)
+    if flags.output:
+        with atomic_write(flags.output, "w") as out:
+            out.write(text)
+        flags.output.chmod(0o755)  # Cobalt runs the file itself
+    _report(target.kind, flags, text)
+    return ExitCode.DONE
+
+
+def _target(planning: options.Planning, scheduler: str | None) -> _Target:
+    """The machine that the script is for.
+
+    Raises:
+        FairleadError: exit code 2; nothing names its scheduler.
+    """
     site = _site(planning, scheduler)
     kind = scheduler or (site.scheduler.kind if site else "none")
     if kind == "none":
         raise fail(
-            "for which scheduler?",
-            where="--scheduler",
-            why="the site's profile names none" if site else "no site profile fits this machine",
-            remedy=f"add --scheduler, one of {', '.join(with_scripts())}; or name the machine with --site",
-            check="script",
-            code=ExitCode.USAGE,
+            "script-names-none" if site else "script-no-fits",
+            with_scripts=", ".join(with_scripts()),
         )
-    own = site if site and site.scheduler.kind == kind else None
+    return _Target(kind, site, site if site and site.scheduler.kind == kind else None)
+
+
+def _check_account(own: Site | None, asked: Asked) -> None:
     if own and own.scheduler.account and not asked.account:
-        raise fail(
-            "no account is named",
-            where=f"site {own.name}",
-            why="every job there must say who pays for it",
-            remedy="add --account NAME",
-            check="script",
-            code=ExitCode.USAGE,
-        )
+        raise fail("script-no-account-named", own_name=own.name)
+
+
+def _check_names(flags: ScriptFlags, asked: Asked) -> None:
     for option, text in (
-        ("--name", name),
-        ("--log", log.replace("%", "")),
+        ("--name", flags.name),
+        ("--log", flags.log.replace("%", "")),
         ("--account", asked.account),
         ("--partition", asked.partition),
     ):
         model.name(option, text)
-    starts = planning.choices.launcher or (
-        own.launcher.kinds[0] if own else SCHEDULERS.get(kind).launcher
-    )
-    image = str(Path(image).absolute()) if Path(image).exists() else image
-    if plain and data.words():
-        raise click.UsageError("--plain: its line needs no fairlead, which is what stages data")
-    if plain:
-        body = _plain(planning, image, command, shape, variables, workdir, starts, as_json)
-    else:
-        body = _fairlead(planning, asked, shape, image, command, env, workdir, data)
+
+
+def _job(target: _Target, flags: ScriptFlags, run: _Command, body: str, launcher: str) -> model.Job:
+    """The job of the script."""
+    own = target.own
+    array = model.array(flags.array) if flags.array else None
+    directives = model.options(flags.directives)
     exports = {n: os.environ[n] for n in _KEPT if n in os.environ}
     exports |= {n: v for n, v in os.environ.items() if n.startswith("FAIRLEAD_") and _passed_on(n)}
-    job = model.Job(
-        shape, body, name, log, model.array(array) if array else None, requeue,
-        model.options(directives),
-        (*(own.engine.modules if own else ()), *modules),
-        () if plain else tuple(sorted(exports.items())), starts,
-        shlex.join(["fairlead", *sys.argv[1:]]),
-        model.leading(
-            model.options(own.scheduler.directives if own else ()), model.options(directives), asked.partition
+    return model.Job(
+        shape=run.shape,
+        body=body,
+        name=flags.name,
+        log=flags.log,
+        array=array,
+        requeue=flags.requeue,
+        options=directives,
+        modules=(*(own.engine.modules if own else ()), *flags.modules),
+        exports=() if flags.plain else tuple(sorted(exports.items())),
+        launcher=launcher,
+        written_by=shlex.join(["fairlead", *sys.argv[1:]]),
+        leading=model.leading(
+            model.options(own.scheduler.directives if own else ()), directives, run.asked.partition
         ),
-    )  # fmt: skip
-    text = render.script(kind, job)
-    if burst_buffer:
-        text = datawarp.inserted(text, space_lines(burst_buffer, site, kind))
-    if own and own.scheduler.nodes and not (asked.partition or directives or as_json):
-        kinds = "; ".join(f"{option} ({what})" for option, what in own.scheduler.nodes.items())
-        click.echo(f"kinds of node at {own.name}, to choose by --directive: {kinds}", err=True)
-    if output:
-        with atomic_write(output, "w") as out:
-            out.write(text)
-        output.chmod(0o755)  # Cobalt runs the file itself
-    sends = SCHEDULERS.get(kind).submit_line(str(output or "FILE"))
-    if as_json:
+    )
+
+
+def _show_kinds_of_nodes(own: Site | None, flags: ScriptFlags, asked: Asked) -> None:
+    """Show the kinds of nodes of the site, where nothing chooses one."""
+    if not own or not own.scheduler.nodes:
+        return
+    if asked.partition or flags.directives or flags.as_json:
+        return
+    kinds = "; ".join(f"{option} ({what})" for option, what in own.scheduler.nodes.items())
+    click.echo(f"kinds of node at {own.name}, to choose by --directive: {kinds}", err=True)
+
+
+def _report(kind: str, flags: ScriptFlags, text: str) -> None:
+    """Show the script, or where it is and what submits it."""
+    submit = SCHEDULERS.get(kind).submit_line(str(flags.output or "FILE"))
+    if flags.as_json:
         print_json(
             "script",
-            {"scheduler": kind, "script": text, "file": str(output or ""), "submit": sends},
+            {"scheduler": kind, "script": text, "file": str(flags.output or ""), "submit": submit},
         )
-    elif output:
-        click.echo(f"{output}: submit it with `{sends}`", err=True)
+    elif flags.output:
+        click.echo(f"{flags.output}: submit it with `{submit}`", err=True)
     else:
         click.echo(text, nl=False)
-    return ExitCode.DONE
 
 
 def _passed_on(name: str) -> bool:
@@ -204,19 +275,10 @@ def _site(planning: options.Planning, scheduler: str | None) -> Site | None:
         return None  # the script is for a machine that this one is not
 
 
-def _fairlead(
-    planning: options.Planning,
-    asked: Asked,
-    shape: Shape,
-    image: str,
-    command: tuple[str, ...],
-    env: tuple[str, ...],
-    workdir: str,
-    data: Staging,
-) -> str:
-    """The line of ``fairlead run`` with what is not the scheduler's business."""
+def _fairlead(run: _Command, flags: ScriptFlags) -> str:
+    """The line of ``fairlead run``, with what does not concern the scheduler."""
+    shape, planning, choices = run.shape, run.planning, run.planning.choices
     words = ["fairlead", "run", "-n", str(shape.ranks)]
-    choices = planning.choices
     for option, value in (
         ("-N", shape.nodes or ""),
         ("--ranks-per-node", shape.per_node or ""),
@@ -229,47 +291,41 @@ def _fairlead(
         ("--launcher", choices.launcher or ""),
         ("--engine", choices.engine or ""),
         ("--comm", choices.comm or ""),
-        ("--workdir", workdir),
+        ("--workdir", flags.workdir),
     ):
         if value:
             words += [option, str(value)]
     words += ["--require-signature"] * choices.require_signature
     for option, values in (
-        ("--launcher-arg", asked.extra),
+        ("--launcher-arg", run.asked.extra),
         ("--app", planning.apps),
         ("--bind", planning.binds),
         ("--engine-arg", planning.engine_args),
-        ("--env", env),
+        ("--env", flags.env),
     ):
         words += [f"{option}={value}" for value in values]
-    words += data.words()
+    words += run.data.words()
     path = shlex.quote(str(Path(sys.executable).parent))
-    return f"PATH={path}:$PATH\nexec {shlex.join([*words, image, '--', *command])}"
+    return f"PATH={path}:$PATH\nexec {shlex.join([*words, run.image, '--', *run.words])}"
 
 
-def _plain(
-    planning: options.Planning,
-    image: str,
-    command: tuple[str, ...],
-    shape: Shape,
-    variables: dict[str, str],
-    workdir: str,
-    starts: str,
-    as_json: bool,
-) -> str:
+def _plain(run: _Command, flags: ScriptFlags, variables: dict[str, str], launcher: str) -> str:
     """The launcher's line; what it binds is made now."""
-    choices = replace(planning.choices, launcher=starts or None)
-    request = planning.request(shape.ranks, command, variables, shape=shape)
-    # The script's directives say these to the scheduler.
-    request = replace(request, shape=replace(shape, time_s=0, account="", partition=""))
-    prepared = prepare(image, choices, request, progress=progress(as_json))
+    ranks = run.shape.ranks
+    choices = replace(run.planning.choices, launcher=launcher or None)
+    request = run.planning.request(ranks, run.words, variables, shape=run.shape)
+    # The script's directives pass these to the scheduler.
+    request = replace(request, shape=replace(run.shape, time_s=0, account="", partition=""))
+    prepared = prepare(run.image, choices, request, progress=progress(flags.as_json))
     if prepared.refused:
         raise refuse(prepared)
     plan, cache = prepared.plan, cache_dir()
     staging.ensure(plan, cache)
     if plan.witness:
         native.ensure_witness(cache)
-    told, _ = asked_of_witness(plan, shape.ranks, staging.planned_inode(plan, cache))
-    left = {n: v for n, v in variables.items() if n not in options.MERGED}
-    line = launching.command_line(plan, command, shape.ranks, workdir=workdir, env={**left, **told})
+    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
+    env = {n: v for n, v in variables.items() if n not in options.MERGED}
+    line = launching.command_line(
+        plan, run.words, ranks, workdir=flags.workdir, env={**env, **witness}
+    )
     return line.shell()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,10 @@ from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import prepare, refuse
+
+if TYPE_CHECKING:
+    from fairlead.ml.train.options import TrainOptions
+    from fairlead.ml.train.result import TrainResult
 
 EPILOG = """\b
 Examples:
@@ -47,8 +51,33 @@ _NEEDED = {
 }
 
 
+@dataclass(frozen=True)
+class TrainFlags:
+    """The options of ``fairlead train`` that no other group of options holds."""
+
+    auto: Path | None
+    data: Path | None
+    train_samples: int | None
+    published: bool
+    epochs: int | None
+    batch: int | None
+    backend: str
+    precision: str
+    max_seconds: float
+    seed: int
+    every_seconds: float | None
+    every_steps: int | None
+    resume: bool
+    skip_damaged: bool
+    output: Path
+    watchdog: float | None
+    timeline_file: str
+    dry_run: bool
+    as_json: bool
+
+
 class _TrainCommand(click.Command):
-    """``fairlead train``, whose help lists all installed models, which only help has to look for."""
+    """``fairlead train``, whose help lists all installed models; only help looks for them."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from fairlead.ml import registry
@@ -165,32 +194,15 @@ class _TrainCommand(click.Command):
 @timelines.timeline_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and launch nothing.")
 @json_option
+@options.collected(TrainFlags)
 def train(
     model: str | None,
     arguments: tuple[str, ...],
-    auto: Path | None,
     ranks: int | None,
     asked: Asked,
     image: str,
     planning: options.Planning,
-    data: Path | None,
-    train_samples: int | None,
-    published: bool,
-    epochs: int | None,
-    batch: int | None,
-    backend: str,
-    precision: str,
-    max_seconds: float,
-    seed: int,
-    every_seconds: float | None,
-    every_steps: int | None,
-    resume: bool,
-    skip_damaged: bool,
-    output: Path,
-    watchdog: float | None,
-    timeline_file: str,
-    dry_run: bool,
-    as_json: bool,
+    flags: TrainFlags,
 ) -> int:
     """Train MODEL data-parallel in an image, and write report.html and report.json.
 
@@ -203,66 +215,82 @@ def train(
     """
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
         ranks = DEFAULT_RANKS
-    if auto is not None:
-        return run_script(auto, ((model,) if model else ()) + arguments, ranks, image)
+    if flags.auto is not None:
+        return run_script(flags.auto, ((model,) if model else ()) + arguments, ranks, image)
     from fairlead.ml import registry
 
-    if backend == "torch" and not options.is_given(click.get_current_context(), "image"):
-        image = _IMAGES[backend]
+    context = click.get_current_context()
+    if flags.backend == "torch" and not options.is_given(context, "image"):
+        image = _IMAGES[flags.backend]
     task = registry.find(" ".join(filter(None, [model, *arguments])))
     from fairlead.ml.train.host import train as train_model
-    from fairlead.ml.train.options import TrainOptions
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.draw import require_tools, write_report
     from fairlead.perf.draw.compose import compose
 
-    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=dry_run)
-    ranks = shape.ranks
-    output = output.absolute()
-    recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
-    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
+    output = flags.output.absolute()
+    recorder = timelines.recording(
+        flags.timeline_file, dry_run=flags.dry_run, nobody=timelines.NO_TRAINING
+    )
+    bars = progress(flags.as_json)
+    bars = recorder.progress(bars) if recorder else bars
     with timelines.stage(recorder, "plan"):
-        request = planning.request(ranks, shape=shape)
+        request = planning.request(shape.ranks, shape=shape)
         prepared = prepare(image, planning.choices, request, progress=bars)
-    _able(prepared, image, backend, data is None)
+    _check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
     if prepared.refused:
         raise refuse(prepared)
-    settings = TrainOptions(
-        run_dir=output / "run",
-        model=task.name,
-        published=published,
-        backend=backend,
-        precision=precision,
-        ranks=ranks,
-        data_dir=data.absolute() if data else None,
-        # An image of torch's has no HDF5 of its own.
-        data_format="tfrecord" if backend == "torch" else "hdf5",
-        train_samples=train_samples,
-        epochs=epochs,
-        batch=batch,
-        max_seconds=max_seconds,
-        seed=seed,
-        checkpoints=output / "checkpoints" if every_seconds or every_steps or resume else None,
-        every_seconds=every_seconds or (math.inf if every_steps else 600.0),
-        every_steps=every_steps,
-        resume=resume,
-        skip_damaged=skip_damaged,
-    )
-    if dry_run:
-        return show_plan(prepared, settings, as_json)
+    settings = _settings(flags, task.name, shape.ranks, output)
+    if flags.dry_run:
+        return show_plan(prepared, settings, flags.as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     unpack.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
-    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, watchdog, recorder)
+    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, flags.watchdog, recorder)
     result = train_model(launch_by_plan, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
-    title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
-    report = compose(title, prepared, proof, result, _repeat(click.get_current_context(), image))
+    title = f"{task.title} in {image} on {shape.ranks} rank{'s' if shape.ranks > 1 else ''}"
+    report = compose(title, prepared, proof, result, _repeat(context, image))
     with bars.stage("write the report"):
         page, document = write_report(output, report)
+    _show(result, proof, page, document, flags)
     failed = any(f.severity is Severity.ERROR for f in result.findings)
-    if as_json:
+    return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:
+    """How the model is trained."""
+    from fairlead.ml.train.options import TrainOptions
+
+    checkpoints = flags.every_seconds or flags.every_steps or flags.resume
+    return TrainOptions(
+        run_dir=output / "run",
+        model=model,
+        published=flags.published,
+        backend=flags.backend,
+        precision=flags.precision,
+        ranks=ranks,
+        data_dir=flags.data.absolute() if flags.data else None,
+        # The images with torch have no HDF5.
+        data_format="tfrecord" if flags.backend == "torch" else "hdf5",
+        train_samples=flags.train_samples,
+        epochs=flags.epochs,
+        batch=flags.batch,
+        max_seconds=flags.max_seconds,
+        seed=flags.seed,
+        checkpoints=output / "checkpoints" if checkpoints else None,
+        every_seconds=flags.every_seconds or (math.inf if flags.every_steps else 600.0),
+        every_steps=flags.every_steps,
+        resume=flags.resume,
+        skip_damaged=flags.skip_damaged,
+    )
+
+
+def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: TrainFlags) -> None:
+    """Show the figures and where the report is."""
+    if flags.as_json:
         payload: dict[str, Any] = {
             "report": str(document),
             "page": str(page),
@@ -270,35 +298,39 @@ def train(
             "result": to_json(result),
         }
         print_json("train", payload)
-    else:
-        click.echo("\n" + summary(result, proof, resume))
-        if result.findings:
-            print_findings(result.findings)
-        click.echo(f"\nreport: {page}\n        {document}")
-    return ExitCode.FAILED if failed else ExitCode.DONE
+        return
+    click.echo("\n" + summary(result, proof, flags.resume))
+    if result.findings:
+        print_findings(result.findings)
+    click.echo(f"\nreport: {page}\n        {document}")
 
 
 def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
-    """The commands that repeat this run: every option that was given, none that was not."""
+    """The commands that repeat this run, with exactly the options on this command line."""
     words = ["fairlead", "train", str(context.params["model"]), *options.given(context)]
     built = () if Path(image).exists() else (f"fairlead build {image}",)
     return (*built, shlex.join(words))
 
 
-def _able(prepared: Prepared, image: str, backend: str, generates: bool) -> None:
-    """The image must hold what the ranks import; its record says so, when it has one."""
+def _check_image(prepared: Prepared, image: str, backend: str, *, generates: bool) -> None:
+    """Check that the image holds what the ranks import, where its record lists packages.
+
+    Args:
+        generates: the ranks generate samples, rather than read files.
+    Raises:
+        FairleadError: exit code 2; it does not.
+    """
     wheels = prepared.image.record.get("packages", {}).get("wheel")
     if wheels is None:
-        return  # somebody else's image: the ranks will tell
+        return  # not built by fairlead: only the ranks can say
     present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
     needed = [*_NEEDED[backend], *(["h5py"] if generates and backend == "tensorflow" else [])]
     lacking = [name for name in needed if name not in present]
     if lacking:
         raise fail(
-            f"the image has no {', '.join(lacking)}",
-            where=f"--image {image}",
-            why=f"every rank of the training on {backend} imports it",
-            remedy=f"--image {_IMAGES[backend]}, or add it to [packages] pip of the image's recipe",
-            check="train-image",
-            code=ExitCode.USAGE,
+            "train-image",
+            lacking=", ".join(lacking),
+            image=image,
+            backend=backend,
+            images=_IMAGES[backend],
         )

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +29,14 @@ from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import prepare, refuse
+from fairlead.session.recorder import Recorder
 
-# A report is mostly far below 1 MB; what ranks write of their progress comes to it.
+# Most reports are far below 1 MB; the progress files of the ranks come on top.
 _REPORT_BYTES = 2 << 20
 
 if TYPE_CHECKING:
     from fairlead.ml.train.host import Runner
-    from fairlead.perf.measure.step import Options
+    from fairlead.perf.measure.step import Observations, Options
     from fairlead.perf.projection.small_runs import SmallRun
     from fairlead.perf.records.validation import Validation, Way
 
@@ -53,6 +54,42 @@ Exit codes, by what is most fundamental: 122 ranks ran another MPI than planned;
 wrong; 1 something broke, as a rank that was killed; 125 a line is slow; 0 as fast as expected, or
 nothing to expect. As of `fairlead run` where nothing could be launched.
 """
+
+
+@dataclass(frozen=True)
+class ValidateFlags:
+    """The options of ``fairlead validate`` that no other group of options holds."""
+
+    weak: bool
+    folders: tuple[str, ...]
+    skip_damaged: bool
+    quick: bool
+    native: Path | None
+    save_reference: bool
+    save_crowded: bool
+    save_slow: bool
+    output: Path
+    watchdog: float | None
+    timeline_file: str
+    dry_run: bool
+    as_json: bool
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What came of writing a validation.
+
+    Attributes:
+        kept: its document in the history.
+        paths: page, document and rows of the report.
+        references: the file of the site's references.
+        refused: why some of these could not be written.
+    """
+
+    kept: Path | None
+    paths: tuple[Path, ...]
+    references: Path | None
+    refused: list[Finding]
 
 
 def _counts(context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -132,25 +169,14 @@ def _models(
 @timelines.timeline_option
 @click.option("--dry-run", is_flag=True, help="Say what would be measured, and launch nothing.")
 @json_option
+@options.collected(ValidateFlags)
 def validate(
     ranks: tuple[int, ...],
     asked: Asked,
     models: tuple[str, ...] | None,
-    weak: bool,
-    folders: tuple[str, ...],
-    skip_damaged: bool,
-    quick: bool,
     image: str,
     planning: options.Planning,
-    native: Path | None,
-    save_reference: bool,
-    save_crowded: bool,
-    save_slow: bool,
-    output: Path,
-    watchdog: float | None,
-    timeline_file: str,
-    dry_run: bool,
-    as_json: bool,
+    flags: ValidateFlags,
 ) -> int:
     """Measure this machine, judge every line, and say why a slow one is slow.
 
@@ -159,86 +185,127 @@ def validate(
     training of the bundled models at each count of ranks. Each line is held against this site's
     references, or what the hardware allows, or the same without a container.
     """
-    from fairlead.ml.train.session_runner import runner
     from fairlead.perf.draw.compose import facts
     from fairlead.perf.draw.pages import require_tools
     from fairlead.perf.judge.assess import Circumstances, assess
     from fairlead.perf.measure import environment, pipeline
-    from fairlead.perf.measure import native as natively
-    from fairlead.perf.measure.step import Context, Options
-    from fairlead.perf.records.validation import Way
+    from fairlead.perf.measure.step import Context
 
-    output = output.absolute()
+    output = flags.output.absolute()
     usual = registry.validated()
-    wanted = models if models is not None else (usual[:1] if quick else usual)
-    data = _data(folders, wanted)
-    shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=dry_run)
-    recorder = timelines.recording(timeline_file, dry_run=dry_run, nobody=timelines.NO_TRAINING)
-    bars = recorder.progress(progress(as_json)) if recorder else progress(as_json)
+    chosen = models if models is not None else (usual[:1] if flags.quick else usual)
+    data = _data(flags.folders, chosen)
+    shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=flags.dry_run)
+    recorder = timelines.recording(
+        flags.timeline_file, dry_run=flags.dry_run, nobody=timelines.NO_TRAINING
+    )
+    bars = progress(flags.as_json)
+    bars = recorder.progress(bars) if recorder else bars
     with timelines.stage(recorder, "plan"):
         request = planning.request(shape.ranks, shape=shape)
         prepared = prepare(image, planning.choices, request, progress=bars)
     require_tools("jinja2", "numpy")
     if prepared.refused:
         raise refuse(prepared)
-    host = prepared.plan.host
-    scope = Options(
-        out=output / "run",
-        ranks=ranks,
-        models=wanted,
-        quick=quick,
-        cores=len(os.sched_getaffinity(0)),
-        strong=not weak,
-        data=data,
-        skip_damaged=skip_damaged,
-    )
-    if native is not None:
-        natively.modules(native)
-        if host is None:
-            raise fail(
-                "there is no MPI of the host to run natively by",
-                where="--native with --mpi container",
-                why="the plan leaves the image's own MPI in place",
-                remedy="leave out one of the two",
-                check="validate-native",
-                code=ExitCode.USAGE,
-            )
-    if dry_run:
-        return _dry_run(prepared, scope, native, as_json)
-    _room(output)
+    scope = _scope(flags, ranks, chosen, data)
+    _check_native(flags.native, prepared)
+    if flags.dry_run:
+        return _dry_run(prepared, scope, flags.native, flags.as_json)
+    _check_writable(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
-    begun, clock, load = (
-        datetime.datetime.now(datetime.UTC).astimezone(),
-        time.monotonic(),
-        environment.load(),
-    )
+    begun, clock = datetime.datetime.now(datetime.UTC).astimezone(), time.monotonic()
+    load = environment.load()
     with bars.stage("doctor") as stage:
-        ill = _doctor()
-        stage.result(f"{len(ill)} findings" if ill else "all is well")
+        problems = _doctor()
+        stage.result(f"{len(problems)} findings" if problems else "all is well")
     proofs: list[Proof] = []
-    log = output / "ranks.log"
-    log.unlink(missing_ok=True)
-    inside = Way.IMAGE if host is None else Way.CONTAINER
-    ways: dict[Way, Runner] = {inside: runner(prepared, log, proofs.append, watchdog, recorder)}
-    if native is not None and host is not None:
-        ways[Way.NATIVE] = natively.runner(prepared, host, native, log, recorder)
+    ways = _ways(prepared, flags, output / "ranks.log", proofs, recorder)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
     pipeline.measure(context)
-    seen, seconds = context.seen, time.monotonic() - clock
-    around = Circumstances(prepared.plan, proofs, ill, load, facts(prepared), begun, seconds)
-    result = assess(scope, seen, around)
-    code = _told(result, seen.runs, output, save_reference, save_crowded, save_slow, as_json)
+    around = Circumstances(
+        prepared.plan, proofs, problems, load, facts(prepared), begun, time.monotonic() - clock
+    )
+    result = assess(scope, context.seen, around)
+    written = _write(result, context.seen.runs, output, flags)
+    _show(result, written, flags.as_json)
+    return _exit_code(result, written, context.seen)
+
+
+def _scope(
+    flags: ValidateFlags,
+    ranks: tuple[int, ...],
+    models: tuple[str, ...],
+    data: dict[str, Path],
+) -> Options:
+    """What is measured."""
+    from fairlead.perf.measure.step import Options
+
+    return Options(
+        out=flags.output.absolute() / "run",
+        ranks=ranks,
+        models=models,
+        quick=flags.quick,
+        cores=len(os.sched_getaffinity(0)),
+        strong=not flags.weak,
+        data=data,
+        skip_damaged=flags.skip_damaged,
+    )
+
+
+def _check_native(python: Path | None, prepared: Prepared) -> None:
+    """Check that the ranks can also run without a container.
+
+    Raises:
+        FairleadError: the Python lacks a package; or, exit code 2, the plan has no MPI of the host.
+    """
+    from fairlead.perf.measure import native as natively
+
+    if python is None:
+        return
+    natively.modules(python)
+    if prepared.plan.host is None:
+        raise fail("validate-native-no-mpi-host-run")
+
+
+def _ways(
+    prepared: Prepared,
+    flags: ValidateFlags,
+    log: Path,
+    proofs: list[Proof],
+    recorder: Recorder | None,
+) -> dict[Way, Runner]:
+    """What launches ranks, in the container and natively. Launches append to ``proofs``."""
+    from fairlead.ml.train.session_runner import runner
+    from fairlead.perf.measure import native as natively
+    from fairlead.perf.records.validation import Way
+
+    log.unlink(missing_ok=True)
+    host = prepared.plan.host
+    contained = Way.IMAGE if host is None else Way.CONTAINER
+    ways: dict[Way, Runner] = {
+        contained: runner(prepared, log, proofs.append, flags.watchdog, recorder)
+    }
+    if flags.native is not None and host is not None:
+        ways[Way.NATIVE] = natively.runner(prepared, host, flags.native, log, recorder)
+    return ways
+
+
+def _exit_code(result: Validation, written: _Written, seen: Observations) -> int:
+    from fairlead.perf.judge import verdict
+
     if seen.stopped:
         return ExitCode.PROOF_FAILED
-    unlaunched = set(seen.codes) == {ExitCode.LAUNCH_FAILED} and not any(
+    if set(seen.codes) == {ExitCode.LAUNCH_FAILED} and not any(
         m.samples for m in seen.measurements
-    )
-    return ExitCode.LAUNCH_FAILED if unlaunched else code
+    ):
+        return ExitCode.LAUNCH_FAILED
+    code = verdict.exit_code(result)
+    return ExitCode.FAILED if written.refused and code is ExitCode.DONE else code
 
 
 def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
     """``--data`` by model."""
-    found: dict[str, Path] = {}
+    data: dict[str, Path] = {}
     for text in folders:
         model, equals, name = text.partition("=")
         if not equals or registry.REGISTRY.find(model) is None:
@@ -248,17 +315,17 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
                     f"--data {text}: {len(models)} models are measured; write e.g. {which}"
                 )
             model, name = models[0], text
-        if model not in models or model in found:
-            why = "named twice" if model in found else "not measured"
+        if model not in models or model in data:
+            why = "named twice" if model in data else "not measured"
             raise click.UsageError(f"--data {text}: {model} is {why}; --models says which are")
-        found[model] = Path(name).expanduser().absolute()
-        if not found[model].is_dir():
-            raise click.UsageError(f"--data {text}: there is no folder {found[model]}")
-    return found
+        data[model] = Path(name).expanduser().absolute()
+        if not data[model].is_dir():
+            raise click.UsageError(f"--data {text}: there is no folder {data[model]}")
+    return data
 
 
-def _room(output: Path) -> None:
-    """Sees to it, before minutes of measurements, that a report can be written.
+def _check_writable(output: Path) -> None:
+    """Check, before minutes of measurements, that a report can be written.
 
     Raises:
         FairleadError: the folder cannot be made, or has no room.
@@ -269,25 +336,21 @@ def _room(output: Path) -> None:
         (output / ".room").unlink()
     except OSError as exc:
         raise fail(
-            "the report cannot be written",
-            where=str(output),
-            why=exc.strerror or str(exc),
-            remedy="make room there, or name another folder: -o FOLDER",
-            check="output-unwritable",
+            "output-unwritable-make-room-name", output=output, reason=exc.strerror or str(exc)
         ) from None
 
 
 def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
-    """A file a model, from which `fairlead project` tells of more nodes."""
+    """Write a file for each model, from which `fairlead project` projects to more nodes."""
     from fairlead.perf.projection.small_runs import small_runs_json
 
-    for model, found in runs.items():
+    for model, runs_of_model in runs.items():
         with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
-            json.dump(small_runs_json(found), stream)
+            json.dump(small_runs_json(runs_of_model), stream)
 
 
 def _doctor() -> list[Finding]:
-    """What doctor finds to be mended."""
+    """The warnings and errors of doctor."""
     from fairlead.doctor.fix import examine
     from fairlead.doctor.registry import ordered
     from fairlead.doctor.world import LocalWorld
@@ -296,14 +359,12 @@ def _doctor() -> list[Finding]:
     return [d.finding for d in examine(LocalWorld(), ordered()) if d.finding.severity in bad]
 
 
-def _told(
-    result: Validation, runs: Mapping[str, Sequence[SmallRun]], output: Path, save: bool,
-    crowded: bool, slow: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Keeps, writes and shows what came out; the exit code. What can be written nowhere is shown all the same."""
+def _write(
+    result: Validation, runs: Mapping[str, Sequence[SmallRun]], output: Path, flags: ValidateFlags
+) -> _Written:
+    """Write history, report and references. A failure of one does not stop the others."""
     from fairlead.perf.draw.validation_page import write_validation
     from fairlead.perf.judge import references as reference
-    from fairlead.perf.judge import verdict
     from fairlead.perf.records import history
 
     refused: list[Finding] = []
@@ -319,14 +380,21 @@ def _told(
         _small_runs(output, runs)
     except OSError as exc:
         refused.append(_no_report(exc, output, result.id if kept else ""))
-    if save:
+    if flags.save_reference:
         try:
-            saved, _ = reference.save(result, crowded_too=crowded, slow_too=slow)
+            saved, _ = reference.save(
+                result, crowded_too=flags.save_crowded, slow_too=flags.save_slow
+            )
         except FairleadError as exc:
             refused += exc.findings
-    page, document, rows = (*map(str, paths), None, None, None)[:3]
+    return _Written(kept, paths, saved, refused)
+
+
+def _show(result: Validation, written: _Written, as_json: bool) -> None:
+    from fairlead.perf.judge import verdict
+
+    page, document, rows = (*map(str, written.paths), None, None, None)[:3]
     if as_json:
-        payload = to_json(result)
         print_json(
             "validate",
             {
@@ -334,59 +402,56 @@ def _told(
                 "page": page,
                 "document": document,
                 "rows": rows,
-                "kept": str(kept) if kept else None,
-                "references": str(saved) if saved else None,
-                "refused": [finding.to_json() for finding in refused],
-                **payload,
+                "kept": str(written.kept) if written.kept else None,
+                "references": str(written.references) if written.references else None,
+                "refused": [finding.to_json() for finding in written.refused],
+                **to_json(result),
             },
         )
-    else:
-        click.echo("\n" + _table(result) + "\n")
-        slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
-        if shown := [*result.faults, *slower]:
-            print_findings(shown, err=False)
-            click.echo("")
-        click.secho(verdict.headline(result), bold=True)
-        if paths:
-            click.echo(f"report: {page}\n        {document}\n        {rows}")
-        if saved:
-            click.echo(f"references of site {result.machine.site}: {saved}")
-        if refused:
-            print_findings(refused)
-    code = verdict.exit_code(result)
-    return ExitCode.FAILED if refused and code is ExitCode.DONE else code
+        return
+    click.echo("\n" + _table(result) + "\n")
+    slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
+    if shown := [*result.faults, *slower]:
+        print_findings(shown, err=False)
+        click.echo("")
+    click.secho(verdict.headline(result), bold=True)
+    if written.paths:
+        click.echo(f"report: {page}\n        {document}\n        {rows}")
+    if written.references:
+        click.echo(f"references of site {result.machine.site}: {written.references}")
+    if written.refused:
+        print_findings(written.refused)
 
 
 def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
-    """The report's folder cannot be written any more; the validation itself may be kept."""
+    """The report's folder is no longer writable; the history may still hold the validation."""
     return error(
-        "the report cannot be written",
-        where=str(exc.filename or output),
-        why=exc.strerror or str(exc),
-        remedy=f"fairlead report {kept} -o FOLDER" if kept else "the same command, -o FOLDER",
-        check="output-unwritable",
+        "output-unwritable-fairlead" if kept else "output-unwritable-same-command",
+        filename=exc.filename or output,
+        reason=exc.strerror or str(exc),
+        kept=kept,
     )
 
 
 def _table(result: Validation) -> str:
-    """A line for each kind of measurement and way, then those that are slow or wrong, each with its reason."""
+    """A line for each kind of measurement and way, then each slow or wrong line, with its reason."""
     from fairlead.perf.draw.wording import amount, label, name_of
     from fairlead.perf.records.validation import State
     from fairlead.perf.stats import summarize
 
     states = tuple(State)
     groups: dict[tuple[str, str], Counter[State]] = {}
-    ill = []
+    bad = []
     for m, v in zip(result.measurements, result.verdicts, strict=True):
         groups.setdefault((m.what.value, name_of(m.way)), Counter())[v.state] += 1
         if v.state in (State.SLOW, State.WRONG):
             times = f" {v.times:.2f} x" if v.times is not None and not math.isnan(v.times) else ""
             median = amount(summarize(m.samples).median, m.unit)
-            ill.append((v.state.value + times, label(m), median, v.because))
+            bad.append((v.state.value + times, label(m), median, v.because))
     head = ("lines", "", *(state.value for state in states))
-    counts = [(*key, *(found[s] or "" for s in states)) for key, found in groups.items()]
+    counts = [(*key, *(number[s] or "" for s in states)) for key, number in groups.items()]
     text = table([[str(cell) for cell in row] for row in counts], head)
-    return text + ("\n\n" + table(ill) if ill else "")
+    return text + ("\n\n" + table(bad) if bad else "")
 
 
 def _dry_run(prepared: Prepared, scope: Options, native: Path | None, as_json: bool) -> int:

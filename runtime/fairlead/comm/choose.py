@@ -84,13 +84,7 @@ def native(mpi: Backend, environ: Mapping[str, str], *, required: bool = False) 
     if path is not None:
         why = f"rank {present.index(False)} has none"
     if required:
-        raise fail(
-            "there is no collective core",
-            where=f"{VARIABLE}=native, rank {mpi.rank}",
-            why=why,
-            remedy=f"start the program with `fairlead run`, or set {VARIABLE}=mpi4py",
-            check="comm-core",
-        )
+        raise fail("comm-core-no-collective", variable=VARIABLE, rank=mpi.rank, why=why)
     if mpi.rank == 0:
         sys.stderr.write(f"fairlead.comm: mpi4py carries the gradients, the slower way: {why}\n")
     return Comm(mpi)
@@ -117,9 +111,10 @@ _STARTS: dict[str, Start] = {
 def unavailable(name: str, mpi: Backend, why: str) -> FairleadError:
     """That the requested backend cannot carry gradients on this rank."""
     return fail(
-        f"gradients cannot go by {name}",
-        where=f"{VARIABLE}={name}, rank {mpi.rank}",
+        "comm-backend-absent-unset-native-core-carries",
+        name=name,
+        variable=VARIABLE,
+        rank=mpi.rank,
         why=why,
-        remedy=f"{_declared(name).provided_by}; or unset {VARIABLE}, and the native core carries them",
-        check="comm-backend-absent",
+        provided_by=_declared(name).provided_by,
     )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
 from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.processes import runs_in_container
 from fairlead.proof.verdict import Proof, RankProof, judge
@@ -212,11 +212,12 @@ def _stuck(
     if words:
         parts.append(f"last words: {words}")
     return error(
-        f"the start-up made no progress for {limit_s:.0f} s; everything was killed",
-        where=f"{len(alive)} of {ranks} ranks started, {len(inside)} called MPI_Init",
-        why="\n".join(parts) or "no rank did anything",
-        remedy="fairlead doctor; more time: --watchdog SECONDS",
-        check="watchdog",
+        "watchdog-start-up-made-no",
+        limit_s=limit_s,
+        alive_count=len(alive),
+        ranks=ranks,
+        inside_count=len(inside),
+        parts="\n".join(parts),
     )
 
 
@@ -260,14 +261,7 @@ def read_records(path: Path, folder: Path) -> list[RankProof]:
     found = []
     data = path.read_bytes()
     if not data or len(data) % _RECORD:
-        raise fail(
-            "the proof could not be written down",
-            where=str(path),
-            why=f"it has {len(data)} bytes, which are no whole records: the file system is full",
-            remedy="free some space, or set XDG_CACHE_HOME to a folder with room",
-            check="run-folder",
-            code=ExitCode.LAUNCH_FAILED,
-        )
+        raise fail("run-folder-proof-not-written-down", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
             found.append(_rank(part.decode("utf-8", "replace"), folder, path))
@@ -319,11 +313,4 @@ _PROVIDERS = {"/dev/cxi": "cxi", "/dev/kgni": "gni", "/dev/hfi1_": "psm2"}
 
 def unproved(command: tuple[str, ...]) -> Finding:
     """The warning on a launch that ended well, and of which nothing was proved."""
-    return Finding(
-        Severity.WARNING,
-        "nothing is proved: the command never called MPI_Init",
-        " ".join(command)[:_SAID],
-        "it uses no MPI, or starts it in a way that is not seen (MPI_Session_init, or by its address)",
-        "to prove the same set-up by a job of its own, add --probe",
-        "unproved",
-    )
+    return warning("unproved", command=" ".join(command)[:_SAID])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from fairlead import native
 from fairlead.base.comm_backend import REGISTRY, Availability, CommBackend, CommFacts, unknown
 from fairlead.base.comm_names import PLUGIN, UNORDERED, VARIABLE, is_ordered
-from fairlead.base.errors import ExitCode, Finding, Severity, fail
+from fairlead.base.errors import ExitCode, Finding, error, fail, info, warning
 from fairlead.base.paths import cache_dir
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
@@ -141,32 +141,31 @@ def _not_chosen(declared: CommBackend, chosen: CommBackend) -> str:
 
 
 def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        f"gradients cannot go by {chosen.name}",
-        f"{facts.asked_by}; image {facts.image}, site {facts.site}",
-        why,
-        f"{chosen.provided_by}; or leave it to fairlead: `--comm auto`",
-        "comm-backend-absent",
+    return error(
+        "comm-backend-absent-leave-fairlead-auto",
+        chosen_name=chosen.name,
+        asked_by=facts.asked_by,
+        facts_image=facts.image,
+        site=facts.site,
+        why=why,
+        provided_by=chosen.provided_by,
     )
 
 
 def _unproven(chosen: CommBackend, why: str, by: str) -> Finding:
-    return Finding(
-        Severity.INFO, f"gradients are to go by {chosen.name}", by, why, check="comm-choice"
-    )
+    return info("comm-choice-gradients-go", chosen_name=chosen.name, by=by, why=why)
 
 
 def _not_preferred(
     chosen: CommBackend, preferred: CommBackend, why: str, facts: CommFacts
 ) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        f"gradients go by {chosen.name}, not by {preferred.name} as site {facts.site} wishes",
-        f"[comm] of the profile {facts.site}",
-        why,
-        f"{preferred.provided_by}; or say what you want: --comm {chosen.name}",
-        "comm-choice",
+    return warning(
+        "comm-choice-gradients-go-not-site",
+        chosen_name=chosen.name,
+        preferred_name=preferred.name,
+        site=facts.site,
+        why=why,
+        provided_by=preferred.provided_by,
     )
 
 
@@ -242,12 +241,10 @@ def asked_for(
     """
     if flag and variables.get(VARIABLE, flag) != flag:
         raise fail(
-            "two backends are asked for",
-            where=f"--comm {flag} and --env {VARIABLE}={variables[VARIABLE]}",
-            why="the ranks would get the one, and the plan the other",
-            remedy="leave out --env",
-            check="comm-backend",
-            code=ExitCode.USAGE,
+            "comm-backend-two-backends-asked",
+            flag=flag,
+            variable=VARIABLE,
+            variables=variables[VARIABLE],
         )
     for by, name in (
         ("--comm", flag),

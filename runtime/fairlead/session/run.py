@@ -139,12 +139,10 @@ def _grace_s(prepared: Prepared) -> float:
 def _check_records(result: LaunchResult, folder: Path) -> None:
     if len(result.ranks) < result.started and not _has_room(folder):
         raise fail(
-            "the ranks could not write down how they ended",
-            where=str(folder),
-            why=f"{result.started} were started and {len(result.ranks)} wrote: there is no room left",
-            remedy="free some space, or set XDG_CACHE_HOME to a folder with room; the command has run",
-            check="run-folder",
-            code=ExitCode.LAUNCH_FAILED,
+            "run-folder-ranks-not-write-down",
+            folder=folder,
+            started=result.started,
+            ranks_count=len(result.ranks),
         )
 
 

@@ -371,16 +371,12 @@ def differing(one: Tree, two: Tree) -> list[str]:
 
 def _damaged(target: str, wrong: list[tuple[str, int]]) -> FairleadError:
     path, offset = sorted(wrong)[0]
-    place = f", between byte {offset} and {offset + LEAF}" if offset >= 0 else ""
-    more = f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else ""
     return FairleadError(
         error(
-            "what was read back is not what was written",
-            where=f"{printable(_at(target, path))}{place}",
-            why=f"its checksum is another than that of the source{more}; nothing was kept",
-            remedy="the same command again; if it comes back, that storage is damaged: another `--stage-to`, "
-            "and tell the site",
-            check="stage-checksum",
+            "stage-checksum",
+            at=printable(_at(target, path)),
+            where=f", between byte {offset} and {offset + LEAF}" if offset >= 0 else "",
+            why=f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else "",
         ),
         ExitCode.LAUNCH_FAILED,
     )

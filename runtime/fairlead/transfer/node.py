@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.transfer import copying, folder, room, tree
 from fairlead.transfer.copying import Told
 from fairlead.transfer.folder import Lock, Owner, Staged
@@ -83,14 +83,7 @@ def stage_in(
     except FileExistsError:
         if options.step:
             return Begun(NodeReport(me, acted=False))
-        raise fail(
-            "the folder of this run is there already",
-            where=where,
-            why="another run has the same one, or this line was started twice",
-            remedy="`fairlead run` anew, which makes a folder of its own",
-            check="stage-place",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        ) from None
+        raise fail("stage-place-folder-run-already", where=where) from None
     except OSError as exc:
         raise _in_words(exc, root) from None
     try:
@@ -267,13 +260,11 @@ class _WayBack:
             _cleared(where, self._owner, items, self._kept)
         except OSError as exc:
             self._findings.append(
-                Finding(
-                    Severity.WARNING,
-                    "not all that was staged could be removed",
-                    str(exc.filename or where),
-                    exc.strerror or str(exc),
-                    f"rm -rf {shlex.quote(where)}",
+                warning(
                     "stage-clear",
+                    filename=exc.filename or where,
+                    reason=exc.strerror or str(exc),
+                    where=shlex.quote(where),
                 )
             )
         return NodeReport(
@@ -314,13 +305,12 @@ def _back(place: str, item: OutItem, target: str, told: Told) -> tuple[Moved, li
         except FileExistsError:
             instead = f"{target}.{token}"
             findings.append(
-                Finding(
-                    Severity.WARNING,
-                    f"{item.name} was copied back under another name",
-                    instead,
-                    f"{target} has come into being since the run began, and nothing is overwritten",
-                    f"look at both, then mv {shlex.quote(instead)} to where it belongs",
-                    "stage-out",
+                warning(
+                    "stage-out-copied-back-under-another",
+                    item_name=item.name,
+                    instead=instead,
+                    target=target,
+                    quoted_instead=shlex.quote(instead),
                 )
             )
             target = instead
@@ -343,24 +333,20 @@ def _left(item: OutItem, seen: Tree) -> list[Finding]:
     if seen.left_out:
         shown = ", ".join(f"{path}: {what}" for path, what in seen.left_out[:5])
         found.append(
-            Finding(
-                Severity.WARNING,
-                f"{len(seen.left_out)} of {item.name} cannot be copied back and had no content",
-                shown,
-                "sockets, pipes and devices hold no data",
-                "nothing, unless something was to be read from them",
-                "stage-special",
+            warning(
+                "stage-special-cannot-copied-back-no",
+                left_out_count=len(seen.left_out),
+                item_name=item.name,
+                shown=shown,
             )
         )
     if seen.outward:
         found.append(
-            Finding(
-                Severity.WARNING,
-                f"{len(seen.outward)} links of {item.name} lead out of it",
-                ", ".join(seen.outward[:5]),
-                "they were copied back as they are; what they lead to in the container was not",
-                "--stage-out the folder that holds both, if it matters",
-                "stage-link",
+            warning(
+                "stage-link-links-lead-out",
+                outward_count=len(seen.outward),
+                item_name=item.name,
+                outward=", ".join(seen.outward[:5]),
             )
         )
     return found
@@ -376,11 +362,12 @@ def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str
         why = "it was interrupted"
     words = (sys.executable, "-m", "fairlead.transfer", "out", where, "--item", item.name, target)
     return error(
-        f"{item.name} could not be copied back; it is still on {node_name()}",
-        where=place,
+        "stage-out-not-copied-back-still",
+        item_name=item.name,
+        node_name=node_name(),
+        place=place,
         why=why,
-        remedy=f"on {node_name()}, while the job has it: {shlex.join(words)}",
-        check="stage-out",
+        words=shlex.join(words),
     )
 
 

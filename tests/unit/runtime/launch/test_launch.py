@@ -184,7 +184,8 @@ def test_launch_interrupted_leaves_nothing(run, tmp_path: Path) -> None:
 
 def test_launch_output_goes_where_it_is_told(run, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
-        run("echo to out $PMI_RANK; echo to err >&2", stdout=out, stderr=subprocess.STDOUT)
+        streams = launch.Streams(out, subprocess.STDOUT)
+        run("echo to out $PMI_RANK; echo to err >&2", streams=streams)
     lines = sorted((tmp_path / "out").read_text().splitlines())
     assert lines == ["to err", "to err", "to out 0", "to out 1"]
 
