@@ -1,22 +1,15 @@
-"""The generated sections of ``docs/reference/command-line.md``: verbs with their options, settings of ``fairlead.comm``.
-
-``python -m tools.command_line`` writes them between their marks; a test compares.
-"""
+"""Parts of docs/reference/command-line.md: every verb with its options, and the settings of ``fairlead.comm``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
-from fairlead.base.paths import atomic_write, checkout
 from fairlead.cli.main import main
 from fairlead.comm import settings as comm_settings
 
-PAGE = Path("docs/reference/command-line.md")
-END = "<!-- end -->"
 SEE = {
     "recipe import": "../howto/recipes.md#to-and-from-other-formats",
     "recipe lock": "../howto/recipes.md#locks",
@@ -78,10 +71,15 @@ def groups() -> dict[str, dict[str, click.Option]]:
     return {"planning": planning, "placement": placement, "staging": staging}
 
 
-def section() -> str:
+def verbs_section() -> str:
     """Every verb, and before them what they share."""
     shared = groups()
-    lines = ["### Shared options", "", "Every verb takes `--json`.", ""]
+    lines = [
+        "### Shared options",
+        "",
+        "Every verb takes `--json`. `--dry-run` says what a verb would do, and does nothing.",
+        "",
+    ]
     for name, members in shared.items():
         lines += [f"Options of {name}:", "", *map(_item, members.values()), ""]
     for name, command in verbs().items():
@@ -117,6 +115,8 @@ def _prose(command: click.Command) -> str:
 def _item(option: click.Option) -> str:
     context = click.Context(main)
     names = ", ".join(f"`{n}`" for n in (*option.opts, *option.secondary_opts))
+    if "--dry-run" in option.opts:
+        return f"- {names}"
     record = option.get_help_record(context)
     assert record is not None
     # Click's own ranges, alone or behind a default, say little more than the metavar.
@@ -133,28 +133,9 @@ def _value(option: click.Option, context: click.Context) -> str:
     return f" `{option.make_metavar(context)}`"
 
 
-def settings() -> str:
+def settings_section() -> str:
     """The variables of ``fairlead.comm``."""
     return "".join(
         f"- `{s.name}`{f' [{s.default}]' if s.default else ''}: {s.meaning}\n"
         for s in comm_settings.settings()
     )
-
-
-def render(text: str) -> str:
-    """A page with its sections made anew."""
-    for name, body in {"verbs": section(), "settings": settings()}.items():
-        before, begin, rest = text.partition(f"<!-- made: {name} -->\n")
-        _, end, after = rest.partition(END)
-        if not (begin and end):
-            raise ValueError(f"the page has no section {name!r}")
-        text = f"{before}{begin}{body}{end}{after}"
-    return text
-
-
-if __name__ == "__main__":
-    root = checkout()
-    assert root, "run it in a checkout"
-    path = Path(root, PAGE)
-    with atomic_write(path, "w") as out:
-        out.write(render(path.read_text()))

@@ -124,7 +124,7 @@ def verdict() -> str:
     return (
         f"Predicted blind, the model is off by **{off.mean():.0f} points of efficiency** in the mean of {len(blind)} predictions, "
         f"{np.median(off):.0f} in their median, {off.max():.0f} at worst ({worst.case.what}, fitted on others). "
-        f"Without any fit it would be off by {np.mean(prior):.0f}; whoever takes the mean of the two fitted figures is off "
+        f"Without any fit it would be off by {np.mean(prior):.0f}; the mean of the two fitted figures is off "
         f"by {guess.mean():.0f}, at worst {guess.max():.0f}. Of bands that should hold 95 %, {held} of {len(blind)} hold the "
         f"published value. By case: {', '.join(by_case)}.\n"
     )

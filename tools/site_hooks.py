@@ -13,11 +13,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from tools.rendered import rendered
 
 ROOT = Path(__file__).parents[1]
 FOLDER = "repository"
 SHIM = "assets/iframe-worker.js"  # mkdocs.yml names it; else the offline plugin asks a CDN
 _LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+_NAMED_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+_HEAD = "---\nsearch:\n  exclude: true\nhide: [navigation]\n---\n"
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _COPIED = {".svg", ".png", ".json"}
 _LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".c": "c", ".h": "c", ".cpp": "cpp"}
@@ -51,6 +54,26 @@ def _rewritten(markdown: str, source: str) -> str:
     return "".join(part if part.startswith("```") else _LINK.sub(turn, part) for part in parts)
 
 
+def _source(path: str) -> str:
+    language = _LANGUAGES.get(Path(path).suffix, "text")
+    return f"# {path}\n\n````{language}\n{(ROOT / path).read_text()}````\n"
+
+
+def _document(path: str) -> str:
+    """A document of the repository; its links to other files of the repository become text."""
+    depth = "../" * (len(PurePosixPath(path).parts))
+
+    def turn(match: re.Match[str]) -> str:
+        target = os.path.normpath(PurePosixPath(path).parent / match[2]) if match[2] else ""
+        if match[2].startswith(("http:", "https:")) or not target:
+            return match[0]
+        if target.startswith("docs/"):
+            return f"[{match[1]}]({depth}{target[5:]}{match[3] or ''})"
+        return match[1]
+
+    return _NAMED_LINK.sub(turn, (ROOT / path).read_text())
+
+
 def on_files(files: Files, config: Any) -> Files:
     """Adds what pages link to outside of docs/, and what lets search run without a server."""
     files.append(File.generated(config, SHIM, abs_src_path=str(ROOT / "tools/iframe-worker.js")))
@@ -63,9 +86,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path in sorted(linked):
         name = _published(path)
         if name.endswith(".md"):
-            language = _LANGUAGES.get(Path(path).suffix, "text")
-            text = (ROOT / path).read_text()
-            page = f"---\nsearch:\n  exclude: true\nhide: [toc, navigation]\n---\n# {path}\n\n````{language}\n{text}````\n"
+            page = _HEAD + (_document if path.endswith(".md") else _source)(path)
             files.append(File.generated(config, name, content=page))
         else:
             files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
@@ -73,6 +94,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turns links that leave docs/ to the files added above."""
+    """Fills in rendered parts, and turns links that leave docs/ to the files added above."""
     source = page.file.src_uri
-    return markdown if source.startswith(FOLDER) else _rewritten(markdown, source)
+    return markdown if source.startswith(FOLDER) else _rewritten(rendered(markdown), source)

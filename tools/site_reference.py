@@ -1,7 +1,6 @@
-"""Pages of ``docs/reference/``: ``sites.md``, every bundled profile and how well it is known, and
-``site-profile.md``, every key of a profile with its meaning.
+"""The page ``docs/reference/sites.md``, every bundled profile and how well it is known; the keys of a profile.
 
-``python -m tools.site_reference`` writes them; a test compares.
+``python -m tools.site_reference`` writes the page; a test compares. The keys are rendered with the site.
 """
 
 from __future__ import annotations
@@ -26,15 +25,6 @@ machines but `laptop`; what was read about them were stored copies, possibly old
 `fairlead site show NAME --sources` prints a profile's notes, values and their sources.
 """
 
-_KEYS_INTRO = """\
-# Profile keys
-
-<!-- Made by `python -m tools.site_reference` from the schema; do not edit. -->
-
-Keys of a [site profile](../howto/site-profiles.md), from its [schema](site.schema.json). Each section but `[site]` also has
-`source`, the entry of `[sources]` its values come from, and `sources`, the same for single keys.
-"""
-
 
 def page(sites: Mapping[str, Site]) -> str:
     """The page as it is published."""
@@ -45,10 +35,10 @@ def page(sites: Mapping[str, Site]) -> str:
     return "".join(parts)
 
 
-def keys_page() -> str:
-    """Every section of a profile with its keys, as it is published."""
+def keys_section() -> str:
+    """Every section of a profile with its keys, from the schema."""
     whole = schema.schema()
-    parts = [_KEYS_INTRO]
+    parts = []
     for name, section in whole["properties"].items():
         repeated = section.get("type") == "array"
         reference = (section["items"] if repeated else section).get("$ref", "")
@@ -109,8 +99,6 @@ def main() -> None:
         raise SystemExit("the page belongs to a checkout of fairlead")
     with atomic_write(Path(root, "docs/reference/sites.md"), "w") as out:
         out.write(page(bundled_sites()))
-    with atomic_write(Path(root, "docs/reference/site-profile.md"), "w") as out:
-        out.write(keys_page())
 
 
 if __name__ == "__main__":

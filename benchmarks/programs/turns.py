@@ -1,4 +1,4 @@
-"""A rank that does what it is told, line by line, through a socket: see ``benchmarks/sides.py``.
+"""A rank that obeys commands from a socket, a line each: see ``benchmarks/sides.py``.
 
 A line is a JSON object; ``do`` names one of the functions that :func:`serve` is given, whose result goes
 back. An error goes back as text and ends the rank.
@@ -23,7 +23,7 @@ def pin(rank):
 
 
 def serve(path, functions):
-    """Answers until it is told to end."""
+    """Answers until the command to end."""
     link = socket.socket(socket.AF_UNIX)
     link.connect(path)
     lines = link.makefile("rw")

@@ -3,3 +3,7 @@
 Runs on a login node or a laptop, never in a job. Start reading at ``build.py``, which walks the
 stages; ``cli.py`` is its command line.
 """
+
+from fairlead.base.errors import CATALOGUES
+
+CATALOGUES.append(f"{__path__[0]}/messages")

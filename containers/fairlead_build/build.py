@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fairlead
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
@@ -198,12 +198,12 @@ def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     lock, lock_sha256 = load_lock(loaded, runtime_requirements() if python else ())
     if lock.architecture != architecture():
         raise fail(
-            f"the lock of recipe `{loaded.name}` is for {lock.architecture}, this machine is {architecture()}",
-            where=str(loaded.lock_path),
-            why="packages of one architecture cannot be installed on another",
-            remedy=f"fairlead recipe lock {loaded.given}",
-            check="architecture",
-            code=ExitCode.USAGE,
+            "architecture-lock-recipe-machine",
+            loaded_name=loaded.name,
+            architecture=lock.architecture,
+            architecture_2=architecture(),
+            lock_path=loaded.lock_path,
+            given=loaded.given,
         )
     if wrong := tool_tree.mismatch(lock, loaded.given, loaded.lock_path):
         raise FairleadError([wrong], ExitCode.USAGE)
@@ -267,13 +267,11 @@ def _name_warnings(job: _Job) -> tuple[Finding, ...]:
     if before is None or before.recipe_path == str(job.work.loaded.folder):
         return ()
     return (
-        Finding(
-            Severity.WARNING,
-            f"`{job.name}` meant the image of another recipe until now",
-            str(job.work.loaded.folder),
-            f"until now it was the image of {before.recipe_path}",
-            "give one of the two recipes another `name`",
+        warning(
             "image-name",
+            job_name=job.name,
+            folder=job.work.loaded.folder,
+            recipe_path=before.recipe_path,
         ),
     )
 

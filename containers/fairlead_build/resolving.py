@@ -148,15 +148,7 @@ def _keep(job: _Job, lock: Lock, folder: Path) -> None:
 def _same_minor(wanted: str) -> None:
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if running != wanted:
-        raise fail(
-            f"this is Python {running}, the image has Python {wanted}",
-            where=sys.executable,
-            why="conditions such as `python_version < '3.12'` would be decided for the wrong Python",
-            remedy=f"lock from an environment made with python{wanted}: "
-            f"`python{wanted} -m venv ENV && ENV/bin/pip install 'fairlead[build]'`; building needs none",
-            check="python-minor",
-            code=ExitCode.USAGE,
-        )
+        raise fail("python-minor", running=running, wanted=wanted, executable=sys.executable)
 
 
 def _old_lock(loaded: LoadedRecipe) -> Lock | None:
@@ -178,12 +170,10 @@ def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
         return old
     if old is None:
         raise fail(
-            f"recipe `{loaded.name}` has no lock that could be kept",
-            where=str(loaded.lock_path),
-            why="--upgrade moves single packages of a lock",
-            remedy=f"fairlead recipe lock {loaded.given}",
-            check="upgrade",
-            code=ExitCode.USAGE,
+            "upgrade-recipe-no-lock-kept",
+            loaded_name=loaded.name,
+            lock_path=loaded.lock_path,
+            given=loaded.given,
         )
     debs = {d.name for d in (*old.deb, *old.build_deb)}
     wheels = {project(w.name) for w in old.wheel}
@@ -192,11 +182,11 @@ def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
         raise FairleadError(
             [
                 error(
-                    f"the lock of recipe `{loaded.name}` has no package `{name}`",
-                    where="--upgrade",
-                    why=_near(name, debs | wheels) or "neither a Debian package nor a wheel",
-                    remedy=f"fairlead recipe show {loaded.given}",
-                    check="upgrade",
+                    "upgrade-lock-recipe-no-package",
+                    loaded_name=loaded.name,
+                    name=name,
+                    near=_near(name, debs | wheels),
+                    given=loaded.given,
                 )
                 for name in unknown
             ],
@@ -238,12 +228,11 @@ def _ground(job: _Job) -> _Ground:
     base = open_base(image, job.cache, job.progress)
     if base.python and inputs.python and base.python != inputs.python:
         raise fail(
-            f"the base image has Python {base.python}, the recipe wants {inputs.python}",
-            where=f"{job.loaded.folder / 'recipe.toml'}, python.version",
-            why="the image's Python environment is made on that of the distribution",
-            remedy=f"edit python.version, then `{job.again}`",
-            check="base-image",
-            code=ExitCode.USAGE,
+            "base-image",
+            python=base.python,
+            inputs_python=inputs.python,
+            folder=job.loaded.folder / "recipe.toml",
+            again=job.again,
         )
     locked = LockedBase(
         image=inputs.image,
@@ -337,11 +326,14 @@ def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
                 title = f"{index.distribution.capitalize()} {index.suite}"
                 wrong.append(
                     error(
-                        f"{title} has no package `{name}`",
-                        where=f"{job.loaded.folder / 'recipe.toml'}, {key}",
-                        why=_near(name, known) or f"it is not in {index.name}",
-                        remedy=f"edit {key}, then `{job.again}`",
-                        check="apt-unknown",
+                        "apt-unknown-edit",
+                        title=title,
+                        name=name,
+                        folder=job.loaded.folder / "recipe.toml",
+                        key=key,
+                        index_name=index.name,
+                        near=_near(name, known),
+                        again=job.again,
                     )
                 )
     if wrong:

@@ -32,18 +32,18 @@ def demo(
     seed: int = 1,
     bad_node: int | None = 5,
     repeats: int = 12,
-    slower: float = 1.0,
+    upgraded: bool = False,
     steps: int = 200,
-    mpi: str = "CRAY MPICH version 8.1.29.50",
     references: dict[str, Kept] | None = None,
     id: str = "20260102T030405-demo",
 ) -> Validation:
     """
     Args:
         bad_node: its number; its ranks compute 1.5 times as long, and all wait for them.
-        slower: times that collectives take longer.
+        upgraded: another MPI, with which collectives take 1.25 times as long.
         references: lines that are held against these.
     """
+    slower, mpi = (1.25, "CRAY MPICH 8.1.31") if upgraded else (1.0, "CRAY MPICH version 8.1.29.50")
     source = np.random.default_rng(seed)
     bad = 1.5 if bad_node is not None else 1.0
 

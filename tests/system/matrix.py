@@ -278,13 +278,13 @@ def page(cells: list[Cell]) -> str:
     text = f"""\
 # Which image runs on which host
 
-Made by `python -m tests.system.matrix`, which really runs every pair with 2 ranks: a C program and an
+Made by `python -m tests.system.matrix`, which runs every pair with 2 ranks: a C program and an
 mpi4py program that sum fixed numbers in four sizes, and a training step with torch. *proved*: it runs on
-the host's MPI, every rank has told so, and both hold the same bits. *no*: fairlead refuses it before
+the host's MPI, every rank has reported it, and both hold the same bits. *no*: fairlead refuses it before
 the launch; forced, it does not run. *no, careful*: refused, though it would have run.
 
 Of {len(cells)} pairs, {len(right)} are proved and {len(no)} refused rightly; {_wrong_yes(cells)} were
-allowed and failed, {_wrong_no(cells)} refused without need.
+allowed and failed, {_wrong_no(cells)} refused needlessly.
 
 {chr(10).join(rows)}
 

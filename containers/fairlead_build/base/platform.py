@@ -22,10 +22,4 @@ def architecture() -> Architecture:
         case "aarch64":
             return "arm64"
         case other:
-            raise fail(
-                f"images cannot be made on {other}",
-                where="this machine",
-                why="images are made for amd64 and arm64, on a machine of the same kind",
-                remedy="build on an x86_64 or aarch64 machine",
-                check="architecture",
-            )
+            raise fail("architecture-images-cannot-made", other=other)

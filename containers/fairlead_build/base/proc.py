@@ -42,13 +42,7 @@ def tool(name: str) -> str:
     path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
     if path:
         return path
-    raise fail(
-        f"`{name}` is not installed",
-        where="this machine's PATH",
-        why="the image builder runs it",
-        remedy=f"sudo apt-get install {PACKAGE.get(name, name)}",
-        check="tool-missing",
-    )
+    raise fail("tool-missing-not-installed", name=name, package=PACKAGE.get(name, name))
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -195,13 +189,24 @@ def tool_failed(
     if says_no_space(text):
         return no_space(doing)
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
-    ended = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-    return fail(
-        f"cannot {doing}",
-        where=f"`{name}`",
-        why=f"it {ended}" + (f":\n{tail}" if tail else ""),
-        remedy=remedy,
-        check="tool-failed",
+    return (
+        fail(
+            "tool-failed-ended-exit-code",
+            doing=doing,
+            name=name,
+            status=code,
+            why=f":\n{tail}" if tail else "",
+            remedy=remedy,
+        )
+        if code >= 0
+        else fail(
+            "tool-failed-killed-signal",
+            doing=doing,
+            name=name,
+            status=-code,
+            why=f":\n{tail}" if tail else "",
+            remedy=remedy,
+        )
     )
 
 
@@ -213,10 +218,7 @@ def says_no_space(text: str) -> bool:
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed on a full disk, although the estimate before the build held."""
     return fail(
-        f"no space left while trying to {doing}",
-        where=str(folder) if folder else "the cache or TMPDIR",
-        why="the file system or a quota is full; finished stages are kept, and nothing incomplete is",
-        remedy="free some space, or set XDG_CACHE_HOME (what is kept) and TMPDIR (what is not) to "
-        "folders with room, and run the same command again",
-        check="no-space",
+        "no-space-while-trying" if folder else "no-space-while-trying-otherwise",
+        doing=doing,
+        folder=folder,
     )

@@ -110,22 +110,12 @@ class Cache:
     def unwritable(self, exc: OSError) -> FairleadError:
         """The error of a cache that the system does not let be written to."""
         return fail(
-            "the cache cannot be written to",
-            where=str(exc.filename or self.root),
-            why=exc.strerror or str(exc),
-            remedy="set XDG_CACHE_HOME to a folder of yours",
-            check="cache-unwritable",
+            "cache-unwritable", filename=exc.filename or self.root, reason=exc.strerror or str(exc)
         )
 
     def removed(self, exc: OSError) -> FairleadError:
         """The error of a cache of which something went while it was in use."""
-        return fail(
-            "part of the cache was removed while it was in use",
-            where=str(exc.filename or self.root),
-            why="a program or a person cleared the folder",
-            remedy="run the same command again; what is missing is made or fetched again",
-            check="cache-removed",
-        )
+        return fail("cache-removed", filename=exc.filename or self.root)
 
 
 @contextmanager
@@ -244,13 +234,7 @@ def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, re
             return cache.blob(sha256)
         why = f"its sha256 is {real}, the lock says {sha256}"
     made.unlink()  # wrong content is never resumed
-    raise fail(
-        f"{what} is not the file that the lock names",
-        where=made.name,
-        why=why,
-        remedy=remedy,
-        check="hash-mismatch",
-    )
+    raise fail("hash-mismatch", what=what, made_name=made.name, why=why, remedy=remedy)
 
 
 def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
@@ -277,13 +261,7 @@ def check_blob(cache: Cache, sha256: str) -> Path:
 
 def _rotten(path: Path, real: str) -> FairleadError:
     path.unlink()
-    return fail(
-        "a file in the cache has changed",
-        where=str(path),
-        why=f"its sha256 is now {real}",
-        remedy="run the same command again: it was removed, and will be downloaded again",
-        check="blob-rotten",
-    )
+    return fail("blob-rotten", path=path, real=real)
 
 
 def need_space(folder: Path, need: int, what: str, variable: str) -> None:
@@ -295,12 +273,12 @@ def need_space(folder: Path, need: int, what: str, variable: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
         raise fail(
-            f"not enough space for {what}",
-            where=str(folder),
-            why=f"{need / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB are free",
-            remedy=f"free some space there, or set {variable} to a folder with room, "
-            "and run the same command again",
-            check="no-space",
+            "no-space-not-enough",
+            what=what,
+            folder=folder,
+            need=need / 1e6,
+            free=free / 1e6,
+            variable=variable,
         )
 
 
@@ -319,13 +297,7 @@ def scratch_parent(need: int) -> Path:
     if os.getuid() != 0:
         for part in (folder, *folder.parents):
             if not part.stat().st_mode & stat.S_IXOTH:
-                raise fail(
-                    "the folder for temporary files is closed to mmdebstrap",
-                    where=str(part),
-                    why="it works under your subordinate user ids, which count as `others` there",
-                    remedy="export TMPDIR=/var/tmp (or another folder that others may enter)",
-                    check="tmpdir-closed",
-                )
+                raise fail("tmpdir-closed", part=part)
     return folder
 
 

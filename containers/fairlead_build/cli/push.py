@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
 
 
@@ -154,11 +154,8 @@ def _no_engine_use(image: str, text: str, insecure: bool) -> FairleadError:
     why = "an engine pushes layers to docker:// references, and manages its store itself"
     if insecure:
         why = "whether a registry may speak plain HTTP is set for the engine in registries.conf(5)"
-    return fail(
-        "an engine cannot do that",
-        where="--insecure" if insecure else f"--engine with {text[:200]}",
-        why=why,
-        remedy=f"fairlead push {image} docker://HOST/REPOSITORY:TAG --engine",
-        check="push-engine",
-        code=ExitCode.USAGE,
+    return (
+        fail("push-engine-insecure", why=why, image=image)
+        if insecure
+        else fail("push-engine", text=text[:200], why=why, image=image)
     )

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.sif import read_sif
 from fairlead_build.base.digest import sha256_of
@@ -180,13 +180,7 @@ def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
     size = client.blob_size(digest) if is_digest(digest) else None
     if size is None:
         raise fail(
-            "the SIF of the image is not in the registry",
-            where=str(client.reference),
-            why=f"its note {SIF_NOTE} names {plain(noted)[:80]}, and the repository lacks it: only "
-            "the layers were copied there",
-            remedy=f"fairlead push IMAGE {client.reference}; or, to have it made of the layers, with "
-            f"other bits: fairlead pull --layers {client.reference}",
-            check="sif-missing",
+            "sif-missing", reference=client.reference, sif_note=SIF_NOTE, noted=plain(noted)[:80]
         )
     return Descriptor(SIF_LAYER, digest, size)
 
@@ -197,12 +191,10 @@ def _check_platform(client: Client, manifest: Manifest, arch: str) -> None:
         platform = (str(config.get("os", "linux")), str(config.get("architecture", arch)))
     except (ValueError, AttributeError, RecursionError):
         raise fail(
-            "the image has no configuration",
-            where=f"{client.reference}, {manifest.config.digest}",
-            why=f"its {plain(manifest.config.media_type)} is not a JSON object",
-            remedy="give the reference of an image, or have it pushed again",
-            check="manifest",
-            code=ExitCode.USAGE,
+            "manifest-image-no-configuration",
+            reference=client.reference,
+            digest=manifest.config.digest,
+            media_type=plain(manifest.config.media_type),
         ) from None
     if platform != ("linux", arch):
         raise no_platform(str(client.reference), arch, [plain("/".join(platform))])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress
 from fairlead_build.cache.store import Cache
@@ -82,14 +82,7 @@ def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Pat
         pulled = read_pulled(cache, reference)
         if pulled:
             return Path(pulled.path)
-        raise fail(
-            f"{reference} has not been pulled",
-            where="IMAGE",
-            why="fairlead opens what is on this machine, and contacts no registry unasked",
-            remedy=f"fairlead pull {reference}",
-            check="not-pulled",
-            code=ExitCode.USAGE,
-        )
+        raise fail("not-pulled", reference=reference)
     from fairlead_build.registry.layout import is_layout
 
     folder = Path(name)

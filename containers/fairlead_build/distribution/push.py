@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead_build.base.digest import sha256_of
@@ -181,12 +181,11 @@ def _check(reference: Reference, source: Source) -> None:
         why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
     if why:
         raise fail(
-            f"nothing can be pushed to {reference}",
-            where="the reference",
+            "reference-nothing-pushed",
+            reference=reference,
             why=why,
-            remedy=f"fairlead push IMAGE docker://{reference.host}/{reference.repository}:TAG",
-            check="reference",
-            code=ExitCode.USAGE,
+            reference_host=reference.host,
+            repository=reference.repository,
         )
 
 

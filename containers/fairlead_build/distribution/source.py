@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.progress import Progress
 from fairlead.image.open import find
 from fairlead.image.sif import is_sif, read_sif
@@ -42,26 +42,12 @@ def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Ite
     entry = read_entry(cache, image)
     path = Path(entry.path) if entry else find(image)
     if path.is_dir() or not is_sif(path):
-        raise fail(
-            f"`{image}` cannot be pushed",
-            where=str(path),
-            why="a registry takes a SIF or an OCI layout; this is neither",
-            remedy="give a built recipe's name, a SIF, or the folder of an OCI layout",
-            check="push-format",
-            code=ExitCode.USAGE,
-        )
+        raise fail("push-format-cannot-pushed", image=image, path=path)
     if not layers:
         yield Source(None, path)
         return
     if read_sif(path).document("image.json") is None:
-        raise fail(
-            f"`{image}` has no layers to push",
-            where=str(path),
-            why="layers are made of images that fairlead built; others are pushed as the SIF they are",
-            remedy="the same command with oras:// instead of docker://",
-            check="push-format",
-            code=ExitCode.USAGE,
-        )
+        raise fail("push-format-no-layers", image=image, path=path)
     if entry:
         with holding(
             cache,

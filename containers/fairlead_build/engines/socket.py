@@ -104,11 +104,12 @@ def asking(engine: Engine, doing: str, again: str, secrets: tuple[str, ...] = ()
         ValueError,  # an answer that is cut in the middle of its JSON
     ) as exc:
         raise fail(
-            f"{engine.name} broke off: cannot {doing}",
-            where=engine.address,
-            why=plain(_reason(exc), secrets),
-            remedy=f"see whether it still runs, start it again, then `{again}`",
-            check="engine-broke-off",
+            "engine-broke-off-cannot-see-whether-still",
+            engine_name=engine.name,
+            doing=doing,
+            address=engine.address,
+            reason=plain(_reason(exc), secrets),
+            again=again,
         ) from None
 
 
@@ -123,11 +124,12 @@ def refused(
     elif "no space left" in reason:
         remedy = f"podman system prune (or docker system prune), then `{again}`"
     return fail(
-        f"{engine.name} refused to {doing}",
-        where=engine.address,
-        why=reason or "it gave no reason",
+        "engine-refused",
+        engine_name=engine.name,
+        doing=doing,
+        address=engine.address,
+        reason=reason,
         remedy=remedy,
-        check="engine-refused",
     )
 
 
@@ -136,11 +138,9 @@ def _first(tried: tuple[str, ...], again: str) -> str:
         if _is_socket(Path(address.removeprefix("unix://"))):
             return address
     raise fail(
-        "no Docker and no Podman listens on this machine",
-        where=", ".join(address.removeprefix("unix://") for address in tried),
-        why="none of these is a socket, and DOCKER_HOST is not set",
-        remedy=f"systemctl --user start podman.socket (or: podman system service --time=0 &), then `{again}`",
-        check="engine-missing",
+        "engine-missing",
+        tried=", ".join(address.removeprefix("unix://") for address in tried),
+        again=again,
     )
 
 
@@ -157,11 +157,11 @@ def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> F
     if "ermission" in why:
         remedy = "use an engine of your own: systemctl --user start podman.socket"
     return fail(
-        "the engine's socket does not answer",
-        where=f"{address}{', by DOCKER_HOST' if named else ''}",
+        "engine-silent-correct-unset-docker-host" if named else "engine-silent",
+        address=address,
         why=why,
-        remedy=f"{remedy}{', correct or unset DOCKER_HOST' if named else ''}, then `{again}`",
-        check="engine-silent",
+        remedy=remedy,
+        again=again,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.engines.socket import Engine, asking, refused
 from fairlead_build.registry.auth import Credential, find_credential
@@ -54,14 +54,7 @@ def parse_name(text: str) -> Reference:
     """
     reference = parse_reference("docker://" + text.removeprefix(SCHEME).removeprefix("//"))
     if reference.digest:
-        raise fail(
-            "an engine's store takes a tag, not a digest",
-            where=text,
-            why="the digest follows from the content",
-            remedy=f"{SCHEME}NAME:TAG",
-            check="reference",
-            code=ExitCode.USAGE,
-        )
+        raise fail("reference-engine-store-takes-tag", text=text, scheme=SCHEME)
     return reference
 
 

@@ -124,9 +124,5 @@ def hand_out_copy(source: Path, output: Path, suffix: str, name: str) -> Path:
 
 def unwritable(target: Path, exc: OSError) -> FairleadError:
     return fail(
-        f"cannot write the image to {target}",
-        where=str(target),
-        why=exc.strerror or str(exc),
-        remedy="give another folder or file with -o",
-        check="output-unwritable",
+        "output-unwritable-cannot-write-image", target=target, reason=exc.strerror or str(exc)
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.registry import Registry
 from fairlead.base.suggest import suggest
 from fairlead_build.formats.model import Format
@@ -27,33 +27,16 @@ def chosen(wanted: Sequence[str], output: Path | None) -> list[Format]:
     """
     selected = [_get(name) for name in dict.fromkeys(wanted)]
     if output is not None and len(selected) > 1 and not output.is_dir():
-        raise fail(
-            f"{len(selected)} formats cannot become one file",
-            where=f"-o {output}",
-            why="it is not a folder",
-            remedy=f"mkdir -p {output}, or give one --format",
-            check="format",
-            code=ExitCode.USAGE,
-        )
+        raise fail("format-formats-cannot-become-file", selected_count=len(selected), output=output)
     return selected
 
 
 def _get(name: str) -> Format:
     what, why = f"no image format `{name}`", suggest(name, FORMATS.names())
     if name in FORMATS:
-        try:
-            form = FORMATS.get(name)
-            if isinstance(form, Format):
-                return form
-            why = f"it is a {type(form).__name__}, not a Format"
-        except Exception as exc:
-            why = f"{type(exc).__name__}: {exc}"
+        form = FORMATS.get(name)
+        if isinstance(form, Format):
+            return form
         what = f"the installed image format `{name}` cannot be used"
-    raise fail(
-        what,
-        where="--format",
-        why=why,
-        remedy=f"--format {','.join(FORMATS.names())}",
-        check="format",
-        code=ExitCode.USAGE,
-    )
+        why = f"it is a {type(form).__name__}, not a Format"
+    raise fail("format", what=what, why=why, names=",".join(FORMATS.names()))

@@ -41,30 +41,18 @@ def meta(image: Wrapping) -> str:
 
 def _line(key: str, value: str, image: Wrapping) -> Finding | None:
     if re.search(r"[\x00\n\r]", value):
-        return _refused(key, image, "a line ends where the value has a line break")
+        return error("shifter-value-line-ends-where-break", key=key, image_name=image.name)
     if value != value.rstrip():
-        return _refused(key, image, "Shifter takes spaces from the end of a line")
+        return error("shifter-value-takes-spaces-end-line", key=key, image_name=image.name)
     if value.endswith("\\"):
-        return _refused(key, image, "a backslash at its end joins the next line to it")
+        return error("shifter-value-backslash-end-joins-next", key=key, image_name=image.name)
     return None
 
 
 def _word(word: str, image: Wrapping) -> Finding | None:
     if re.search(r"['\x00\n\r]", word):
-        return _refused(
-            f"the command's word {word!r}", image, "a quote ends a word, whatever is before it"
-        )
+        return error("shifter-value-command-word", word=word, image_name=image.name)
     return None
-
-
-def _refused(key: str, image: Wrapping, why: str) -> Finding:
-    return error(
-        f"Shifter's .meta cannot hold {key}",
-        where=f"recipe `{image.name}`, {key}",
-        why=why,
-        remedy="give it another value, or leave `shifter` out of --format",
-        check="shifter-value",
-    )
 
 
 def _meta_of(entry: ImageEntry) -> str:

@@ -70,13 +70,7 @@ def hand_out(
             make(form, entry, cache, progress)
         if form.folder and (target.exists() or target.is_symlink()):
             if not form.holds(target, source, entry, progress):
-                raise fail(
-                    f"{target.name} is there already, and holds something else",
-                    where=str(target),
-                    why="it may have been changed on purpose, so it is not replaced",
-                    remedy=f"rm -r {target}, or give another name with -o",
-                    check="output-exists",
-                )
+                raise fail("output-exists", target=target)
         else:
             _write_sidecars(form, entry, target)
             prefix = f".{target.name}.partial-"

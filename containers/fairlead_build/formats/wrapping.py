@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.image.sif import read_sif
 
 # What runs in an image when no command is given.
@@ -124,11 +124,4 @@ def _wrapping(record: Mapping[str, Any], sif_sha256: str) -> Wrapping:
 
 
 def _foreign(sif: Path, why: str) -> FairleadError:
-    return fail(
-        f"{sif.name} cannot be wrapped in another format",
-        where=f"{sif}, image.json",
-        why=f"{why}, so fairlead did not build it, or another version did",
-        remedy="fairlead build RECIPE",
-        check="image-record",
-        code=ExitCode.USAGE,
-    )
+    return fail("image-record-cannot-wrapped-another-format", sif=sif, why=why)

@@ -95,25 +95,14 @@ def import_file(
 
 def lossy(source: Path) -> Finding:
     """Closes the list of losses of an import that was not made."""
-    return error(
-        f"{source.name} cannot be carried whole, so no recipe was written",
-        where=str(source),
-        why="every part that is not carried is listed above",
-        remedy=f"fairlead recipe import {shlex.quote(str(source))} --allow-loss, to have the rest",
-        check="import-lossy",
-    )
+    return error("import-lossy", source=source, quoted_source=shlex.quote(str(source)))
 
 
 def _text(source: Path) -> str:
     try:
         text = source.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise fail(
-            f"cannot read {source.name}", where=str(source), why=why or str(exc),
-            remedy="give a Containerfile or a Singularity.def", check="import-unreadable",
-            code=ExitCode.USAGE,
-        ) from None  # fmt: skip
+        raise fail("import-unreadable-cannot-read", source=source, it_is=(exc.strerror if isinstance(exc, OSError) else 'it is not UTF-8 text') or str(exc)) from None  # fmt: skip
     return text.replace("\x00", "\ufffd")
 
 
@@ -126,11 +115,7 @@ def _is_definition(source: Path, text: str) -> bool:
         return True
     if any(re.match(r"(?i)\s*(from|arg)\s", line) for line in lines):
         return False
-    raise fail(
-        f"{source.name} is neither a Containerfile nor a Singularity.def", where=str(source),
-        why="no line begins with FROM or Bootstrap:", remedy="give another file",
-        check="import-unreadable", code=ExitCode.USAGE,
-    )  # fmt: skip
+    raise fail("import-unreadable-neither-containerfile-nor-singularity", source=source)  # fmt: skip
 
 
 def _stem(source: Path) -> str:
@@ -142,21 +127,11 @@ def _refuse_existing(folder: Path, source: Path) -> None:
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists() or folder.is_symlink():
-        raise fail(
-            f"{folder} exists already", where=str(folder), why="an import makes a new folder",
-            remedy=f"fairlead recipe import {shlex.quote(str(source))} -o ANOTHER-FOLDER",
-            check="import-folder", code=ExitCode.USAGE,
-        )  # fmt: skip
+        raise fail("import-folder", folder=folder, source=shlex.quote(str(source)))  # fmt: skip
 
 
 def _no_base(source: Path) -> Finding:
-    return error(
-        f"{source.name} starts from nothing that a recipe can start from",
-        where=str(source),
-        why="a recipe starts from a release of Debian or Ubuntu, or from an image of a registry",
-        remedy="fairlead recipe import FILE, with such a FROM in it",
-        check="import-base",
-    )
+    return error("import-base", source=source)
 
 
 def _settle(ledger: Ledger) -> None:

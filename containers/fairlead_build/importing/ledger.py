@@ -10,7 +10,7 @@ from typing import Any, Literal
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import TypeAdapter, ValidationError
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import Finding, Severity, finding_of
 from fairlead_build.importing.located import Located
 from fairlead_build.recipe.checks import OWN_VARIABLES, bad_target
 from fairlead_build.recipe.inherit import project
@@ -45,8 +45,14 @@ class Loss:
 
     def finding(self, severity: Severity = Severity.ERROR) -> Finding:
         shown = self.text if len(self.text) <= 90 else self.text[:87] + "..."
-        what = f"not carried: {shown}"
-        return Finding(severity, what, self.place, self.why, self.instead, "import-loss")
+        return finding_of(
+            "import-loss",
+            shown=shown,
+            place=self.place,
+            why=self.why,
+            instead=self.instead,
+            severity=severity,
+        )
 
 
 @dataclass(frozen=True)

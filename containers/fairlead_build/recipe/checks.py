@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from fairlead.base.toml import Mistake
+from fairlead.base.toml import Mistake, mistake_at
 from fairlead_build.recipe.inherit import project
 
 # Which Python a release calls python3.
@@ -47,86 +47,66 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     if "base" not in data:
-        yield Mistake(
-            ("base",),
-            "`base` is missing",
-            "a recipe says what its image starts from, or `extends` one that does",
-            "missing-key",
-        )
+        yield mistake_at(("base",), "missing-key-base-recipe-says-image")
         return
     base = _table(data, "base")
     if "image" in base:
         for key in ("distribution", "suite", "components"):
             if key in base:
-                yield Mistake(
-                    ("base", key),
-                    f"`base.{key}` cannot be combined with `base.image`",
-                    "the image says itself what it is made of",
-                )
+                yield mistake_at(("base", key), "contradiction-base-cannot-combined-image", key=key)
         return
     if "suite" not in base:
-        yield Mistake(
-            ("base",),
-            "`suite` is missing in [base]",
-            "a distribution has releases; or give `image`",
-            "missing-key",
-        )
+        yield mistake_at(("base",), "missing-key-suite-base")
     distribution = base.get("distribution", "debian")
     allowed = _COMPONENTS.get(distribution) if isinstance(distribution, str) else None
     components = base.get("components")
     for name in components if isinstance(components, list) and allowed else ():
         if isinstance(name, str) and allowed and name not in allowed:
-            yield Mistake(
+            yield mistake_at(
                 ("base", "components"),
-                f"`base.components` cannot have {name!r}",
-                f"{distribution.capitalize()} has {', '.join(allowed)}",
+                "contradiction-base-components-cannot",
+                name=name,
+                distribution=distribution.capitalize(),
+                allowed=", ".join(allowed),
             )
 
 
 def _mpi_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     mpi, python = _table(data, "mpi"), _table(data, "python")
     if mpi.get("source") == "wheel" and "version" not in mpi:
-        yield Mistake(
-            ("mpi",), "`version` is missing in [mpi]", 'an MPI from a wheel is pinned, e.g. "3.4.3"'
-        )
+        yield mistake_at(("mpi",), "contradiction-version-missing-mpi")
     if mpi.get("source") == "apt" and "prefix" in mpi:
-        yield Mistake(
-            ("mpi", "prefix"),
-            '`mpi.prefix` cannot be set when `mpi.source` is "apt"',
-            "a Debian package lies where Debian puts it",
-        )
+        yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-cannot-set")
     if mpi.get("source") == "wheel" and not python:
-        yield Mistake(
-            ("mpi", "source"), "an MPI from a wheel needs a [python] table", "pip installs it"
-        )
+        yield mistake_at(("mpi", "source"), "contradiction-mpi-wheel-needs-python")
 
 
 def _python_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     python, base, packages = _table(data, "python"), _table(data, "base"), _table(data, "packages")
     if packages.get("pip") and not python:
-        yield Mistake(
-            ("packages", "pip"), "`packages.pip` needs a [python] table", "wheels need a Python"
-        )
+        yield mistake_at(("packages", "pip"), "contradiction-packages-pip-needs-python")
     suite, version = base.get("suite"), python.get("version")
     expected = SUITE_PYTHON.get(suite) if isinstance(suite, str) else None
     if expected and isinstance(version, str) and version != expected:
         distribution = base.get("distribution", "debian")
         title = distribution.capitalize() if isinstance(distribution, str) else "Debian"
-        yield Mistake(
+        yield mistake_at(
             ("python", "version"),
-            f"`python.version` cannot be {version!r}",
-            f"{title} {suite} has Python {expected}",
+            "contradiction-python-version-cannot",
+            version=version,
+            title=title,
+            suite=suite,
+            expected=expected,
         )
     index = {project(name) for name in _table(packages, "index") if isinstance(name, str)}
     for number, text in enumerate(_list(packages.get("pip"))):
         local = re.search(r"===?\s*[^\s,;]*\+", text) if isinstance(text, str) else None
         if local and project(text) not in index:
-            yield Mistake(
+            yield mistake_at(
                 ("packages", "pip", number),
-                f"`packages.index` does not say where {text!r} comes from",
-                "PyPI has no version with a `+`; "
-                f'name its index: `index = {{ {project(text)} = "PyTorch CPU" }}`',
-                "index-unnamed",
+                "index-unnamed-packages-does-not-say",
+                text=text,
+                project=project(text),
             )
 
 
@@ -140,32 +120,31 @@ def _place_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     mpi_home = mpi.get("prefix", f"/opt/{mpi.get('family', 'mpi')}")
     for name, home in (("python", python_home), ("mpi", mpi_home)):
         if (why := bad_target(home)) is not None:
-            yield Mistake((name, "prefix"), f"`{name}.prefix` cannot be {home!r}", why)
+            yield mistake_at(
+                (name, "prefix"), "contradiction-prefix-cannot", name=name, home=home, why=why
+            )
     own_mpi = mpi.get("source") == "wheel" or "prefix" in mpi
     if own_mpi and isinstance(mpi_home, str) and isinstance(python_home, str):
         inside = PurePosixPath(mpi_home).is_relative_to(python_home)
         if inside or PurePosixPath(python_home).is_relative_to(mpi_home):
-            yield Mistake(
+            yield mistake_at(
                 ("mpi", "prefix"),
-                f"`mpi.prefix` {mpi_home} overlaps the Python prefix {python_home}",
-                "mpi4py looks for an MPI in its own prefix first, so the host's could never replace it",
+                "contradiction-mpi-prefix-overlaps-python",
+                mpi_home=mpi_home,
+                python_home=python_home,
             )
     files = _table(data, "files")
     for target in files:
         if (why := bad_target(target)) is not None:
-            yield Mistake(("files", target), f"`files` cannot lay a file at {target!r}", why)
+            yield mistake_at(("files", target), "contradiction", target=target, why=why)
         elif above := [p for p in map(str, PurePosixPath(target).parents) if p in files]:
-            yield Mistake(
-                ("files", target),
-                f"`files` cannot lay a file at {target!r}",
-                f"{above[0]} is a file of [files] too, so it cannot be a folder",
+            yield mistake_at(
+                ("files", target), "contradiction-too-folder", target=target, above=above[0]
             )
     for variable in _table(data, "env"):
         if variable in OWN_VARIABLES:
-            yield Mistake(
-                ("env", variable),
-                f"`env.{variable}` cannot be set by a recipe",
-                "fairlead sets it in every image, or it would hide the host's MPI",
+            yield mistake_at(
+                ("env", variable), "contradiction-env-cannot-set-recipe", variable=variable
             )
 
 
@@ -177,34 +156,29 @@ def _source_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         at, name = ("source", number), f"source {source.get('name', number + 1)!r}"
         places = [key for key in ("index", "url", "path", "bundled") if key in source]
         if len(places) != 1:
-            yield Mistake(
+            yield mistake_at(
                 (*at, places[1]) if places else at,
-                f"{name} needs exactly one of `index`, `url`, `path`, `bundled`",
-                f"it has {' and '.join(places) or 'none of them'}",
+                "contradiction-needs-exactly-index-url",
+                name=name,
+                places=" and ".join(places),
             )
         if ("url" in source) != ("sha256" in source):
-            yield Mistake(
+            yield mistake_at(
                 (*at, "sha256" if "sha256" in source else "url"),
-                f"{name} has one of `url` and `sha256` without the other",
-                "a checksum is what makes an address safe; archives of an index have theirs there",
+                "contradiction-url-sha256-without",
+                name=name,
             )
         if ("build" in source) == ("run" in source):
-            yield Mistake(
-                (*at, "run") if "run" in source else at,
-                f"{name} needs exactly one of `build`, `run`",
-                "it has both" if "run" in source else "nothing says how it is built",
+            yield mistake_at(
+                (*at, "run"),
+                "contradiction-both" if "run" in source else "contradiction-nothing-says-how-built",
+                name=name,
             )
         if "bundled" in source and "build" in source:
-            yield Mistake(
-                (*at, "build"),
-                f"{name} is `bundled`, and cannot be a wheel",
-                "its files are laid over the tree, into which wheels are installed",
-            )
+            yield mistake_at((*at, "build"), "contradiction-bundled-cannot-wheel", name=name)
         if not python and (source.get("build") == "wheel" or source.get("pip")):
             key = "build" if source.get("build") == "wheel" else "pip"
-            yield Mistake(
-                (*at, key), f"{name} needs a [python] table", "pip and wheels need a Python"
-            )
+            yield mistake_at((*at, key), "contradiction-needs-python-table", name=name)
 
 
 def bad_target(path: Any) -> str | None:

@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.base.errors import FairleadError, Finding, error
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
-from fairlead.base.toml import Document, Loc, Mistake, read
+from fairlead.base.toml import Document, Loc, Mistake, mistake_at, read
 from fairlead_build.recipe.model import Written
 
 # These say one thing together, so a part of them alone is never inherited.
@@ -159,16 +159,15 @@ def _parent(given: str, own: Layer, chain: list[tuple[Path, str]]) -> tuple[Path
         if text and _is_recipe(own.folder.parent / text):
             why += f' A folder next to this one has that name: write "../{text}"'
     if not text or not _is_recipe(folder):
-        return Mistake(("extends",), f"`extends` names no recipe: {given!r}", why, "recipe-extends")
+        return mistake_at(("extends",), "recipe-extends-names-no", given=given, why=why)
     folder = folder.resolve()
     if (folder, variant) in chain:
         names = [f"{place.name}:{name}" if name else place.name for place, name in chain]
         last = f"{folder.name}:{variant}" if variant else folder.name
-        return Mistake(
+        return mistake_at(
             ("extends",),
-            "a recipe extends itself",
-            " extends ".join([*names[chain.index((folder, variant)) :], last]),
-            "recipe-extends",
+            "recipe-extends-itself",
+            why=" extends ".join([*names[chain.index((folder, variant)) :], last]),
         )
     return folder, variant
 
@@ -183,11 +182,11 @@ def _no_variant(
             f"; variants are not inherited: `extends` may name one, {document.data['extends']}:NAME"
         )
     return error(
-        f"recipe `{name}` has no variant `{variant}`",
-        where=str(document.path),
+        "recipe-variant-fairlead-show" if known else "recipe-variant-leave-out",
+        name=name,
+        variant=variant,
+        document_path=document.path,
         why=why,
-        remedy=f"fairlead recipe show {name}" if known else f"leave `:{variant}` out",
-        check="recipe-variant",
     )
 
 
@@ -195,11 +194,7 @@ def _file_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     variants = data.get("variant")
     for name in variants if isinstance(variants, dict) else ():
         if name in ("amd64", "arm64"):
-            yield Mistake(
-                ("variant", name),
-                f"a variant cannot be called `{name}`",
-                "that is an architecture, and its lock would be taken for the architecture's",
-            )
+            yield mistake_at(("variant", name), "contradiction-variant-cannot-called", name=name)
 
 
 def split_variant(given: str) -> tuple[str, str]:
@@ -245,11 +240,8 @@ def _packages(merged: Merged, layer: Layer, added: dict[str, Any]) -> dict[str, 
         known = {*apt, *(project(text) for text in pip), *filter(None, sources)}
         if name not in known and project(name) not in known:
             loc = (*layer.prefix, "packages", "without", number)
-            mistake = Mistake(
-                loc,
-                f"`packages.without` names a package that is not inherited: {name!r}",
-                suggest(name, known),
-                "packages-without",
+            mistake = mistake_at(
+                loc, "packages-without", name=name, suggestion=suggest(name, known)
             )
             merged.findings.append(layer.document.finding(mistake))
         apt = [text for text in apt if text != name]
@@ -278,10 +270,10 @@ def _sources(merged: Merged, layer: Layer, added: list[Any]) -> None:
             items.append((item, place))
         else:
             if items[at][1][0] is layer:
-                mistake = Mistake(
+                mistake = mistake_at(
                     (*layer.prefix, "source", number, "name"),
-                    f"two sources are called {item['name']!r}",
-                    "a source replaces an inherited one of its name; two of one file would clash",
+                    "contradiction-two-sources-called",
+                    name=item["name"],
                 )
                 merged.findings.append(layer.document.finding(mistake))
             items[at] = (item, place)

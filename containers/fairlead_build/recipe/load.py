@@ -18,7 +18,7 @@ from fairlead import native
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
-from fairlead.base.toml import Mistake, read
+from fairlead.base.toml import mistake_at, read
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import Architecture
 from fairlead_build.base.platform import architecture as this_architecture
@@ -163,14 +163,7 @@ def find(given: str | Path) -> Address:
         remedy = "give the folder that holds recipe.toml, or a name of `fairlead recipe list`"
     else:
         why, remedy = suggest(head, bundled_names()), "fairlead recipe list"
-    raise fail(
-        f"no recipe `{text}`",
-        where=text,
-        why=why,
-        remedy=remedy,
-        check="recipe-missing",
-        code=ExitCode.USAGE,
-    )
+    raise fail("recipe-missing", text=text, why=why, remedy=remedy)
 
 
 def _is_dir(path: Path) -> bool:
@@ -312,5 +305,6 @@ class _Files:
 
     def _refuse(self, loc: tuple[str | int, ...], source: str, why: str) -> None:
         table = str(loc[0])
-        what = f"`{table}` names a source that cannot be used: {source!r}"
-        self.wrong.append(self.merged.finding(Mistake(loc, what, why, "recipe-file")))
+        self.wrong.append(
+            self.merged.finding(mistake_at(loc, "recipe-file", table=table, source=source, why=why))
+        )

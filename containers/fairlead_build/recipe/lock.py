@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
-from fairlead.base.toml import Mistake, Strict, load
+from fairlead.base.toml import Mistake, Strict, load, mistake_at
 from fairlead_build.base.platform import Architecture
 from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
@@ -247,13 +247,11 @@ def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str
     path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
     if not path.is_file():
         raise fail(
-            f"recipe `{loaded.name}` has no lock",
-            where=str(path),
-            why=f"an image is built from a lock only, so that everybody builds the same one; "
-            f"there is none because {why_unlocked(loaded)}",
-            remedy=command,
-            check="lock-missing",
-            code=ExitCode.USAGE,
+            "lock-missing",
+            loaded_name=loaded.name,
+            path=path,
+            why_unlocked=why_unlocked(loaded),
+            command=command,
         )
     lock = load(path, Lock, command, _cross)
     lost = differences(lock.inputs, inputs_of(loaded.recipe, runtime))
@@ -261,12 +259,7 @@ def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str
         lost.append(f"it is a lock for {lock.architecture}, and {loaded.architecture} is wanted")
     if lost:
         raise fail(
-            f"the lock of recipe `{loaded.name}` does not match its recipe",
-            where=str(path),
-            why="; ".join(lost),
-            remedy=command,
-            check="lock-stale",
-            code=ExitCode.USAGE,
+            "lock-stale", loaded_name=loaded.name, path=path, lost="; ".join(lost), command=command
         )
     return lock, hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -324,12 +317,7 @@ def _cross(data: dict[str, Any]) -> Iterator[Mistake]:
         ("the packages were", "packages_sha256", lock.packages_digest),
     ):
         if data.get(key) != digest:
-            yield Mistake(
-                (key,),
-                f"{what} edited by hand",
-                f"the digest is {digest}, the lock says {data.get(key)!r}",
-                "lock-edited",
-            )
+            yield mistake_at((key,), "lock-edited", what=what, digest=digest, data=data.get(key))
 
 
 def render(lock: Lock) -> str:
@@ -397,10 +385,4 @@ def write_text(path: Path, text: str) -> None:
         with atomic_write(path, "w") as out:
             out.write(text)
     except OSError as exc:
-        raise fail(
-            "the lock cannot be written",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="copy the recipe's folder to one of yours, and lock it there",
-            check="lock-unwritable",
-        ) from None
+        raise fail("lock-unwritable", path=path, reason=exc.strerror or str(exc)) from None

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead_build.recipe import schema
 from fairlead_build.recipe.inherit import bundled_names, split_variant
@@ -56,25 +56,14 @@ def plan(given: str, parent: str) -> NewRecipe:
     name = folder.resolve().name
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        raise _refused(
-            f"a recipe cannot be called {name!r}",
-            given,
-            "a name has small letters, digits and `-`",
-            f"fairlead recipe new {near or 'my-image'}",
-        )
+        raise fail("recipe-new-cannot-called", name=name, given=given, near=near)
     if name in bundled_names():
-        raise _refused(
-            f"a bundled recipe is called `{name}`",
-            given,
-            "`fairlead run` finds an image by the name of its recipe: one would hide the other",
-            f"fairlead recipe new my-{name} --from {name}",
-        )
+        raise fail("recipe-new-bundled-called", name=name, given=given)
     if (folder / "recipe.toml").exists():
-        raise _refused(
-            "there is a recipe already",
-            str(folder / "recipe.toml"),
-            "nothing is written over",
-            f"fairlead recipe check {folder}",
+        raise fail(
+            "recipe-new-already-nothing-written-over",
+            folder=folder / "recipe.toml",
+            folder_2=folder,
         )
     load_recipe(parent)  # it must be valid
     text = _TEXT.format(
@@ -111,13 +100,6 @@ def write(made: NewRecipe) -> None:
             with atomic_write(made.folder / name, "w") as out:
                 out.write(text)
     except OSError as exc:
-        raise _refused(
-            "the recipe cannot be written",
-            str(made.folder),
-            exc.strerror or str(exc),
-            "give a folder of yours",
+        raise fail(
+            "recipe-new-cannot-written", folder=made.folder, reason=exc.strerror or str(exc)
         ) from None
-
-
-def _refused(what: str, where: str, why: str, remedy: str) -> FairleadError:
-    return fail(what, where=where, why=why, remedy=remedy, check="recipe-new", code=ExitCode.USAGE)

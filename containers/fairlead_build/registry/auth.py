@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead_build.registry.reference import HUB, Reference
 
 _TOKEN_USER = "<token>"  # what helpers say instead of a name when the secret is a token
@@ -96,19 +96,19 @@ def find_credential(
 def _read(path: Path, named: bool) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise _unreadable(path, "it is larger than 4 MiB")
+            raise fail("auth-file-larger-4-mib", path=path)
         content = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if named:
-            raise _unreadable(path, "REGISTRY_AUTH_FILE names it, and it is not there") from None
+            raise fail("auth-file-names-not", path=path) from None
         return None
     except OSError as exc:
-        raise _unreadable(path, exc.strerror or str(exc)) from None
+        raise fail("auth-file", path=path, reason=exc.strerror or str(exc)) from None
     except (ValueError, RecursionError):
         # The parser's message would quote the file.
-        raise _unreadable(path, "it is not JSON") from None
+        raise fail("auth-file-not-json", path=path) from None
     if not isinstance(content, dict):
-        raise _unreadable(path, "it is not a JSON object")
+        raise fail("auth-file-otherwise", path=path)
     return content
 
 
@@ -147,7 +147,7 @@ def _entry(
 def _table(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     value = content.get(name, {})
     if not isinstance(value, dict):
-        raise _unreadable(path, f"`{name}` is not a JSON object")
+        raise fail("auth-file-2", path=path, name=name)
     return value
 
 
@@ -170,10 +170,10 @@ def _decoded(value: Mapping[str, Any], path: Path) -> Credential | None:
         try:
             text = base64.b64decode(encoded, validate=True).decode("utf-8")
         except (binascii.Error, ValueError):
-            raise _unreadable(path, "an `auth` in it is not base64") from None
+            raise fail("auth-file-not-base64", path=path) from None
         user, colon, password = text.partition(":")
         if not colon:
-            raise _unreadable(path, "an `auth` in it is not NAME:PASSWORD in base64")
+            raise fail("auth-file-not-name-password-base64", path=path)
         return Credential(user, password.rstrip("\0"), "", str(path))
     name, secret = value.get("username"), value.get("password")
     if isinstance(name, str) and isinstance(secret, str) and name:
@@ -186,7 +186,7 @@ def _helped(helper: str, server: str, path: Path, environ: Mapping[str, str]) ->
     from docker.credentials import CredentialsNotFound, Store, StoreError
 
     if "/" in helper:
-        raise _unreadable(path, f"`{helper[:60]}` is not the name of a credential helper")
+        raise fail("auth-file-not-name-credential-helper", path=path, helper=helper[:60])
     source = f"docker-credential-{helper}"
     try:
         with warnings.catch_warnings():
@@ -197,31 +197,11 @@ def _helped(helper: str, server: str, path: Path, environ: Mapping[str, str]) ->
         return None
     except StoreError:
         # Its message is not repeated: a broken helper may print anything.
-        raise _no_helper(source, path, "it is not installed, or it ended with an error") from None
+        raise fail("auth-helper-not-installed-ended-error", source=source, path=path) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise _no_helper(source, path, "its answer is not the JSON that a helper gives") from None
+        raise fail("auth-helper-answer-not-json", source=source, path=path) from None
     if not (isinstance(user, str) and isinstance(secret, str)):
-        raise _no_helper(source, path, "its answer holds no text")
+        raise fail("auth-helper-answer-holds-text", source=source, path=path)
     if user == _TOKEN_USER:
         return Credential(user, "", secret, source)
     return Credential(user, secret, "", source)
-
-
-def _no_helper(source: str, path: Path, why: str) -> FairleadError:
-    return fail(
-        f"the credential helper `{source}` gives no credentials",
-        where=f"{path} names it",
-        why=why,
-        remedy=f"echo HOST | {source} get; or podman login HOST",
-        check="auth-helper",
-    )
-
-
-def _unreadable(path: Path, why: str) -> FairleadError:
-    return fail(
-        "the file of registry credentials cannot be used",
-        where=str(path),
-        why=why,
-        remedy="correct it, or move it away and log in again: podman login HOST",
-        check="auth-file",
-    )

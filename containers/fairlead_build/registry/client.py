@@ -311,10 +311,4 @@ class _Reader(io.BufferedReader):
 
 def wrong_digest(what: str, where: str, expected: str, real: str) -> FairleadError:
     """What came is not what its name says."""
-    return fail(
-        f"{what} is not what its digest says",
-        where=where,
-        why=f"expected {expected}, it is {real}: changed on the way, or in the registry",
-        remedy="run the same command again; if it stays, push the image again",
-        check="registry-digest",
-    )
+    return fail("registry-digest", what=what, where=where, expected=expected, real=real)

@@ -154,9 +154,10 @@ def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Adva
 
 def _cut(client: Client, have: int, size: int, name: str) -> FairleadError:
     return fail(
-        f"the connection to {client.reference.host} is cut repeatedly",
-        where=str(client.reference),
-        why=f"{have} of {size} bytes have come" + (f"; the last end was: {name}" if name else ""),
-        remedy="the same command goes on from there",
-        check="registry-cut",
+        "registry-cut-last-end" if name else "registry-cut",
+        reference_host=client.reference.host,
+        reference=client.reference,
+        have=have,
+        size=size,
+        name=name,
     )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, need_space
@@ -56,14 +56,7 @@ def _platform(item: Descriptor) -> str:
 
 def no_platform(where: str, arch: str, offered: Iterable[str]) -> FairleadError:
     """The image is not for this machine."""
-    return fail(
-        f"the image has no variant for linux/{arch}",
-        where=where,
-        why=f"it is for {', '.join(sorted(set(offered))) or 'nothing'}",
-        remedy="give the reference of one for this machine, or --arch ARCHITECTURE to have another",
-        check="platform",
-        code=ExitCode.USAGE,
-    )
+    return fail("platform", arch=arch, where=where, offered=", ".join(sorted(set(offered))))
 
 
 def read_layout(folder: Path, arch: str = "") -> Manifest:
@@ -115,14 +108,7 @@ def _small(path: Path) -> bytes:
 
 
 def layout_damaged(path: Path, why: str) -> FairleadError:
-    return fail(
-        "the OCI layout is damaged",
-        where=str(path),
-        why=why,
-        remedy="copy or make it again",
-        check="layout",
-        code=ExitCode.USAGE,
-    )
+    return fail("layout", path=path, why=why)
 
 
 def manifest_for(client: Client, arch: str = "") -> tuple[Manifest, str]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.reference import is_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -202,11 +202,4 @@ def _texts(value: object, name: str, where: str) -> dict[str, str]:
 
 
 def _bad(where: str, why: str) -> FairleadError:
-    return fail(
-        "not the manifest of an image",
-        where=where,
-        why=why if why.isprintable() else ascii(why),
-        remedy="have it pushed again, or give another tag",
-        check="manifest",
-        code=ExitCode.USAGE,
-    )
+    return fail("manifest-not-image", where=where, why=why if why.isprintable() else ascii(why))

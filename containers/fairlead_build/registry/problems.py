@@ -49,61 +49,32 @@ def refused(
         return not_known(doing, where, host, login, detail)
     if status == 403:
         return fail(
-            f"{host} forbids to {doing}",
-            where=where,
-            why=f"it knows {login or 'nobody'} and answered 403{detail}",
-            remedy=f"ask its administrator for access, or log in as another user: podman login {host}",
-            check="registry-denied",
+            "registry-denied", host=host, doing=doing, where=where, login=login, detail=detail
         )
     if status == 404:
-        return fail(
-            f"{host} has no such image",
-            where=asked,
-            why=f"it answered 404{detail}",
-            remedy="correct the name or the tag; a private image may need: podman login " + host,
-            check="registry-missing",
-        )
+        return fail("registry-missing", host=host, asked=asked, detail=detail)
     if status == 429:
-        return fail(
-            f"{host} refuses more requests for now",
-            where=where,
-            why=f"it keeps answering 429{detail}",
-            remedy=f"wait, then the same command; a login may raise the limit: podman login {host}",
-            check="registry-busy",
-        )
+        return fail("registry-busy", host=host, where=where, detail=detail)
     if status >= 500:
-        return fail(
-            f"{host} fails",
-            where=where,
-            why=f"it keeps answering {status}{detail}",
-            remedy="run the same command again later; what was transferred is kept",
-            check="registry-failing",
-        )
+        return fail("registry-failing", host=host, where=where, status=status, detail=detail)
     return odd_answer(host, where, f"to {doing}, it answered {status}{detail}")
 
 
 def not_known(doing: str, where: str, host: str, login: str, detail: str = "") -> FairleadError:
     """The registry, or its token server, wants a login or rejects ours."""
     return fail(
-        f"{host} does not accept the credentials of {login}"
-        if login
-        else f"{host} requires a login",
+        "registry-login-does-not-accept-credentials" if login else "registry-login-requires",
+        host=host,
+        login=login,
         where=where,
-        why=f"a login is needed to {doing}: 401{detail}",
-        remedy=f"podman login {host} (or: docker login {host}, apptainer registry login docker://{host})",
-        check="registry-login",
+        doing=doing,
+        detail=detail,
     )
 
 
 def odd_answer(host: str, where: str, why: str) -> FairleadError:
     """An answer that no registry gives."""
-    return fail(
-        f"{host} does not answer like a registry",
-        where=where,
-        why=why,
-        remedy="check the host name and the port; a proxy or a login page may stand between",
-        check="registry-answer",
-    )
+    return fail("registry-answer", host=host, where=where, why=why)
 
 
 def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
@@ -113,45 +84,31 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
     if certificate_refused(exc):
         link = next(e for e in chain if isinstance(e, ssl.SSLCertVerificationError))
         return fail(
-            f"the certificate of {host} is not trusted",
+            "registry-certificate-not-trusted",
+            host=host,
             where=where,
-            why=plain(link.verify_message or str(link)),
-            remedy="export SSL_CERT_FILE=the CA's file; or put it, as ca.crt, into "
-            f"~/.config/containers/certs.d/{host}/",
-            check="registry-certificate",
+            verify_message=plain(link.verify_message or str(link)),
         )
     if speaks_no_tls(exc):
-        return fail(
-            f"{host} does not speak HTTPS",
-            where=where,
-            why="it does not answer with TLS, and fairlead speaks plain HTTP to this machine only",
-            remedy="the same command with --insecure, if you trust the network",
-            check="registry-plain-http",
-        )
+        return fail("registry-plain-http", host=host, where=where)
     if "NameResolutionError" in names or "gaierror" in names:
-        return fail(
-            f"no such host: {host.rsplit(':', 1)[0]}",
-            where=where,
-            why="the name cannot be resolved",
-            remedy="correct the name, or check the network: getent hosts " + host.rsplit(":", 1)[0],
-            check="registry-name",
-        )
+        return fail("registry-name", host=host.rsplit(":", 1)[0], where=where)
     if isinstance(exc, requests.exceptions.ProxyError):
-        why = "the proxy of this machine (HTTPS_PROXY, HTTP_PROXY) does not let it through"
+        return fail("registry-unreachable-proxy-machine-https-http", host=host, where=where)
     elif isinstance(exc, requests.exceptions.Timeout):
-        why = "it did not answer in time"
+        return fail("registry-unreachable-did-not-answer-time", host=host, where=where)
     elif "ConnectionRefusedError" in names:
-        why = "nothing listens there: connection refused"
+        return fail(
+            "registry-unreachable-nothing-listens-connection-refused", host=host, where=where
+        )
     else:
         # The outer message holds the URL, and a signed URL is a secret.
-        why = f"the connection broke: {type(chain[-1]).__name__}"
-    return fail(
-        f"{host} cannot be reached",
-        where=where,
-        why=why,
-        remedy="check the host and the network, then the same command; what was transferred is kept",
-        check="registry-unreachable",
-    )
+        return fail(
+            "registry-unreachable-connection-broke",
+            host=host,
+            where=where,
+            type=type(chain[-1]).__name__,
+        )
 
 
 def certificate_refused(exc: Exception) -> bool:

@@ -10,7 +10,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 SCHEMES = ("docker", "oras")
 HUB = "docker.io"
@@ -88,15 +88,7 @@ def parse_reference(text: str) -> Reference:
     if not mark or scheme not in SCHEMES:
         raise _wrong(text, "it begins with neither docker:// nor oras://")
     if "@" in rest and not rest.rpartition("@")[2].startswith("sha"):
-        raise fail(
-            "a reference holds no user name and no password",
-            where="the reference; it is not repeated here",
-            why="what follows its `@` is not a digest, so what precedes may be a password; and command "
-            "lines are seen by everybody on the machine",
-            remedy="podman login HOST, then the reference without them",
-            check="reference",
-            code=ExitCode.USAGE,
-        )
+        raise fail("reference-holds-no-user-name")
     rest, at, digest = rest.partition("@")
     if at and not is_digest(digest):
         raise _wrong(text, "what follows `@` is not sha256: and 64 hexadecimal digits")
@@ -134,11 +126,4 @@ def _wrong(text: str, why: str) -> FairleadError:
         with suppress(FairleadError):  # it is only the scheme that was left out
             example = str(parse_reference(f"docker://{text}")).partition("://")[2]
     shown = text if text.isprintable() and len(text) < 300 else ascii(text[:60])
-    return fail(
-        f"`{shown}` is not a reference to an image in a registry",
-        where="the reference",
-        why=why,
-        remedy=f"write docker://HOST/REPOSITORY:TAG, e.g. docker://{example}",
-        check="reference",
-        code=ExitCode.USAGE,
-    )
+    return fail("reference-not-image-registry", shown=shown, why=why, example=example)

@@ -229,19 +229,17 @@ class Transport:
                 raise self.odd("it redirects to something other than a web address")
             if parts.scheme == "http" and urlsplit(url).scheme == "https":
                 raise fail(
-                    f"{self.reference.host} redirects from HTTPS to plain HTTP",
-                    where=f"{self.where}, to the host {plain(parts.hostname)}",
-                    why="everybody on the way could read what is transferred",
-                    remedy="ask the registry's administrator to serve its storage over HTTPS",
-                    check="registry-redirect",
+                    "registry-redirect-redirects-https-plain-http",
+                    reference_host=self.reference.host,
+                    where=self.where,
+                    parts_hostname=plain(parts.hostname),
                 )
             url = target
         raise fail(
-            f"{self.reference.host} redirects in a loop",
+            "registry-redirect-redirects-loop",
+            reference_host=self.reference.host,
             where=self.where,
-            why=f"more than {_MOST_REDIRECTS} redirects",
-            remedy="report it to the registry's administrator",
-            check="registry-redirect",
+            most_redirects=_MOST_REDIRECTS,
         )
 
     def _send(
@@ -406,10 +404,4 @@ def _add(load: Callable[[Path], None], argument: Path, file: Path) -> None:
     try:
         load(argument)
     except (OSError, ssl.SSLError) as exc:
-        raise fail(
-            "a certificate for the registry cannot be used",
-            where=str(file),
-            why=plain(str(exc)),
-            remedy=f"openssl x509 -noout -subject -in {file}",
-            check="registry-certificate",
-        ) from None
+        raise fail("registry-certificate-cannot-used", file=file, exc=plain(str(exc))) from None

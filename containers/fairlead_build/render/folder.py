@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, atomic_write, checkout
 from fairlead_build.recipe.load import LoadedRecipe, RecipeFile, file_name, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
@@ -126,14 +126,7 @@ def _refuse_foreign(folder: Path, loaded: LoadedRecipe) -> None:
         return
     existing = [name for name in (*FORMS, *_FOLDERS) if (folder / name).exists()]
     if existing or (folder.exists() and not folder.is_dir()):
-        raise fail(
-            "the folder holds something else",
-            where=str(folder),
-            why=f"{', '.join(existing) or 'it'} was not made by `fairlead recipe render`, and would be replaced",
-            remedy=f"fairlead recipe render {loaded.given} -o ANOTHER-FOLDER",
-            check="render-folder",
-            code=ExitCode.USAGE,
-        )
+        raise fail("render-folder", folder=folder, existing=", ".join(existing), given=loaded.given)
 
 
 def _write(folder: Path, wanted: Mapping[str, bytes], loaded: LoadedRecipe) -> None:

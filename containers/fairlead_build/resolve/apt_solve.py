@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
@@ -173,11 +173,10 @@ def _origin(root: AptRoot, index: AptIndex) -> str:
 
 def _no_archive(index: AptIndex, refused: Sequence[str]) -> FairleadError:
     return fail(
-        f"no configured archive is {index.name}",
-        where="/etc/apt",
-        why="; ".join(refused),
-        remedy=f"export {index.override}=URL of a mirror",
-        check="apt-source-missing",
+        "apt-source-missing-no-configured-archive",
+        index_name=index.name,
+        refused="; ".join(refused),
+        override=index.override,
     )
 
 
@@ -245,11 +244,11 @@ def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str
         }
     if lost := [name for name in names if name not in known]:
         raise fail(
-            f"{index.name} has no package `{lost[0]}`",
-            where=index.name,
-            why=suggest(lost[0], known),
+            "apt-unknown",
+            index_name=index.name,
+            lost=lost[0],
+            suggestion=suggest(lost[0], known),
             remedy=remedy,
-            check="apt-unknown",
         )
     return [_line(known[name], index) for name in names]
 
@@ -358,14 +357,7 @@ def _deb(root: AptRoot, pair: tuple[str, str]) -> Deb:
         (part.index, part.stanzas[pair]) for part in root.packages if pair in part.stanzas
     )
     if index is None:
-        raise fail(
-            f"apt chose {pair[0]} {pair[1]} from no index",
-            where="the packages of the old lock",
-            why="it is neither in the lock nor in an index",
-            remedy="run the same command again",
-            check="apt-unknown",
-            code=ExitCode.USAGE,
-        )
+        raise fail("apt-unknown-chose-no-index", pair=pair[0], pair_1=pair[1])
     return _line(fields, index)
 
 

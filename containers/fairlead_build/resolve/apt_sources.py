@@ -79,12 +79,12 @@ def apt_sources(
         return (replace(base, origin=f"${index.override}"),)
     if not fits:
         raise fail(
-            f"no apt source offers {index.name}",
-            where=str(etc_apt),
-            why=f"{len(configured)} archives are configured, none of them has it",
-            remedy=f"export {index.override}=URL of a mirror "
-            f"(and install {_KEYRING_PACKAGES[index.distribution]})",
-            check="apt-source-missing",
+            "apt-source-missing-no-offers",
+            index_name=index.name,
+            etc_apt=etc_apt,
+            configured_count=len(configured),
+            override=index.override,
+            keyring_packages=_KEYRING_PACKAGES[index.distribution],
         )
     likely = re.compile(rf"/{index.distribution}(-security)?$")
     return tuple(sorted(set(fits), key=lambda s: (not likely.search(s.uri), s.uri)))

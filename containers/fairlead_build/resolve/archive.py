@@ -59,13 +59,7 @@ def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
     if cache.archive is None:
         return
     if not (cache.archive / "sha256").is_dir():
-        raise fail(
-            "not an archive of fairlead's",
-            where=str(cache.archive),
-            why="there is no folder `sha256` in it",
-            remedy=f"fairlead recipe lock RECIPE --archive {cache.archive}",
-            check="archive",
-        )
+        raise fail("archive", archive=cache.archive)
     absent = {f.sha256: f for f in files if not cache.blob(f.sha256).is_file()}
     available = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
     if not available:
@@ -114,13 +108,7 @@ def keep(
             _write_index(archive, files, recipe)
             stage.result(f"{len(new)} new files")
     except OSError as exc:
-        raise fail(
-            "the archive cannot be written to",
-            where=str(archive),
-            why=exc.strerror or str(exc),
-            remedy="give a folder of yours with --archive",
-            check="archive-unwritable",
-        ) from None
+        raise fail("archive-unwritable", archive=archive, reason=exc.strerror or str(exc)) from None
     return len(new)
 
 
@@ -132,13 +120,7 @@ def _copy(source: Path, target: Path, file: Kept, stage: Stage) -> None:
 
 def rotten(name: str, source: Path, digest: str) -> FairleadError:
     """A kept file is not what its name says."""
-    return fail(
-        f"the file of {name} has changed since it was kept",
-        where=str(source),
-        why=f"it is {digest} now",
-        remedy=f"put it back from a copy, or remove it: `rm {source}`; then it is downloaded again",
-        check="archive-rotten",
-    )
+    return fail("archive-rotten", name=name, source=source, digest=digest)
 
 
 def _write_index(archive: Path, files: Iterable[Kept], recipe: str) -> None:

@@ -131,9 +131,8 @@ def _check(answer: Response, place: Place) -> None:
 
 def _unreachable(place: Place, why: str) -> FairleadError:
     return fail(
-        f"cannot download {Path(urlsplit(place.address).path).name or place.shown}",
-        where=place.shown,
+        "download",
+        urlsplit_path_name=Path(urlsplit(place.address).path).name or place.shown,
+        shown=place.shown,
         why=why.replace(place.address, place.shown),
-        remedy="check the network and the address, then run the same command again; it goes on where it stopped",
-        check="download",
     )

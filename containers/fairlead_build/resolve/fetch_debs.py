@@ -103,15 +103,24 @@ def _download_debs(
                 -800:
             ]
     lost = [deb for deb in batch if not (folder / deb.file).is_file()]
-    raise fail(
-        f"Debian package {lost[0].name} {lost[0].version} is no longer available"
+    raise (
+        fail(
+            "deb-vanished-package-no-longer-available",
+            lost_name=lost[0].name,
+            lost_version=lost[0].version,
+            index=batch[0].index,
+            sources=", ".join(s.origin for s in sources),
+            why=f":\n{refused}" if refused else "",
+            relock=relock,
+        )
         if lost
-        else "Debian packages cannot be downloaded",
-        where=f"{batch[0].index}, by {', '.join(s.origin for s in sources)}",
-        why="mirrors drop old versions at each point release"
-        + (f":\n{refused}" if refused else ""),
-        remedy=relock,
-        check="deb-vanished",
+        else fail(
+            "deb-vanished-packages-cannot-downloaded",
+            index=batch[0].index,
+            sources=", ".join(s.origin for s in sources),
+            why=f":\n{refused}" if refused else "",
+            relock=relock,
+        )
     )
 
 

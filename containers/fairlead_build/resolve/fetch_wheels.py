@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import Cache, adopt, workspace
@@ -131,24 +131,30 @@ def _download_wheels(
 def _vanished(wheel: Wanted, given: str) -> FairleadError:
     if wheel.index != PYPI and place_of(wheel.index) is None:
         return unset(wheel.index, f"wheel {wheel.name} {wheel.version}")
-    where = "pip's configuration" if wheel.index == PYPI else f"${variable_of(wheel.index)}"
-    return fail(
-        f"wheel {wheel.name} {wheel.version} is no longer available",
-        where=f"{wheel.index}, by {where}",
-        why=f"no place that pip looks in has {wheel.file}, or none with the sha256 of the lock",
-        remedy=f"`pip config list`, `pip download {wheel.name}=={wheel.version}`; "
-        f"if it has vanished, `fairlead recipe lock {given}`",
-        check="wheel-vanished",
+    return (
+        fail(
+            "wheel-vanished-configuration",
+            wheel_name=wheel.name,
+            wheel_version=wheel.version,
+            index=wheel.index,
+            wheel_file=wheel.file,
+            given=given,
+        )
+        if wheel.index == PYPI
+        else fail(
+            "wheel-vanished",
+            wheel_name=wheel.name,
+            wheel_version=wheel.version,
+            index=wheel.index,
+            variable_of=variable_of(wheel.index),
+            wheel_file=wheel.file,
+            given=given,
+        )
     )
 
 
 def unset(index: str, what: str) -> FairleadError:
     """Nothing says where ``index`` is, and pip's own places do not have ``what``."""
     return fail(
-        f"this machine does not know the index `{index}`",
-        where=f"${variable_of(index)}, and pip's own find-links and extra-index-url",
-        why=f"the variable is not set, and none of the places has {what}",
-        remedy=f"export {variable_of(index)}=URL of the index, or a folder of wheels",
-        check="index-place",
-        code=ExitCode.USAGE,
+        "index-place-machine-does-not-know", index=index, variable_of=variable_of(index), what=what
     )

@@ -69,13 +69,7 @@ def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
         return place.rstrip("/") or None
     folder = Path(place).expanduser()
     if not folder.is_dir():
-        raise fail(
-            f"the index `{index}` is not where ${variable} says",
-            where=place,
-            why="there is no such folder, and it is not a URL",
-            remedy=f"export {variable}=URL of a simple index, or a folder of wheels",
-            check="index-place",
-        )
+        raise fail("index-place-not-where-says", index=index, variable=variable, place=place)
     return str(folder.resolve())
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.inherit import project
@@ -189,11 +189,10 @@ class PipSolver:
     def _check_mpi(self, mpi: list[Wanted], wheels: list[Wanted]) -> None:
         if clash := {w.name for w in mpi} & {w.name for w in wheels}:
             raise fail(
-                f"`{sorted(clash)[0]}` would be installed twice",
-                where=str(self.loaded.folder / "recipe.toml"),
-                why="packages.pip draws in the MPI of [mpi]; inside the Python prefix it could never be swapped",
-                remedy=f"take it out of packages.pip, then `fairlead recipe lock {self.loaded.given}`",
-                check="mpi-in-python",
+                "mpi-in-python-installed-twice",
+                clash=sorted(clash)[0],
+                folder=self.loaded.folder / "recipe.toml",
+                given=self.loaded.given,
             )
 
     def _check_local(self, wheels: list[Wanted]) -> None:
@@ -201,11 +200,10 @@ class PipSolver:
         for wheel in wheels:
             if "+" in wheel.version and wheel.index == PYPI:
                 raise fail(
-                    f"{wheel.name} {wheel.version} does not come from PyPI",
-                    where=str(self.loaded.folder / "recipe.toml"),
-                    why="PyPI has no version with a `+`; a lock must say which index has it",
-                    remedy=f'name it: `index = {{ {project(wheel.name)} = "PyTorch CPU" }}` in '
-                    f"[packages], then `fairlead recipe lock {self.loaded.given}`",
-                    check="index-unnamed",
-                    code=ExitCode.USAGE,
+                    "index-unnamed-does-not-come-pypi",
+                    wheel_name=wheel.name,
+                    wheel_version=wheel.version,
+                    folder=self.loaded.folder / "recipe.toml",
+                    project=project(wheel.name),
+                    given=self.loaded.given,
                 )

@@ -49,11 +49,12 @@ def source_archive(name: str, version: str, settings: PipSettings, remedy: str) 
         others.append(its_version)
     known = ", ".join(sorted(set(others), key=_version_key)[-5:])
     raise fail(
-        f"there is no source archive of {name} {version}",
+        "source-unknown-newest-ones" if known else "source-unknown-version",
+        name=name,
+        version=version,
         where=", ".join((*settings.indexes, *settings.links)),
-        why=f"the newest ones are {known}" if known else "no version of it has a source archive",
+        known=known,
         remedy=remedy,
-        check="source-unknown",
     )
 
 
@@ -89,13 +90,7 @@ def _from_json(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile
             size = item.get("size")
             yield IndexFile(item["filename"], place, item["hashes"].get("sha256", ""), size)
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
-        raise fail(
-            "an index gave an answer that cannot be read",
-            where=url,
-            why=f"not the simple API of PEP 691: {exc}",
-            remedy="pip config list",
-            check="index-answer",
-        ) from None
+        raise fail("index-answer", url=url, reason=exc) from None
 
 
 class _Links(HTMLParser):

@@ -19,7 +19,7 @@ from pathlib import Path
 from tarfile import TarInfo
 from typing import IO, cast
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead_build.base.proc import child, clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.merged_tree import HostileMember, Inode, MergedTree
@@ -82,9 +82,11 @@ def read_layers(
                 except HostileMember as exc:
                     raise _hostile(layer, exc) from None
         if layer.diff_id and layer.diff_id != f"sha256:{digest.hexdigest()}":
-            raise _damaged(
-                layer,
-                f"its content is sha256:{digest.hexdigest()}, the image says {layer.diff_id}",
+            raise fail(
+                "layer-damaged-content-sha256-says",
+                layer_path=layer.path,
+                hexdigest=digest.hexdigest(),
+                diff_id=layer.diff_id,
             )
     return Merged(tuple(layers), tree, _content_bytes(tree))
 
@@ -107,7 +109,12 @@ def read_files(
         inode = merged.tree.find(path)
         if inode is not None and inode.kind == "file":
             if inode.size > most_bytes:
-                raise _damaged(merged.layers[inode.layer], f"{path} has {inode.size} bytes")
+                raise fail(
+                    "layer-damaged-bytes",
+                    layers_path=merged.layers[inode.layer].path,
+                    path=path,
+                    inode_size=inode.size,
+                )
             wanted.setdefault((inode.layer, inode.number), []).append(path)
     bodies: dict[str, bytes] = {}
     for number, layer in enumerate(merged.layers):
@@ -194,11 +201,11 @@ def _copy_streamed(
                 if (file := files.get((number, index))) is None:
                     continue
                 if content is None or info.size != file[1].size:
-                    raise _damaged(layer, "it changed while it was read")
+                    raise fail("layer-damaged-changed-while-read", layer_path=layer.path)
                 _put(sink, file, content, epoch, layer, advance)
                 left -= 1
         if left:
-            raise _damaged(layer, "it changed while it was read")
+            raise fail("layer-damaged-changed-while-read", layer_path=layer.path)
 
 
 def _copy_sorted(
@@ -230,7 +237,7 @@ def _put(
     while left:
         chunk = content.read(min(CHUNK, left))
         if not chunk:
-            raise _damaged(layer, "it ends inside a file")
+            raise fail("layer-damaged-ends-inside-file", layer_path=layer.path)
         sink.write(chunk)
         advance(len(chunk))
         left -= len(chunk)
@@ -275,12 +282,19 @@ def _members(
                 if see is not None:
                     hashed.drain()
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as exc:
-            raise _damaged(layer, str(exc) or type(exc).__name__) from None
+            raise fail(
+                "layer-damaged", layer_path=layer.path, exc=str(exc) or type(exc).__name__
+            ) from None
         except (ValueError, OverflowError, UnicodeError) as exc:
-            raise _damaged(layer, f"a header holds nonsense: {exc}") from None
+            raise fail(
+                "layer-damaged-header-holds-nonsense", layer_path=layer.path, reason=exc
+            ) from None
     if see is not None and layer.digest and layer.digest != f"sha256:{hashed.digest.hexdigest()}":
-        raise _damaged(
-            layer, f"its digest is sha256:{hashed.digest.hexdigest()}, not {layer.digest}"
+        raise fail(
+            "layer-damaged-digest-sha256-not",
+            layer_path=layer.path,
+            hexdigest=hashed.digest.hexdigest(),
+            digest=layer.digest,
         )
 
 
@@ -338,33 +352,15 @@ class _Limited:
 
 def _hostile(layer: LayerFile, member: HostileMember) -> FairleadError:
     return fail(
-        "a layer of the image is hostile or damaged",
-        where=f"{layer.path}, member {member.path[:200]!r}",
-        why=member.why,
-        remedy="take the image from a source you trust; nothing was written",
-        check="layer-hostile",
-        code=ExitCode.USAGE,
+        "layer-hostile", layer_path=layer.path, member_path=member.path[:200], why=member.why
     )
 
 
 def _bomb(layer: LayerFile) -> FairleadError:
     size = layer.path.stat().st_size
     return fail(
-        "a layer of the image is a decompression bomb",
-        where=str(layer.path),
-        why=f"its {size} bytes unpack to more than {max(_FREE_BYTES, _MOST_RATIO * size)}",
-        remedy="take the image from a source you trust; nothing was written",
-        check="layer-bomb",
-        code=ExitCode.USAGE,
-    )
-
-
-def _damaged(layer: LayerFile, why: str) -> FairleadError:
-    return fail(
-        "a layer of the image is damaged",
-        where=str(layer.path),
-        why=why,
-        remedy="pull or copy the image again",
-        check="layer-damaged",
-        code=ExitCode.USAGE,
+        "layer-bomb",
+        layer_path=layer.path,
+        size=size,
+        free_bytes=max(_FREE_BYTES, _MOST_RATIO * size),
     )

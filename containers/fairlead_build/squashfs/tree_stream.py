@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import IO, cast
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
 from fairlead_build.base.proc import clean_environment, piped
@@ -203,7 +203,13 @@ def _told(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
     try:
         yield from members
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as exc:
-        raise _damaged(layer.parents[2], f"{layer.name}: {exc}") from None
+        raise fail(
+            "oci-layout",
+            parents_name=layer.parents[2].name,
+            parents=layer.parents[2],
+            layer_name=layer.name,
+            reason=exc,
+        ) from None
 
 
 @contextmanager
@@ -233,10 +239,10 @@ def _layers(layout: Path) -> list[Path]:
         index = json.loads((layout / "index.json").read_text("utf-8"))
         manifest = json.loads((blobs / _hex(index["manifests"][0])).read_text("utf-8"))
         if "org.fairlead.tree.sha256" not in manifest.get("annotations", {}):
-            raise _damaged(layout, "fairlead did not write it, so its layers may hide one another")
+            raise fail("oci-layout-did-not-write-hide", layout=layout)
         return [blobs / _hex(layer) for layer in manifest["layers"]]
     except (OSError, ValueError, KeyError, IndexError, TypeError) as exc:
-        raise _damaged(layout, str(exc)) from None
+        raise fail("oci-layout-otherwise", layout=layout, reason=exc) from None
 
 
 def _hex(descriptor: dict[str, str]) -> str:
@@ -244,17 +250,6 @@ def _hex(descriptor: dict[str, str]) -> str:
     if algorithm != "sha256" or len(digest) != 64 or not digest.isalnum():
         raise ValueError(f"unknown digest {descriptor['digest']!r}")
     return digest
-
-
-def _damaged(layout: Path, why: str) -> FairleadError:
-    return fail(
-        f"the layers of {layout.name} cannot be read",
-        where=str(layout),
-        why=why,
-        remedy="build it again: `fairlead build RECIPE --format oci`",
-        check="oci-layout",
-        code=ExitCode.USAGE,
-    )
 
 
 def read_tree(
@@ -274,13 +269,7 @@ def read_tree(
         if info.islnk():
             target = posixpath.normpath(info.linkname.lstrip("/"))
             if target not in tree:
-                raise fail(
-                    f"the hard link {path} leads nowhere",
-                    where=path,
-                    why=f"{target} does not come before it",
-                    remedy="fetch or build the image again",
-                    check="tree-link",
-                )
+                raise fail("tree-link", path=path, target=target)
             tree[path] = tree[target]
         elif belongs(path) and info.type in _KINDS:
             tree[path] = _entry(info, content, advance)

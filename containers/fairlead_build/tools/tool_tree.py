@@ -114,13 +114,7 @@ def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
         if name != "tree" and lock.tools.get(name) != ours[name]
     ]
     return error(
-        "the lock was made for other tools than this fairlead has",
-        where=f"{path}, [tools]",
-        why="the same packages would give an image with another digest: "
-        + ("; ".join(differing) or "a library that the tools use has another version"),
-        remedy=f"{RELOCK} {given} (the packages stay as they are), or use the fairlead that "
-        "made the lock",
-        check="tool-versions",
+        "tool-versions", path=path, differing="; ".join(differing), relock=RELOCK, given=given
     )
 
 
@@ -214,13 +208,7 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
         place = target / ("methods" if name in _METHODS else "bin") / name
         _write(place, _starter(name, arch))
     if lost := sorted(_lost(target)):
-        raise fail(
-            "the tool tree is not complete",
-            where=str(LOCK),
-            why="no package of it has " + ", ".join(lost),
-            remedy=f"add the package to `packages` there, then `{RELOCK}`",
-            check="tool-tree",
-        )
+        raise fail("tool-tree", lock=LOCK, lost=", ".join(lost), relock=RELOCK)
     paths = sorted(path for path in target.rglob("*") if path.is_file())
     files = {str(path.relative_to(target)): sha256_of(path) for path in paths}
     _write(target / "tree.json", _Manifest(files=files).model_dump_json(), 0o644)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead.image.packages import installed
 from fairlead_build.base.platform import architecture
@@ -198,10 +198,15 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
         distribution = _KNOWN.get(contents.distribution)
         if distribution is None or not contents.suite:
             ident = contents.distribution or "nothing: no /etc/os-release"
-            raise _unfit(image, f"it says that it is {ident[:80]!r}")
+            raise fail("base-distribution-says", image=image[:200], ident=ident[:80])
         if "libc6" not in versions:
             thin = merged.tree.find(_PARTS) is not None
-            raise _unfit(image, f"it has no {'whole ' if thin else ''}dpkg database, /{_STATUS}")
+            raise fail(
+                "base-distribution-no-dpkg",
+                image=image[:200],
+                whole="whole " if thin else "",
+                status=_STATUS,
+            )
         stage.result(f"{distribution} {contents.suite}, {len(versions)} packages")
     python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
     return BaseImage(
@@ -217,23 +222,7 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
     )
 
 
-def _unfit(image: str, why: str) -> FairleadError:
-    return fail(
-        "nothing can be installed over this base image",
-        where=image[:200],
-        why=why,
-        remedy="set base.image to one made from Debian or Ubuntu, with its package database",
-        check="base-distribution",
-        code=ExitCode.USAGE,
-    )
-
-
 def _gone(reference: Reference, image: str, again: str, relock: str) -> FairleadError:
     return fail(
-        "the locked base image is gone",
-        where=str(reference)[:300],
-        why="the registry has no image of this digest any more; tags move, and old images are swept",
-        remedy=f"push it there again, or name an archive that has it in FAIRLEAD_ARCHIVE, and `{again}`; "
-        f"or take what {image[:200]} means now: {relock}",
-        check="base-gone",
+        "base-gone", reference=str(reference)[:300], again=again, image=image[:200], relock=relock
     )

@@ -163,10 +163,5 @@ def _mmdebstrap_failed(
 ) -> FairleadError:
     if "/etc/subuid" in text or "newuidmap" in text:
         user = os.environ.get("USER") or str(os.getuid())
-        return fail(
-            "mmdebstrap may not use a user namespace", where="/etc/subuid, /etc/subgid", why=text,
-            remedy=f"sudo apt-get install uidmap && sudo usermod --add-subuids 100000-165535 "
-            f"--add-subgids 100000-165535 {user}",
-            check="subuid",
-        )  # fmt: skip
+        return fail("subuid", text=text, user=user)  # fmt: skip
     return tool_failed(argv, code, text, "unpack the Debian packages", remedy)

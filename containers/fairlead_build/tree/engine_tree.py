@@ -98,12 +98,9 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
     loaded, lock, cache, progress = job.loaded, job.lock, job.cache, job.progress
     if loaded.sources:
         raise fail(
-            "sources cannot be built over a base image",
-            where=str(loaded.folder / "recipe.toml"),
-            why=f"[[source]] {loaded.sources[0].source.name} is built against the packages of a "
-            "distribution's mirror",
-            remedy="make a wheel of it and name it in packages.pip, or start from base.suite",
-            check="base-sources",
+            "base-sources",
+            folder=loaded.folder / "recipe.toml",
+            source_name=loaded.sources[0].source.name,
         )
     layout = _layout(job)
     packed = sum(item.size for item in read_layout(layout).layers)
@@ -283,11 +280,10 @@ def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
     except FairleadError as exc:
         finding = exc.findings[0]
         raise fail(
-            "what the engine exported cannot be read",
+            "engine-broke-off-exported-cannot-read",
             where=finding.where,
             why=finding.why,
-            remedy=f"see whether the engine still runs, then `{job.again}`",
-            check="engine-broke-off",
+            again=job.again,
         ) from None
     for path in (*_FOREIGN, *_PLAIN, *_OURS):
         merged.tree.remove(path)

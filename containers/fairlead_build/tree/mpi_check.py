@@ -29,11 +29,11 @@ def image_findings(facts: ImageFacts, loaded: LoadedRecipe) -> list[Finding]:
 def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
     if version_key(facts.glibc_floor) > version_key(facts.glibc):
         yield error(
-            f"a file of the image needs glibc {facts.glibc_floor}, the image has {facts.glibc}",
-            where=f"{loaded.folder / 'recipe.toml'}, base.suite",
-            why="a wheel or a file of [files] was made for a newer distribution",
-            remedy=f"choose an older version or a newer suite, then `fairlead recipe lock {loaded.given}`",
-            check="image-glibc",
+            "image-glibc",
+            glibc_floor=facts.glibc_floor,
+            glibc=facts.glibc,
+            folder=loaded.folder / "recipe.toml",
+            given=loaded.given,
         )
 
 
@@ -45,20 +45,19 @@ def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
     if not own:
         titles = ", ".join(m.title for m in facts.mpis) or "none"
         yield error(
-            f"the image has no {mpi.family} library",
-            where=f"{loaded.folder / 'recipe.toml'}, mpi",
-            why=f"MPI libraries found in it: {titles}",
-            remedy=f"check mpi.package, then `fairlead recipe lock {loaded.given}`",
-            check="image-mpi",
+            "image-mpi-no-library",
+            family=mpi.family,
+            folder=loaded.folder / "recipe.toml",
+            titles=titles,
+            given=loaded.given,
         )
     for library in facts.mpis:
         if library.python_prefix:
             yield error(
-                f"{library.title} lies inside the Python prefix",
-                where=library.path,
-                why="mpi4py loads it before any other, so the host's MPI could never replace it",
-                remedy=f"take it out of packages.pip, then `fairlead recipe lock {loaded.given}`",
-                check="mpi-in-python",
+                "mpi-in-python-lies-inside-prefix",
+                library_title=library.title,
+                library_path=library.path,
+                given=loaded.given,
             )
 
 
@@ -69,15 +68,14 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
             continue  # e.g. mpi4py's module for a family that this image does not have
         lacking = min((_lacking(consumer, m) for m in providers), key=len)
         if lacking:
-            names = ", ".join(lacking[:5]) + (
-                f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            )
             yield error(
-                f"{consumer.path} needs MPI functions that the image's MPI does not have",
-                where=f"{providers[0].path} ({providers[0].title})",
-                why=f"missing: {names}",
-                remedy=f"raise mpi.version or lower the package's, then `fairlead recipe lock {loaded.given}`",
-                check="image-mpi-symbols",
+                "image-mpi-symbols",
+                consumer_path=consumer.path,
+                providers_path=providers[0].path,
+                providers_title=providers[0].title,
+                lacking=", ".join(lacking[:5]),
+                why=f" and {len(lacking) - 5} more" if len(lacking) > 5 else "",
+                given=loaded.given,
             )
 
 
@@ -93,14 +91,14 @@ def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
         above = {n: e for n, e in editions.items() if version_key(e) > version_key(mpi.floor)}
         if above:
             shown = [f"{name} (MPI {above[name]})" for name in sorted(above)]
-            more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
             yield error(
-                f"{consumer.path} needs more than MPI {mpi.floor}",
-                where=f"{loaded.folder / 'recipe.toml'}, mpi.floor",
-                why=f"it calls {', '.join(shown[:5])}{more}",
-                remedy="raise mpi.floor, or take an older version of what calls them, then "
-                f"`fairlead recipe lock {loaded.given}`",
-                check="image-mpi-floor",
+                "image-mpi-floor",
+                consumer_path=consumer.path,
+                floor=mpi.floor,
+                folder=loaded.folder / "recipe.toml",
+                shown=", ".join(shown[:5]),
+                why=f" and {len(shown) - 5} more" if len(shown) > 5 else "",
+                given=loaded.given,
             )
 
 

@@ -311,9 +311,7 @@ def overlay(
 
 
 def _damaged(tree: Path, why: str, remedy: str) -> FairleadError:
-    return fail(
-        "the cached tree is damaged", where=str(tree), why=why, remedy=remedy, check="cache-damaged"
-    )
+    return fail("cache-damaged", tree=tree, why=why, remedy=remedy)
 
 
 def _entries(members: list[Member]) -> dict[str, Entry]:

@@ -248,19 +248,29 @@ def _failed(
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
     why = tail or f"its commands ended with exit code {code}"
-    remedy = f"fix it, then `{job.again}`"
     match step:
         case "hostile":
-            what = f"the archive of source `{source.name}` is not safe to unpack"
-            return fail(what, where=where, why=detail, remedy=remedy, check="source-hostile")
+            return fail(
+                "source-hostile",
+                source_name=source.name,
+                where=where,
+                detail=detail,
+                again=job.again,
+            )
         case "patch":
-            what = f"patch `{detail}` does not apply to source `{source.name}`"
-            return fail(what, where=where, why=why, remedy=remedy, check="source-patch")
+            return fail(
+                "source-patch",
+                detail=detail,
+                source_name=source.name,
+                where=where,
+                why=why,
+                again=job.again,
+            )
         case "empty":
-            what = f"source `{source.name}` installed nothing below $DESTDIR"
-            return fail(what, where=where, why=why, remedy=remedy, check="source-empty")
-    what = f"source `{source.name}` cannot be built"
-    return fail(what, where=where, why=why, remedy=remedy, check="source-build")
+            return fail(
+                "source-empty", source_name=source.name, where=where, why=why, again=job.again
+            )
+    return fail("source-build", source_name=source.name, where=where, why=why, again=job.again)
 
 
 def _keep(made: Path, staging: Path, final: Path) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, error, fail
+from fairlead.base.errors import FairleadError, Finding, Severity, fail
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed, installed
@@ -77,7 +77,7 @@ def scan_squashfs(
     )
     results = json.loads(answer)
     if "findings" in results:
-        raise FairleadError([error(**finding) for finding in results["findings"]])
+        raise FairleadError([Finding(Severity.ERROR, **finding) for finding in results["findings"]])
     bytecode = {}
     if results["bytecode"]:
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(results["bytecode"]))) as archive:
@@ -117,13 +117,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.terminate()
                 output = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
-                raise fail(
-                    "the image's tree cannot be mounted",
-                    where=f"squashfuse_ll, {mount}",
-                    why=output.strip() or "it did not start",
-                    remedy="sudo chmod 666 /dev/fuse (as udev does), and check that `modprobe fuse` works",
-                    check="fuse",
-                )
+                raise fail("fuse-image-tree-cannot-mounted", mount=mount, output=output.strip())
             time.sleep(0.01)
         compiled = b""
         if asked["wheel"]:

@@ -71,13 +71,7 @@ def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> b
         (name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None
     )
     if info is None:
-        raise fail(
-            "fairlead's own installation is incomplete",
-            where="its METADATA",
-            why="there is none",
-            remedy="install fairlead again",
-            check="own-wheel",
-        )
+        raise fail("own-wheel-none-metadata")
     kept = {n: b for n, b in members.items() if not _by_installer(n)}
     kept[f"{info}/METADATA"] = _without_readme(kept[f"{info}/METADATA"])
     rows = [
@@ -134,11 +128,7 @@ def _digest(files: dict[str, Path]) -> str:
             body = path.read_bytes()
         except OSError as exc:
             raise fail(
-                "fairlead's own installation is incomplete",
-                where=str(path),
-                why=exc.strerror or str(exc),
-                remedy="install fairlead again, or check out the file",
-                check="own-wheel",
+                "own-wheel-check-out-file", path=path, reason=exc.strerror or str(exc)
             ) from None
         total.update(f"{name}\0{len(body)}\0".encode() + body)
     return total.hexdigest()
@@ -159,24 +149,16 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
     try:
         from hatchling.builders.wheel import WheelBuilder
     except ImportError:
-        raise fail(
-            "hatchling is not installed",
-            where="this Python's site-packages",
-            why="a checkout's wheel is made with it",
-            remedy="pip install 'fairlead[build,native]'",
-            check="tool-missing",
-        ) from None
+        raise fail("tool-missing-hatchling-not-installed") from None
     with workspace(cache.root / "work", "wheel-") as folder, _temporary_files_in(folder):
         builder = WheelBuilder(str(root))
         try:
             path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
         except RuntimeError as exc:  # of the build hook
             raise fail(
-                "the native libraries of fairlead's wheel cannot be compiled",
-                where=str(root / "tools" / "native_libraries.py"),
-                why=str(exc),
-                remedy="pip install 'fairlead[build,native]'",
-                check="own-wheel",
+                "own-wheel-native-libraries-fairlead-cannot",
+                root=root / "tools" / "native_libraries.py",
+                reason=exc,
             ) from None
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name) for name in archive.namelist()}

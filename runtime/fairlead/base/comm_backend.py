@@ -132,11 +132,16 @@ def unknown(name: str, where: str, remedy: str, code: ExitCode = ExitCode.FAILED
 
     names = ("auto", *REGISTRY.names())
     near = suggest(name, names)
-    return fail(
-        f"there is no backend `{name}`",
-        where=where,
-        why=near if near.startswith("Known") else f"{near} Known: {', '.join(names)}.",
-        remedy=remedy,
-        check="comm-backend",
-        code=code,
+    return (
+        fail("comm-backend", name=name, where=where, near=near, remedy=remedy, code=code)
+        if near.startswith("Known")
+        else fail(
+            "comm-backend-known",
+            name=name,
+            where=where,
+            near=near,
+            names=", ".join(names),
+            remedy=remedy,
+            code=code,
+        )
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 
@@ -59,11 +59,42 @@ class Finding:
         return {key: str(value) for key, value in asdict(self).items()}
 
 
-def error(
-    what: str, *, where: str = "", why: str = "", remedy: str = "", check: str = ""
-) -> Finding:
-    """An error finding: the work cannot go on until ``remedy`` is done."""
-    return Finding(Severity.ERROR, what, where, why, remedy, check)
+# Folders of the catalogues that messages are looked up in; see messages.py. A package that has one
+# of its own adds it when it is imported.
+CATALOGUES = [__file__.removesuffix("base/errors.py") + "messages"]
+
+
+def finding_of(message: str, /, *, severity: Severity | None = None, **fields: object) -> Finding:
+    """The finding of a message of the catalogue.
+
+    Args:
+        message: its id.
+        severity: in place of the catalogue's.
+        fields: what its texts name in braces.
+    """
+    made = _render(message, fields)[0]
+    return made if severity is None else replace(made, severity=severity)
+
+
+def error(message: str, /, **fields: object) -> Finding:
+    """An error finding: the work cannot go on until its remedy is done."""
+    return _render(message, fields)[0]
+
+
+def warning(message: str, /, **fields: object) -> Finding:
+    """A finding that stops nothing, and should be looked at."""
+    return _render(message, fields)[0]
+
+
+def info(message: str, /, **fields: object) -> Finding:
+    """A finding with nothing to do about it."""
+    return _render(message, fields)[0]
+
+
+def _render(message: str, fields: dict[str, object]) -> tuple[Finding, ExitCode]:
+    from fairlead.base.messages import render  # nothing is loaded for it until something is wrong
+
+    return render(message, fields)
 
 
 class FairleadError(Exception):
@@ -79,14 +110,13 @@ class FairleadError(Exception):
         return FairleadError, (self.findings, self.code)
 
 
-def fail(
-    what: str,
-    *,
-    where: str = "",
-    why: str = "",
-    remedy: str = "",
-    check: str = "",
-    code: ExitCode = ExitCode.FAILED,
-) -> FairleadError:
-    """A :class:`FairleadError` with a single finding: ``raise fail("...", remedy="...")``."""
-    return FairleadError(error(what, where=where, why=why, remedy=remedy, check=check), code)
+def fail(message: str, /, *, code: ExitCode | None = None, **fields: object) -> FairleadError:
+    """A :class:`FairleadError` with the finding of one message: ``raise fail("id", path=path)``.
+
+    Args:
+        message: its id in the catalogue.
+        code: in place of the catalogue's exit code.
+        fields: what its texts name in braces.
+    """
+    made, usual = _render(message, fields)
+    return FairleadError(made, usual if code is None else code)

@@ -209,10 +209,11 @@ def checked(ran: Ran, what: str, remedy: str) -> str:
     """The standard output of a program that ended well; for the rest see :func:`run_checked`."""
     if ran.returncode:
         raise fail(
-            what,
-            where=" ".join(ran.argv),
-            why=ran.said or f"it ended with code {ran.returncode} and said nothing",
+            "command-failed",
+            what=what,
+            ran_argv=" ".join(ran.argv),
+            returncode=ran.returncode,
+            ran_said=ran.said,
             remedy=remedy,
-            check="command-failed",
         )
     return ran.stdout

@@ -173,9 +173,10 @@ def _load(entry: Any, group: str) -> Any:
         return entry.load()
     except Exception as exc:  # code of another distribution
         raise fail(
-            f"`{entry.name}` cannot be loaded",
-            where=f"{entry.dist.name if entry.dist else entry.value}, entry point {group}",
-            why=f"{type(exc).__name__}: {exc}",
-            remedy="update or uninstall that distribution",
-            check="entry-point",
+            "entry-point",
+            entry_name=entry.name,
+            dist_name=entry.dist.name if entry.dist else entry.value,
+            group=group,
+            type=type(exc).__name__,
+            reason=exc,
         ) from exc

@@ -54,34 +54,50 @@ def _build(hint: Any, data: Any) -> Any:
         return data
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        options = typing.get_args(hint)
-        if data is None and type(None) in options:
-            return None
-        return _build(next(o for o in options if o is not type(None)), data)
+        return _optional(typing.get_args(hint), data)
     if origin is tuple:
-        arguments = typing.get_args(hint)
-        if not isinstance(data, list | tuple):
-            raise ValueError(f"expected a list, found {type(data).__name__}")
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            if arguments[0] in (str, float) and all(type(item) is arguments[0] for item in data):
-                return tuple(data)  # symbol lists have thousands of entries
-            return tuple(_build(arguments[0], item) for item in data)
-        return tuple(_build(a, item) for a, item in zip(arguments, data, strict=True))
+        return _tuple(typing.get_args(hint), data)
     if origin is list:
         return [_build(typing.get_args(hint)[0], item) for item in data]
     if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(data, dict):
-            raise ValueError(f"expected an object, found {type(data).__name__}")
         inner = typing.get_args(hint)[1]
-        return {key: _build(inner, item) for key, item in data.items()}
+        return {key: _build(inner, item) for key, item in _object(data).items()}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if not isinstance(data, dict):
-            raise ValueError(f"expected an object, found {type(data).__name__}")
-        hints = _hints(hint)
-        names = {f.name for f in dataclasses.fields(hint)}
-        if unknown := set(data) - names:
-            raise ValueError(f"unknown field {sorted(unknown)[0]}")
-        return hint(**{key: _build(hints[key], item) for key, item in data.items()})
+        return _dataclass(hint, _object(data))
+    return _scalar(hint, data)
+
+
+def _optional(options: tuple[Any, ...], data: Any) -> Any:
+    if data is None and type(None) in options:
+        return None
+    return _build(next(option for option in options if option is not type(None)), data)
+
+
+def _tuple(arguments: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
+    if not isinstance(data, list | tuple):
+        raise ValueError(f"expected a list, found {type(data).__name__}")
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        if arguments[0] in (str, float) and all(type(item) is arguments[0] for item in data):
+            return tuple(data)  # symbol lists have thousands of entries
+        return tuple(_build(arguments[0], item) for item in data)
+    return tuple(_build(a, item) for a, item in zip(arguments, data, strict=True))
+
+
+def _object(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"expected an object, found {type(data).__name__}")
+    return data
+
+
+def _dataclass(hint: type, data: dict[str, Any]) -> Any:
+    hints = _hints(hint)
+    names = {field.name for field in dataclasses.fields(hint)}
+    if unknown := set(data) - names:
+        raise ValueError(f"unknown field {sorted(unknown)[0]}")
+    return hint(**{key: _build(hints[key], item) for key, item in data.items()})
+
+
+def _scalar(hint: Any, data: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, enum.Enum | Path):
         return hint(data)
     if hint is float and isinstance(data, int) and not isinstance(data, bool):

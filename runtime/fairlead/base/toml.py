@@ -41,6 +41,12 @@ class Mistake:
     check: str = "contradiction"
 
 
+def mistake_at(loc: Loc, message: str, /, **fields: object) -> Mistake:
+    """A mistake in the words of the catalogue; where it is and the remedy come from its place."""
+    words = error(message, **fields)
+    return Mistake(loc, words.what, words.why, words.check)
+
+
 # Looks at the raw data, which may be wrong in any way: it runs beside the model's own checks, so
 # that both kinds of mistake are reported at once.
 Cross = Callable[[dict[str, Any]], Iterable[Mistake]]
@@ -105,11 +111,13 @@ class Document:
         """``mistake`` with its line."""
         where, edit = _place(mistake.loc, self.path, self.lines)
         return error(
-            mistake.what,
+            "finding",
+            check=mistake.check,
+            mistake_what=mistake.what,
             where=where,
             why=mistake.why,
-            remedy=f"{edit}, then `{self.remedy}`",
-            check=mistake.check,
+            edit=edit,
+            remedy=self.remedy,
         )
 
 
@@ -123,21 +131,11 @@ def read(path: Path, remedy: str) -> Document:
         text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark
     except UnicodeDecodeError as exc:
         raise fail(
-            f"{path.name} is not UTF-8 text",
-            where=f"{path}, byte {exc.start}",
-            why=str(exc.reason),
-            remedy=f"save it as UTF-8, then `{remedy}`",
-            check="toml-encoding",
-            code=ExitCode.USAGE,
+            "toml-encoding", path=path, start=exc.start, reason=exc.reason, remedy=remedy
         ) from None
     except OSError as exc:
         raise fail(
-            f"cannot read {path.name}",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy=f"check the path and its permissions, then `{remedy}`",
-            check="toml-unreadable",
-            code=ExitCode.USAGE,
+            "toml-unreadable", path=path, reason=exc.strerror or str(exc), remedy=remedy
         ) from None
     return scan(text, path, remedy)
 
@@ -150,12 +148,7 @@ def scan(text: str, path: Path, remedy: str) -> Document:
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(exc))
         where = f"{path}:{at[1]}" if at else str(path)
         raise fail(
-            f"{path.name} is not valid TOML",
-            where=where,
-            why=str(exc) or "nested too deeply",
-            remedy=f"mend that line, then `{remedy}`",
-            check="toml-syntax",
-            code=ExitCode.USAGE,
+            "toml-syntax", path_name=path.name, where=where, reason=exc, remedy=remedy
         ) from None
     return Document(path, data, _line_index(text), remedy)
 
@@ -202,7 +195,9 @@ def _finding(
         why = problem["msg"].removeprefix("Value error, ")
         check = "bad-value"
     where, edit = _place(loc, path, lines)
-    return error(what, where=where, why=why, remedy=f"{edit}, then `{remedy}`", check=check)
+    return error(
+        "finding-2", check=check, what=what, where=where, why=why, edit=edit, remedy=remedy
+    )
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:

@@ -285,11 +285,10 @@ def _prepared(
             errors.append(exc)
     if not ready:
         raise fail(
-            "no peer can be run",
-            where=", ".join(refused),
-            why="; ".join(finding.what for finding in refused.values()),
+            "bench-no-peer",
+            refused=", ".join(refused),
+            refused_list="; ".join(finding.what for finding in refused.values()),
             remedy=errors[0].findings[0].remedy,
-            check="bench-no-peer",
             code=errors[0].code,
         )
     return ready, refused

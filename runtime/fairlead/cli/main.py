@@ -106,12 +106,7 @@ def _missing_package(verb: str, exc: ModuleNotFoundError) -> Exception:
     if not package or package.startswith("fairlead"):
         return exc
     return fail(
-        f"`fairlead {verb}` needs the Python package `{package}`, which is not installed",
-        where=sys.prefix,
-        why="it comes with an extra of fairlead",
-        remedy="pip install 'fairlead[build]'",
-        check="tool-missing",
-        code=ExitCode.USAGE,
+        "tool-missing-fairlead-needs-python-package", verb=verb, package=package, prefix=sys.prefix
     )
 
 
@@ -258,35 +253,19 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
     remedy = f"ls -ld {shlex.quote(file)}" if file else "ulimit -a"
     if exc.errno in (errno.EROFS, errno.EACCES):
         remedy = "give a folder that can be written: XDG_CACHE_HOME, -o"
-    refused = fail(
-        f"the system refused: {why}",
-        where=file or "stdout, or a file that it did not name",
-        why="fairlead has no other word for it",
-        remedy=remedy,
-        check="system",
-    )
+    refused = fail("system", why=why, file=file, remedy=remedy)
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
         from fairlead.base.paths import cache_dir
 
-        refused = fail(
-            "no space left",
-            where=str(Path(file).parent) if file else f"stdout, TMPDIR or the cache, {cache_dir()}",
-            why=f"{why}; nothing half-made was kept under its name",
-            remedy="free some space there, or set XDG_CACHE_HOME, TMPDIR or -o to folders with "
-            "room, and run the same command again",
-            check="no-space",
+        refused = (
+            fail("no-space-half-made-under-name", file_parent=Path(file).parent, why=why)
+            if file
+            else fail("no-space-stdout", cache_dir=cache_dir(), why=why)
         )
     try:
         Path.cwd()
     except OSError as gone:
-        refused = fail(
-            "the folder that you are in is gone",
-            where="the shell's working folder",
-            why=gone.strerror or str(gone),
-            remedy="cd, then the same command again",
-            check="working-folder",
-            code=ExitCode.USAGE,
-        )
+        refused = fail("working-folder", reason=gone.strerror or str(gone))
     try:
         print_findings_error(refused, as_json)
         sys.stdout.flush()

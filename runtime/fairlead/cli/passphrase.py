@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 
 
 def passphrase(key: Path, new: bool = False) -> bytes:
@@ -25,12 +25,5 @@ def passphrase(key: Path, new: bool = False) -> bytes:
             f"Passphrase of {key}", hide_input=True, confirmation_prompt=new, err=True
         )
     if not given:
-        raise fail(
-            f"no passphrase for the key {key.name}",
-            where=str(key),
-            why="it is empty" if given == "" else "there is no terminal to ask on",
-            remedy="type it on a terminal, or set $FAIRLEAD_KEY_PASSPHRASE",
-            check="key-passphrase",
-            code=ExitCode.USAGE,
-        )
+        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-ask", key=key)
     return given.encode("utf-8", "surrogateescape")

@@ -143,11 +143,7 @@ def _into(output: Path) -> Iterator[Path]:
         yield output.absolute()
     except OSError as exc:
         raise fail(
-            "the report cannot be written",
-            where=str(output),
-            why=exc.strerror or str(exc),
-            remedy="give another folder with -o",
-            check="output-unwritable",
+            "output-unwritable-give", output=output, reason=exc.strerror or str(exc)
         ) from None
 
 

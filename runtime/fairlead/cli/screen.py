@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError, Finding, Severity, fail
+from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
 
@@ -92,13 +92,8 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
     why = ""
     if isinstance(exc, click.NoSuchOption) and exc.ctx and exc.ctx.info_name in ("run", "explain"):
         why = "options of the command that is launched go behind `--`"
-    finding = Finding(
-        Severity.ERROR,
-        exc.format_message().rstrip("."),
-        f"the command line of `{path}`",
-        why,
-        remedy=f"{path} --help",
-        check="usage",
+    finding = error(
+        "usage-help-command-line", exc=exc.format_message().rstrip("."), path=path, why=why
     )
     if as_json:
         print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
@@ -320,11 +315,9 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
                 out.write(text)
         except OSError as exc:
             raise fail(
-                "the schema cannot be written",
-                where=str(output),
-                why=exc.strerror or str(exc),
-                remedy="give another file with -o",
-                check="output-unwritable",
+                "output-unwritable-schema-cannot-written",
+                output=output,
+                reason=exc.strerror or str(exc),
             ) from None
     if as_json:
         path = str(output) if output else None

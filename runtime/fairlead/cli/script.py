@@ -192,26 +192,15 @@ def _target(planning: options.Planning, scheduler: str | None) -> _Target:
     kind = scheduler or (site.scheduler.kind if site else "none")
     if kind == "none":
         raise fail(
-            "for which scheduler?",
-            where="--scheduler",
-            why="the site's profile names none" if site else "no site profile fits this machine",
-            remedy=f"add --scheduler, one of {', '.join(with_scripts())}; or name the machine with --site",
-            check="script",
-            code=ExitCode.USAGE,
+            "script-names-none" if site else "script-no-fits",
+            with_scripts=", ".join(with_scripts()),
         )
     return _Target(kind, site, site if site and site.scheduler.kind == kind else None)
 
 
 def _check_account(home: Site | None, asked: Asked) -> None:
     if home and home.scheduler.account and not asked.account:
-        raise fail(
-            "no account is named",
-            where=f"site {home.name}",
-            why="every job there must say who pays for it",
-            remedy="add --account NAME",
-            check="script",
-            code=ExitCode.USAGE,
-        )
+        raise fail("script-no-account-named", own_name=home.name)
 
 
 def _check_names(flags: ScriptFlags, asked: Asked) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead import site as sites
-from fairlead.base.errors import ExitCode, Finding, Severity, fail
+from fairlead.base.errors import ExitCode, Severity, fail, finding_of
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
 from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table
@@ -127,23 +127,16 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
     text = draft(path.stem, facts, found, base)
     if os.path.lexists(path):
         raise fail(
-            f"{path} is there already",
-            where=str(path),
-            why="somebody may have edited it; a draft takes no file's place",
-            remedy=f"fairlead site detect --write {path.with_stem(path.stem + '-new')}",
-            check="site-draft",
-            code=ExitCode.USAGE,
+            "site-draft-already-somebody-edited-takes",
+            path=path,
+            path_2=path.with_stem(path.stem + "-new"),
         )
     try:
         with atomic_write(path, "w") as stream:
             stream.write(text)
     except OSError as exc:
         raise fail(
-            "the draft cannot be written",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="give another file: fairlead site detect --write FILE.toml",
-            check="site-draft",
+            "site-draft-cannot-written", path=path, reason=exc.strerror or str(exc)
         ) from None
     return path
 
@@ -260,16 +253,28 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
 
 
 def _tell(value: Compared, site: sites.Site) -> None:
-    moved = f"write {value.moved_to[0]} in its place" if value.moved_to else "correct it"
     origin = value.origin
-    where = f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else ""
-    finding = Finding(
-        value.severity,
-        f"`{value.key}` of {site.name} does not hold here: {value.wanted}",
-        where,
-        value.seen + (f"; now {', '.join(value.moved_to)}" if value.moved_to else ""),
-        f"{moved}, in a profile of your own that extends {site.name}: "
-        f"~/.config/fairlead/sites/{site.name}.toml",
-        "site-drift",
+    finding = (
+        finding_of(
+            "site-drift-now-write-place",
+            value_key=value.key,
+            site_name=site.name,
+            wanted=value.wanted,
+            where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
+            seen=value.seen,
+            moved_to=", ".join(value.moved_to),
+            moved_to_0=value.moved_to[0],
+            severity=value.severity,
+        )
+        if value.moved_to
+        else finding_of(
+            "site-drift-correct",
+            value_key=value.key,
+            site_name=site.name,
+            wanted=value.wanted,
+            where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
+            seen=value.seen,
+            severity=value.severity,
+        )
     )
     click.echo("\n" + finding_lines(finding), err=True)

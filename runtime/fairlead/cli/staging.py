@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
 from fairlead.cli.options import Planning
@@ -200,15 +200,15 @@ def space_lines(capacity: str, site: Site | None, scheduler: str) -> tuple[str, 
         FairleadError: exit code 2; the site has none, or it is not Slurm's to give.
     """
     if site is None or site.storage.burst_buffer != "datawarp" or scheduler != "slurm":
-        raise fail(
-            "no burst buffer can be asked for",
-            where=f"--burst-buffer {capacity}",
-            why=f"the profile `{site.name}` names none that {scheduler} gives"
+        raise (
+            fail(
+                "stage-place-names-none-gives",
+                capacity=capacity,
+                site_name=site.name,
+                scheduler=scheduler,
+            )
             if site
-            else "no site profile fits this machine",
-            remedy="leave it out, or name the machine with --site",
-            check="stage-place",
-            code=ExitCode.USAGE,
+            else fail("stage-place-fits", capacity=capacity)
         )
     return datawarp.directives(capacity, options=site.storage.burst_buffer_options)
 
@@ -271,36 +271,16 @@ def _apart(names: list[str], option: str) -> None:
 
 def _there(item: InItem) -> None:
     if not Path(item.source).exists():
-        raise fail(
-            "there is nothing to stage in",
-            where=item.source,
-            why="no such file or folder, or a link that leads nowhere",
-            remedy="mend the path behind --stage-in; relative ones begin at the folder that you are in",
-            check="stage-source",
-            code=ExitCode.USAGE,
-        )
+        raise fail("stage-source-link-leads-nowhere", source=item.source)
 
 
 def _free(one: OutItem) -> None:
     """Whether results will have a place: to learn that after the command would be late."""
     target = Path(one.target)
     if os.path.lexists(target):
-        raise fail(
-            "there is something where results are to go",
-            where=str(target),
-            why="--stage-out replaces nothing",
-            remedy=f"move it away, or name another path: --stage-out {one.name}:PATH; a / at its end "
-            "means into that folder",
-            check="stage-target",
-            code=ExitCode.USAGE,
-        )
+        raise fail("stage-target-something-where-results-go", target=target, one_name=one.name)
     above = next(parent for parent in target.parents if os.path.lexists(parent))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise fail(
-            "results could not be written where they are to go",
-            where=str(target),
-            why=f"{above} is no folder that you may write to",
-            remedy=f"name another path: --stage-out {one.name}:PATH",
-            check="stage-target",
-            code=ExitCode.USAGE,
+            "stage-target-results-not-written-where", target=target, above=above, one_name=one.name
         )

@@ -328,10 +328,9 @@ def _check_image(prepared: Prepared, image: str, backend: str, *, generates: boo
     lacking = [name for name in needed if name not in present]
     if lacking:
         raise fail(
-            f"the image has no {', '.join(lacking)}",
-            where=f"--image {image}",
-            why=f"every rank of the training on {backend} imports it",
-            remedy=f"--image {_IMAGES[backend]}, or add it to [packages] pip of the image's recipe",
-            check="train-image",
-            code=ExitCode.USAGE,
+            "train-image",
+            lacking=", ".join(lacking),
+            image=image,
+            backend=backend,
+            images=_IMAGES[backend],
         )

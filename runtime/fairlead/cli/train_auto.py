@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.cli import options
 
 # What says how a bundled model is trained, and nothing of a script.
@@ -23,14 +23,7 @@ def run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: s
     context = click.get_current_context()
     if idle := [n for n in _OF_MODELS if options.is_given(context, n)]:
         flag = next(max(p.opts, key=len) for p in context.command.params if p.name == idle[0])
-        raise fail(
-            f"{flag} is for bundled models",
-            where=f"--auto {script}",
-            why="a script has its data and its training in itself",
-            remedy=f"leave it out; the script's own arguments follow `--`, e.g. `-- {flag} …`",
-            check="train-model",
-            code=ExitCode.USAGE,
-        )
+        raise fail("train-model-bundled-models", flag=flag, script=script)
     skipped = ("model", "arguments", "auto", "ranks", "image")
     words_of_run = list(options.given(context, skipped))
     script = script.resolve()

@@ -264,14 +264,7 @@ def _check_native(python: Path | None, prepared: Prepared) -> None:
         return
     natively.modules(python)
     if prepared.plan.host is None:
-        raise fail(
-            "there is no MPI of the host to run natively by",
-            where="--native with --mpi container",
-            why="the plan leaves the image's own MPI in place",
-            remedy="leave out one of the two",
-            check="validate-native",
-            code=ExitCode.USAGE,
-        )
+        raise fail("validate-native-no-mpi-host-run")
 
 
 def _ways(
@@ -343,11 +336,7 @@ def _check_writable(output: Path) -> None:
         (output / ".room").unlink()
     except OSError as exc:
         raise fail(
-            "the report cannot be written",
-            where=str(output),
-            why=exc.strerror or str(exc),
-            remedy="make room there, or name another folder: -o FOLDER",
-            check="output-unwritable",
+            "output-unwritable-make-room-name", output=output, reason=exc.strerror or str(exc)
         ) from None
 
 
@@ -437,11 +426,10 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
 def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
     """The report's folder is no longer writable; the history may still hold the validation."""
     return error(
-        "the report cannot be written",
-        where=str(exc.filename or output),
-        why=exc.strerror or str(exc),
-        remedy=f"fairlead report {kept} -o FOLDER" if kept else "the same command, -o FOLDER",
-        check="output-unwritable",
+        "output-unwritable-fairlead" if kept else "output-unwritable-same-command",
+        filename=exc.filename or output,
+        reason=exc.strerror or str(exc),
+        kept=kept,
     )
 
 

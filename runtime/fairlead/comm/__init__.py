@@ -85,13 +85,7 @@ def init() -> Comm:
     global _comm
     if _comm is None:
         if _finalized:
-            raise fail(
-                "fairlead.comm was started again after it was finalized",
-                where="comm.init()",
-                why="MPI can be started once in a process",
-                remedy="call comm.finalize() once, at the end of the program",
-                check="comm-finalized",
-            )
+            raise fail("comm-finalized-fairlead-started-again-after")
         from fairlead.comm.choose import connected
 
         _comm = connected()
@@ -166,13 +160,7 @@ def finalize() -> None:
     """
     global _comm, _finalized
     if _finalized:
-        raise fail(
-            "fairlead.comm was finalized twice",
-            where="comm.finalize()",
-            why="MPI can be ended once in a process",
-            remedy="call comm.finalize() once, at the end of the program",
-            check="comm-finalized",
-        )
+        raise fail("comm-finalized-fairlead-twice")
     if _comm is not None:
         _comm.close()
         _comm, _finalized = None, True

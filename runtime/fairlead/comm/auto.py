@@ -43,13 +43,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not words or words[0] in ("-h", "--help"):
         raise SystemExit(f"usage: python3 -m fairlead.comm.auto SCRIPT [ARGS]\n\n{__doc__}")
     if not os.path.isfile(words[0]):  # noqa: PTH113, every rank would import pathlib for it
-        raise fail(
-            f"there is no {words[0]} here",
-            where="python3 -m fairlead.comm.auto",
-            why="the container does not show it, or it has another name",
-            remedy="bind its folder: `fairlead run -B FOLDER …`, or `fairlead train --auto SCRIPT`",
-            check="auto-script",
-        )
+        raise fail("auto-script", words=words[0])
     ranks = comm.init()
     sys.meta_path.insert(0, _AfterImport({"keras": patch_keras, "torch": patch_torch}))
     for name, patch in (("keras", patch_keras), ("torch", patch_torch)):
@@ -67,23 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _nothing(script: str) -> FairleadError:
-    return fail(
-        f"nothing was trained together in {script}",
-        where=script,
-        why="no `fit` of Keras, and no optimizer of torch that went through a loader that shuffles",
-        remedy="wrap the optimizer yourself, it is one line: docs/tutorials/training.md",
-        check="auto-nothing",
-    )
-
-
-def _refused(what: str, why: str, remedy: str, where: str = "model.fit") -> FairleadError:
-    return fail(
-        f"{what} cannot be shared out among the ranks",
-        where=where,
-        why=why,
-        remedy=remedy,
-        check="auto-data",
-    )
+    return fail("auto-nothing", script=script)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -174,11 +152,7 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
         else [callbacks]
     )
     if any(type(c).__name__ == "BackupAndRestore" for c in callbacks):
-        raise _refused(
-            "BackupAndRestore",
-            "only the rank that finds the file would go on from its epoch",
-            "load the model from a checkpoint, and pass initial_epoch",
-        )
+        raise fail("auto-data-backupandrestore-only-rank-finds")
     kept = [c for c in callbacks if comm.rank() == 0 or type(c).__name__ not in _WRITERS]
     given["callbacks"] = [Broadcast(), AverageMetrics(), *kept]
     if comm.rank():
@@ -208,39 +182,24 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
     kind = type(x).__name__
     if isinstance(x, keras.utils.PyDataset):
         if len(x) < size:
-            raise _refused(
-                kind, f"it has {len(x)} batches for {size} ranks", "make smaller batches"
-            )
+            raise fail("auto-data-batches-make-smaller", kind=kind, x_count=len(x), size=size)
         given["x"] = _part_of(keras, x, rank, size)
     elif hasattr(x, "cardinality") and hasattr(x, "shard"):  # tf.data.Dataset
         known = int(x.cardinality())
         steps = given["steps_per_epoch"]
         if known < 0 and steps is None:
-            raise _refused(
-                "a dataset of unknown length",
-                "the ranks would take different numbers of steps",
-                "pass steps_per_epoch, or apply tf.data.experimental.assert_cardinality",
-            )
+            raise fail("auto-data-dataset-unknown-length")
         if 0 <= known < size:
-            raise _refused(
-                "a dataset", f"it has {known} batches for {size} ranks", "make smaller batches"
-            )
+            raise fail("auto-data-dataset-batches", known=known, size=size)
         part = x.shard(size, rank)
         given["x"] = part.take(known // size) if known >= 0 else part
         if steps is not None:  # an epoch stays once through the data
             given["steps_per_epoch"] = max(steps // size, 1)
     elif kind == "DataLoader":
         if not getattr(x, _MARK, False):
-            raise _refused(
-                "a DataLoader that does not shuffle",
-                "its order is the script's own",
-                "shuffle=True",
-            )
+            raise fail("auto-data-dataloader-does-not-shuffle")
     elif x is None or hasattr(x, "__next__") or inspect.isgeneratorfunction(x):
-        raise _refused(
-            kind, "nobody knows which of its batches belong to which rank",
-            "pass arrays, a tf.data.Dataset, a keras.utils.PyDataset or a torch DataLoader",
-        )  # fmt: skip
+        raise fail("auto-data-nobody-knows-batches-belong", kind=kind)  # fmt: skip
     else:
         _share_arrays(keras, given, rank, size)
 
@@ -260,7 +219,7 @@ def _share_arrays(keras: Any, given: dict[str, Any], rank: int, size: int) -> No
         held = [keras.tree.map_structure(lambda a: a[train:], t) for t in trees.values()]
         given["validation_data"], given["validation_split"] = tuple(held), 0.0
     if train < size:
-        raise _refused("the data", f"there are {train} samples for {size} ranks", "use fewer ranks")
+        raise fail("auto-data-samples-use-fewer", train=train, size=size)
     whole = train // size * size
     for name, tree in trees.items():
         given[name] = keras.tree.map_structure(lambda a: a[rank:whole:size], tree)
@@ -307,10 +266,7 @@ def _loader(
     call = inspect.signature(original).bind(loader, dataset, *args, **kwargs)
     given = call.arguments
     if isinstance(dataset, data.IterableDataset):
-        raise _refused(
-            "an IterableDataset", "nobody knows which of its samples belong to which rank",
-            "use a dataset with a length, or share it out yourself: docs/tutorials/training.md", "DataLoader",
-        )  # fmt: skip
+        raise fail("auto-data-iterabledataset-nobody-knows-samples")  # fmt: skip
     if given.get("shuffle") and given.get("sampler") is None and given.get("batch_sampler") is None:
         # Repeats a few samples where they do not come out even: every rank has as many batches.
         given["sampler"] = data.DistributedSampler(dataset, comm.size(), comm.rank(), shuffle=True)
@@ -342,12 +298,7 @@ def _optimizer(original: Callable[..., Any], optimizer: Any, *args: Any, **kwarg
 
 def _step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if "data" not in _done:
-        raise _refused(
-            "what this model is trained on",
-            "no DataLoader with shuffle=True was gone through: every rank trains on all of the data",
-            "train from a DataLoader that shuffles, or share the data out yourself: docs/tutorials/training.md",
-            "optimizer.step",
-        )
+        raise fail("auto-data-model-trained")
     _done.add("gradients")
 
 

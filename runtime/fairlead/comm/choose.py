@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.base.comm_names import VARIABLE
@@ -21,6 +21,8 @@ from fairlead.comm.mpi import connect
 if TYPE_CHECKING:
     from fairlead.base.comm_backend import CommBackend
     from fairlead.comm.backend import Backend
+
+    Start = Callable[[Backend, Mapping[str, str]], Comm]
 
 
 def connected(environ: Mapping[str, str] = os.environ) -> Comm:
@@ -35,16 +37,16 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
             :func:`fairlead.comm.init`.
     """
     name = environ.get(VARIABLE) or "auto"
-    declaration = None if name == "auto" else _declared(name)
+    start = _STARTS.get(name) or _declared(name).connect
     begun = time.monotonic_ns()
     mpi = connect(environ)
     consistency.check(mpi, environ)
     if not environ.get("FAIRLEAD_COMM_TIMELINE"):
-        return _start(declaration, mpi, environ)
+        return _started(name, start, mpi, environ)
     from fairlead.comm.timeline import Timeline
 
     timeline = Timeline(mpi, environ)  # before the core writes its own part next to it
-    ranks = _start(declaration, mpi, environ)
+    ranks = _started(name, start, mpi, environ)
     timeline.began(begun, ranks.backend)
     ranks.timeline = timeline
     return ranks
@@ -59,11 +61,9 @@ def _declared(name: str) -> CommBackend:
     return declaration
 
 
-def _start(declaration: CommBackend | None, mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    if declaration is None:
-        return automatic(mpi, environ)
-    ranks: Comm = declaration.connect(mpi, environ)
-    ranks.forced = declaration.name
+def _started(name: str, start: Start, mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    ranks = start(mpi, environ)
+    ranks.forced = "" if name == "auto" else name
     return ranks
 
 
@@ -84,24 +84,37 @@ def native(mpi: Backend, environ: Mapping[str, str], *, required: bool = False) 
     if path is not None:
         why = f"rank {present.index(False)} has none"
     if required:
-        raise fail(
-            "there is no collective core",
-            where=f"{VARIABLE}=native, rank {mpi.rank}",
-            why=why,
-            remedy=f"start the program with `fairlead run`, or set {VARIABLE}=mpi4py",
-            check="comm-core",
-        )
+        raise fail("comm-core-no-collective", variable=VARIABLE, rank=mpi.rank, why=why)
     if mpi.rank == 0:
         sys.stderr.write(f"fairlead.comm: mpi4py carries the gradients, the slower way: {why}\n")
     return Comm(mpi)
 
 
+def required_native(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    """The native core; an error where a rank has none. Collective."""
+    return native(mpi, environ, required=True)
+
+
+def reference(mpi: Backend, environ: Mapping[str, str]) -> Comm:
+    """mpi4py."""
+    return Comm(mpi)
+
+
+# What most ranks use is started without reading declarations: at 10,000 ranks every file counts.
+_STARTS: dict[str, Start] = {
+    "auto": automatic,
+    "native": required_native,
+    "mpi4py": reference,
+}
+
+
 def unavailable(name: str, mpi: Backend, why: str) -> FairleadError:
     """That the requested backend cannot carry gradients on this rank."""
     return fail(
-        f"gradients cannot go by {name}",
-        where=f"{VARIABLE}={name}, rank {mpi.rank}",
+        "comm-backend-absent-unset-native-core-carries",
+        name=name,
+        variable=VARIABLE,
+        rank=mpi.rank,
         why=why,
-        remedy=f"{_declared(name).provided_by}; or unset {VARIABLE}, and the native core carries them",
-        check="comm-backend-absent",
+        provided_by=_declared(name).provided_by,
     )

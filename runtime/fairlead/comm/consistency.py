@@ -134,13 +134,17 @@ def difference(ranks: list[tuple[str, Facts]]) -> FairleadError | None:
             what = f"runs another {rest}"
         elif name in _SETTINGS:
             what = f"was given another {name}"
-        others = f" ({counts[usual]} of {len(values)} ranks)" if len(values) > 2 else ""
         return fail(
-            f"rank {odd} ({ranks[odd][0]}) {what} than rank {like} ({ranks[like][0]})",
-            where=f"rank {odd}: {values[odd] or 'unset'}; rank {like}{others}: {usual or 'unset'}",
-            why="ranks that run different code compute different things, or wait for each other forever",
+            "comm-code",
+            odd=odd,
+            ranks=ranks[odd][0],
+            what=what,
+            like=like,
+            ranks_0=ranks[like][0],
+            values=values[odd],
+            where=f" ({counts[usual]} of {len(values)} ranks)" if len(values) > 2 else "",
+            usual=usual,
             remedy=_remedy(kind, name),
-            check="comm-code",
         )
     return None
 

@@ -364,23 +364,16 @@ class Comm:
 
     def _check_root(self, root: int, where: str) -> None:
         if not 0 <= root < self.size:
-            raise fail(
-                f"there is no rank {root}",
-                where=where,
-                why=f"ranks are 0 to {self.size - 1}",
-                remedy="pass root=0",
-                check="comm-root",
-            )
+            raise fail("comm-root", root=root, where=where, size=self.size - 1)
 
     def _check_averaged(self, arrays: Sequence[Array]) -> None:
         for index, array in enumerate(arrays):
             if name_of(array.dtype) not in AVERAGED:
                 raise fail(
-                    f"array {index} cannot be averaged",
-                    where="comm.aggregate",
-                    why=f"its dtype is {array.dtype}; known: {', '.join(AVERAGED)}",
-                    remedy="pass `array.astype('float32')`",
-                    check="comm-dtype",
+                    "comm-dtype-array-cannot-averaged",
+                    index=index,
+                    dtype=array.dtype,
+                    averaged=", ".join(AVERAGED),
                 )
 
     def agree(self, call: str, signature: Signature = ()) -> None:
@@ -417,13 +410,12 @@ class Comm:
 
     def _forked(self, call: str) -> FairleadError:
         return fail(
-            f"comm.{call} was called in process {os.getpid()}, a fork of rank {self.rank}"
-            f" ({os.uname().nodename}), process {self._process}: MPI does not follow a fork",
-            where=f"comm.{call}",
-            why="the other ranks know nothing of that process, and its parent's messages are not its own",
-            remedy="call it in the process that called comm.init(); start helpers, as those that load data,"
-            " before it or by spawn",
-            check="comm-call",
+            "comm-call-called-process-fork-rank",
+            call=call,
+            getpid=os.getpid(),
+            rank=self.rank,
+            nodename=os.uname().nodename,
+            process=self._process,
         )
 
     def _ended(self, call: str, arrays: Sequence[Array] = (), **parts_s: float) -> None:
@@ -568,25 +560,13 @@ def odd_values() -> str:
     """
     asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "tell"
     if asked not in ("tell", "stop", "ignore"):
-        raise fail(
-            f"nothing can be done about NaN by `{asked}`",
-            where=f"FAIRLEAD_COMM_NONFINITE={asked}",
-            why="known: tell, stop, ignore",
-            remedy="unset it, or set it to one of them",
-            check="comm-nonfinite",
-        )
+        raise fail("comm-nonfinite-nothing-done-about-nan", asked=asked)
     return asked
 
 
 def nonfinite(what_happened: str, where: str) -> FairleadError:
     """The error of a call in which a rank passed NaN or infinity."""
-    return fail(
-        what_happened,
-        where=where,
-        why="FAIRLEAD_COMM_NONFINITE=stop; the mean is not finite on any rank",
-        remedy="look at that rank's batch, and at the learning rate; under loss scaling pass any_values=True",
-        check="comm-nonfinite",
-    )
+    return fail("comm-nonfinite-fairlead-stop-mean-not", what_happened=what_happened, where=where)
 
 
 def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
@@ -624,11 +604,9 @@ def wire(compression: str | None) -> str:
     asked = compression or os.environ.get("FAIRLEAD_COMM_COMPRESSION") or "none"
     if asked not in COMPRESSIONS:
         raise fail(
-            f"there is no compression `{asked}`",
-            where="comm.aggregate" if compression else f"FAIRLEAD_COMM_COMPRESSION={asked}",
-            why=f"known: {', '.join(COMPRESSIONS)}",
-            remedy="pass one of them",
-            check="comm-compression",
+            "comm-compression-aggregate" if compression else "comm-compression-fairlead",
+            asked=asked,
+            compressions=", ".join(COMPRESSIONS),
         )
     return asked
 
@@ -684,14 +662,15 @@ def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> Fairl
     rank = next(r for r, call in enumerate(calls) if call[:2] != calls[0][:2])
     (call, ours, first_host), (other, theirs, host) = calls[0], calls[rank]
     odd, first = f"rank {rank} ({host})", f"rank 0 ({first_host})"
-    remedy = "make every rank call the same function with the same arrays in the same order"
     if call != other:
         return fail(
-            f"{odd} called {other} while {first} called {call}{at}",
-            where=f"rank {rank}",
-            why="a collective needs every rank",
-            remedy=remedy,
-            check="comm-order",
+            "comm-order-called-while",
+            odd=odd,
+            other=other,
+            first=first,
+            call=call,
+            at=at,
+            rank=rank,
         )
     index = next(
         (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
@@ -705,9 +684,13 @@ def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> Fairl
         return f"{dtype if dtype == 'bfloat16' else np.dtype(dtype).name} {shape}"
 
     return fail(
-        f"{odd} passed another array {index} to {call} than {first}{at}",
-        where=f"rank {rank}, array {index}",
-        why=f"rank 0 has {shown(ours)}, rank {rank} has {shown(theirs)}",
-        remedy=remedy,
-        check="comm-signature",
+        "comm-signature-passed-another-array",
+        odd=odd,
+        index=index,
+        call=call,
+        first=first,
+        at=at,
+        rank=rank,
+        shown=shown(ours),
+        shown_2=shown(theirs),
     )

@@ -75,12 +75,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.max_steps < 1 or self.synchronous_steps == 0:
             raise fail(
-                "the schedule of delayed gradients says nothing",
-                where=f"Schedule({self.max_steps}, {self.synchronous_steps})",
-                why="a training has at least one step, and 0 synchronous steps are neither a warm-up"
-                " nor a cool-down",
-                remedy="give synchronous_steps=1 for delayed steps from the start, max_steps for none",
-                check="comm-schedule",
+                "comm-schedule-delayed-gradients-says-nothing",
+                max_steps=self.max_steps,
+                synchronous_steps=self.synchronous_steps,
             )
 
     @classmethod
@@ -88,11 +85,9 @@ class Schedule:
         """By fractions of ``max_steps``, of which one is given."""
         if not (0 <= warmup <= 1 and 0 <= cooldown <= 1) or (warmup and cooldown):
             raise fail(
-                "the schedule of delayed gradients contradicts itself",
-                where=f"warmup={warmup}, cooldown={cooldown}",
-                why="each is a fraction from 0 to 1, and one of them is 0",
-                remedy="give one of them",
-                check="comm-schedule",
+                "comm-schedule-delayed-gradients-contradicts-itself",
+                warmup=warmup,
+                cooldown=cooldown,
             )
         if cooldown:
             return cls(max_steps, -max(round(cooldown * max_steps), 1))
@@ -135,12 +130,7 @@ class Delayed:
         """
         if momentum > MOST_MOMENTUM and not tested:
             raise fail(
-                f"a momentum of {momentum} does not bear delayed gradients",
-                where="comm.delayed.Delayed",
-                why=f"the largest stable learning rate would be {_ratio(momentum):.3g} of the"
-                " synchronous one",
-                remedy=f"lower the momentum to {MOST_MOMENTUM}, train synchronously, or say tested=True",
-                check="comm-delay",
+                "comm-delay", momentum=momentum, ratio=_ratio(momentum), most_momentum=MOST_MOMENTUM
             )
         self._ranks, self._schedule, self._momentum, self._tested = (
             ranks,

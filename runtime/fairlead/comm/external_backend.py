@@ -107,12 +107,10 @@ class Carried:
             raise
         except Exception as exc:
             raise fail(
-                f"{self.name} failed",
-                where=f"rank {self.rank}",
+                "comm-carrier-failed-look-first-rank",
+                name=self.name,
+                rank=self.rank,
                 why=f"{type(exc).__name__}: {exc}".strip().splitlines()[0],
-                remedy="look for the first rank's own error; or let the core carry the gradients:"
-                " `fairlead run --comm native`",
-                check="comm-carrier",
             ) from exc
 
 

@@ -104,13 +104,7 @@ def start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) ->
 def _start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> Started:
     averaging = _outermost(optimizer)
     if hasattr(optimizer, "inner_optimizer"):
-        raise fail(
-            "gradients that are scaled cannot be started",
-            where=type(optimizer).__name__,
-            why="it decides on a step when it has seen the mean",
-            remedy="call its `apply`, or train in float32 or bfloat16",
-            check="comm-keras-start",
-        )
+        raise fail("comm-keras-start", type=type(optimizer).__name__)
     return averaging.start(list(gradients), list(variables))
 
 
@@ -144,13 +138,7 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     ranks, averaging = comm.init(), _outermost(optimizer)
     _refuse_strategy(model)
     if not model.built:
-        raise fail(
-            "the model has no weights yet",
-            where="fairlead.comm.keras.broadcast",
-            why="Keras makes them when it knows the shape of the input",
-            remedy="call `model.build(input_shape)` before",
-            check="comm-keras-built",
-        )
+        raise fail("comm-keras-built")
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
     variables = [*model.weights, *optimizer.variables]
@@ -274,13 +262,12 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             known = [value for value in table if value or name == "epochs done before"]
             if len(set(known)) > 1:
                 raise fail(
-                    f"the ranks would take different numbers of {name}",
-                    where="model.fit",
-                    why="; ".join(
+                    "comm-steps-ranks-take-different-numbers",
+                    name=name,
+                    table="; ".join(
                         f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)
                     ),
-                    remedy=common.EVEN,
-                    check="comm-steps",
+                    even=common.EVEN,
                 )
 
 
@@ -300,11 +287,11 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         match = ranks.check_buffers_match([np.array(name) for name in names])
         if match.first is not None:
             raise fail(
-                "the ranks have other metrics",
-                where=f"epoch {epoch + 1}, rank {', '.join(map(str, match.ranks))}",
-                why=f"rank {ranks.rank} has {', '.join(names) or 'none'}",
-                remedy="compile with the same metrics and validate on every rank",
-                check="comm-metrics",
+                "comm-metrics",
+                epoch=epoch + 1,
+                ranks=", ".join(map(str, match.ranks)),
+                rank=ranks.rank,
+                names=", ".join(names),
             )
         values = np.array([float(logs[name]) for name in names], np.float64)
         (means,) = ranks.aggregate([values])
@@ -342,13 +329,7 @@ class Warmup(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         each = self.params.get("steps")
         if self.steps is None and each is None:
-            raise fail(
-                "nobody knows how many steps the warm-up takes",
-                where="fairlead.comm.keras.Warmup",
-                why="the data do not say how many batches they have",
-                remedy="give Warmup `steps`, or fit `steps_per_epoch`",
-                check="comm-warmup",
-            )
+            raise fail("comm-warmup-nobody-knows-how-many")
         self._total = self.steps if self.steps is not None else round(self.epochs * (each or 0))
         if each is not None:
             self._step = epoch * each
@@ -360,13 +341,7 @@ class Warmup(keras.callbacks.Callback):  # type: ignore[misc]
             try:
                 self.model.optimizer.learning_rate = self.initial_lr * (1 + (factor - 1) * done)
             except TypeError as exc:
-                raise fail(
-                    "the learning rate cannot be warmed up",
-                    where="fairlead.comm.keras.Warmup",
-                    why="the optimizer follows a LearningRateSchedule",
-                    remedy="give the optimizer a number, or put the warm-up into the schedule",
-                    check="comm-warmup",
-                ) from exc
+                raise fail("comm-warmup-learning-rate-cannot-warmed") from exc
         self._step += self.model.steps_per_execution
 
 
@@ -416,14 +391,7 @@ class _Averaging:
 
     def _require_broadcast(self) -> None:
         if not self.ready:
-            raise fail(
-                "the ranks were not given the same weights before the first step",
-                where=_WHERE,
-                why="each rank has drawn weights of its own; equal gradients do not make them equal",
-                remedy="put `Broadcast()` first among the callbacks of fit; in a loop of your own, call"
-                " `fairlead.comm.keras.broadcast(model, optimizer)`",
-                check="comm-not-broadcast",
-            )
+            raise fail("comm-not-broadcast-ranks-given-same-weights")
 
 
 def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -447,12 +415,7 @@ def _outermost(optimizer: Any) -> _Averaging:
         inner = getattr(inner, "inner_optimizer", None)
         if inner is None:
             raise fail(
-                "the optimizer does not average gradients over ranks",
-                where=f"{type(optimizer).__name__} of the model",
-                why="each rank would train a model of its own",
-                remedy="compile the model with `DistributedOptimizer(optimizer)`; a model that was"
-                " loaded has its plain optimizer back",
-                check="comm-not-distributed",
+                "comm-not-distributed-compile-loaded-plain-back", type=type(optimizer).__name__
             )
     if inner is not optimizer:
         team = getattr(inner, _MARK).team
@@ -476,13 +439,7 @@ def _average(
         from fairlead.comm.torch import average_tensors
 
         if torch.compiler.is_compiling():
-            raise fail(
-                "the training step is compiled by torch.compile, which cannot call MPI",
-                where=_WHERE,
-                why="jit_compile is on",
-                remedy=_REMEDY,
-                check="comm-jit",
-            )
+            raise fail("comm-jit-training-step-compiled-torch")
         like = [v.value for v in variables]
         common.step_averages(ranks)
         means = average_tensors(gradients, like, names, ranks, any_values=scaled)
@@ -555,13 +512,7 @@ def _refuse_strategy(model: Any) -> None:
 def _backend() -> str:
     name = str(keras.backend.backend())
     if name not in ("tensorflow", "torch"):
-        raise fail(
-            f"gradients cannot be averaged in Keras on {name}",
-            where="keras.backend.backend()",
-            why="its training step is compiled as a whole and makes no call to the optimizer",
-            remedy="KERAS_BACKEND=tensorflow or KERAS_BACKEND=torch",
-            check="comm-keras-backend",
-        )
+        raise fail("comm-keras-backend", name=name)
     return name
 
 

@@ -176,26 +176,22 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
     except (ImportError, RuntimeError) as exc:  # mpi4py raises RuntimeError without a libmpi
         if promised > 1:
             raise fail(
-                f"{promised} ranks were started, but none can load an MPI library",
-                where=f"{variable}={promised}; {sys.executable}",
-                why=str(exc),
-                remedy="install mpi4py and an MPI of the launcher's family, or start the program"
-                " with `fairlead run`",
-                check="comm-no-mpi",
-                code=ExitCode.PROOF_FAILED,
+                "comm-no-mpi-ranks-started-but-none",
+                promised=promised,
+                variable=variable,
+                executable=sys.executable,
+                reason=exc,
             ) from exc
         return Alone()
     backend = Mpi4py(MPI)
     if variable and promised != backend.size:
-        visible = "itself alone" if backend.size == 1 else f"{backend.size} ranks"
         library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
         raise fail(
-            f"the launcher started {promised} ranks, but this one sees {visible}",
-            where=f"{variable}={promised}; {library}",
-            why="launcher and MPI library are of different kinds, so ranks cannot find each other",
-            remedy="start it with the mpiexec of that library, or with `fairlead run`",
-            check="comm-world-size",
-            code=ExitCode.PROOF_FAILED,
+            "comm-world-size-itself-alone" if backend.size == 1 else "comm-world-size",
+            promised=promised,
+            variable=variable,
+            library=library,
+            backend_size=backend.size,
         )
     if backend.size > 1:
         _abort_on_exception(backend)

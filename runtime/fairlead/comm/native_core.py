@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import (
     Array,
     BufferMatch,
@@ -159,14 +159,7 @@ def load(path: str) -> ctypes.CDLL:
         core.fairlead_comm_stats.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Stats))
         core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
     except (OSError, AttributeError) as exc:
-        raise fail(
-            "the collective core cannot be loaded",
-            where=path,
-            why=str(exc),
-            remedy="start the program with `fairlead run`, or let mpi4py carry the gradients:"
-            " FAIRLEAD_COMM_BACKEND=mpi4py",
-            check="comm-core",
-        ) from exc
+        raise fail("comm-core-collective-cannot-loaded", path=path, reason=exc) from exc
     return core
 
 
@@ -437,68 +430,23 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     """The core's message, which names rank, host and tensor, as an error."""
     odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", message)
     if code == _DIFFER and odd:
-        return fail(
-            message,
-            where=f"{odd[1]}, array {odd[2]}" if odd[2] else odd[1],
-            why="a collective needs the same arrays of every rank",
-            remedy="make every rank call the same function with the same arrays in the same order",
-            check="comm-signature",
+        return (
+            fail("comm-signature-array", text=message, odd=odd[1], odd_2=odd[2])
+            if odd[2]
+            else fail("comm-signature", text=message, odd=odd[1])
         )
     if code == _DIFFER:
-        return fail(
-            message,
-            where=where,
-            why="a collective needs every rank",
-            remedy="make every rank call the same function with the same arrays in the same order",
-            check="comm-order",
-        )
+        return fail("comm-order-collective-needs-every-rank", text=message, where=where)
     if code == _PEER_LOST:
-        return fail(
-            message,
-            where=where,
-            why="the others would wait for it forever",
-            remedy="look for that rank's own last output; `dmesg` shows whether memory ran out",
-            check="comm-peer-lost",
-        )
+        return fail("comm-peer-lost", text=message, where=where)
     if code == _NONFINITE:
         return nonfinite(message, where)
     if code == _TIMEOUT:
-        return fail(
-            message,
-            where=where,
-            why="FAIRLEAD_COMM_TIMEOUT_S is set, and has passed",
-            remedy="look what the named ranks do meanwhile, or set a longer time",
-            check="comm-timeout",
-        )
+        return fail("comm-timeout", text=message, where=where)
     if code == _BAD_CALL:
-        return fail(
-            message,
-            where=where,
-            why="the call cannot be made, or not at this time",
-            remedy="fix the call",
-            check="comm-call",
-        )
+        return fail("comm-call-cannot-made-not-time", text=message, where=where)
     if code == _NO_MPI:
-        return fail(
-            message,
-            where=where,
-            why="the core uses the MPI of the process",
-            remedy="start the program with `fairlead run`",
-            check="comm-no-mpi",
-            code=ExitCode.PROOF_FAILED,
-        )
+        return fail("comm-no-mpi-core-uses-process", text=message, where=where)
     if code == _INTERRUPTED:
-        return fail(
-            message,
-            where=where,
-            why="a signal came while this rank waited for the others",
-            remedy="start the program again; the other ranks end with this one",
-            check="comm-interrupted",
-        )
-    return fail(
-        message,
-        where=where,
-        why="the MPI beneath failed, or there was no memory",
-        remedy="run it again with FAIRLEAD_COMM_BACKEND=mpi4py; if that is well, report these words",
-        check="comm-mpi",
-    )
+        return fail("comm-interrupted", text=message, where=where)
+    return fail("comm-mpi", text=message, where=where)

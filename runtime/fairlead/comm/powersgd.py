@@ -52,13 +52,7 @@ class PowerSGD:
             FairleadError: ``rank`` is below 1.
         """
         if rank < 1:
-            raise fail(
-                "there is no matrix of that rank",
-                where=f"PowerSGD(rank={rank})",
-                why="a thin matrix has at least one column",
-                remedy="pass rank=1 or more; 2 and 4 are usual",
-                check="comm-powersgd",
-            )
+            raise fail("comm-powersgd-no-matrix-rank", rank=rank)
         self._ranks, self._rank, self._least, self._seed = ranks, rank, least_saving, seed
         self._kept: dict[int, _Kept] = {}
         self.sent = self.whole = 0
@@ -126,12 +120,12 @@ class PowerSGD:
             self._kept[index] = _Kept(right, np.zeros((rows, columns), array.dtype))
         elif known.error.shape != (rows, columns) or known.error.dtype != array.dtype:
             raise fail(
-                f"array {index} has changed its shape",
-                where="PowerSGD.aggregate",
-                why=f"{known.error.dtype} {known.error.shape} before, now {array.dtype} {array.shape}:"
-                " what is left of the last step cannot be added to it",
-                remedy="pass the same gradients in each step, or make a new PowerSGD",
-                check="comm-powersgd",
+                "comm-powersgd-array-changed-shape",
+                index=index,
+                dtype=known.error.dtype,
+                shape=known.error.shape,
+                array_dtype=array.dtype,
+                array_shape=array.shape,
             )
 
 

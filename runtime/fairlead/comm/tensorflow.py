@@ -421,21 +421,9 @@ def refuse_xla(where: str, remedy: str = "`tf.function(jit_compile=False)`") -> 
 
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise fail(
-            "the training step is compiled by XLA, which cannot call MPI",
-            where=where,
-            why="jit_compile is on",
-            remedy=remedy,
-            check="comm-jit",
-        )
+        raise fail("comm-jit-training-step-compiled-xla", where=where, remedy=remedy)
     if graph is not None and not tf.compat.v1.executing_eagerly_outside_functions():
-        raise fail(
-            "fairlead.comm.tensorflow does not serve sessions of TensorFlow 1",
-            where=where,
-            why="a session runs operations in any order, and ranks must keep one",
-            remedy="tf.function; old scripts have `fairlead.comm.dropin`",
-            check="comm-session",
-        )
+        raise fail("comm-session", where=where)
     refuse_strategy(tf.distribute.get_strategy())
 
 
@@ -444,24 +432,12 @@ def refuse_strategy(strategy: Any) -> None:
     FairleadError: it has more than one replica.
     """
     if strategy is not None and strategy.num_replicas_in_sync > 1:
-        raise fail(
-            "the model is trained by a strategy of TensorFlow's own as well",
-            where="tf.distribute",
-            why="gradients would be averaged once for each replica",
-            remedy="one rank for each device, without tf.distribute",
-            check="comm-strategy",
-        )
+        raise fail("comm-strategy")
 
 
 def _refuse_tracing(where: str) -> None:
     if not tf.executing_eagerly():
-        raise fail(
-            f"{where} was called while a tf.function is traced",
-            where=where,
-            why="it would be done once, while tracing, and in no step",
-            remedy="call it outside of tf.function",
-            check="comm-traced",
-        )
+        raise fail("comm-traced", where=where)
 
 
 def _refuse_dtypes(tensors: Sequence[Any], names: Sequence[str], where: str) -> None:
@@ -469,12 +445,12 @@ def _refuse_dtypes(tensors: Sequence[Any], names: Sequence[str], where: str) -> 
         if tensor.dtype not in _AVERAGED:
             name = f" ({names[index]})" if index < len(names) else ""
             raise fail(
-                f"tensor {index}{name} cannot be averaged",
+                "comm-dtype-tensor-cannot-averaged",
+                index=index,
+                name=name,
                 where=where,
-                why=f"its dtype is {tensor.dtype.name};"
-                f" known: {', '.join(dtype.name for dtype in _AVERAGED)}",
-                remedy="pass `tf.cast(tensor, tf.float32)`",
-                check="comm-dtype",
+                dtype_name=tensor.dtype.name,
+                averaged=", ".join(dtype.name for dtype in _AVERAGED),
             )
 
 
@@ -482,13 +458,7 @@ def _require_broadcast(variables: Sequence[Any]) -> None:
     for variable in variables:
         held = _tensorflows(variable)
         if isinstance(held, tf.Variable) and not hasattr(held, _MARK):
-            raise fail(
-                f"the ranks were not given the same `{_names([variable])[0]}` before the first step",
-                where="fairlead.comm.tensorflow.DistributedGradientTape",
-                why="each rank has drawn weights of its own; equal gradients do not make them equal",
-                remedy="call `fairlead.comm.tensorflow.broadcast(variables)` with all of them before",
-                check="comm-not-broadcast",
-            )
+            raise fail("comm-not-broadcast-ranks-given-same-before", names=_names([variable])[0])
 
 
 def _held(variables: Any, where: str) -> tuple[list[Any], list[str]]:
@@ -499,13 +469,7 @@ def _held(variables: Any, where: str) -> tuple[list[Any], list[str]]:
     for variable, name in zip(held, names, strict=True):
         if not isinstance(variable, tf.Variable) or variable.dtype == tf.string:
             kind = variable.dtype.name if isinstance(variable, tf.Variable) else type(variable)
-            raise fail(
-                f"`{name}` is no variable of numbers",
-                where=where,
-                why=f"it is {kind}",
-                remedy="pass variables of TensorFlow or Keras",
-                check="comm-dtype",
-            )
+            raise fail("comm-dtype-no-variable-numbers", name=name, where=where, kind=kind)
     return held, names
 
 

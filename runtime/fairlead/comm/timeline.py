@@ -286,13 +286,7 @@ def _events(environ: Mapping[str, str]) -> int:
     name = f"{TIMELINE}_EVENTS"
     text = environ.get(name) or "100000"
     if not text.isdecimal() or int(text) < 2:
-        raise fail(
-            f"{name}={text} is no number of events",
-            where=name,
-            why="it is how many events Python keeps of each rank, at least 2",
-            remedy=f"unset {name}, or set it to a number like 100000",
-            check="comm-timeline",
-        )
+        raise fail("comm-timeline-no-number-events", name=name, text=text)
     return int(text)
 
 

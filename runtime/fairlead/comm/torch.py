@@ -378,13 +378,7 @@ class _Averaging:
 def _of(optimizer: Any) -> _Averaging:
     averaging: _Averaging | None = getattr(optimizer, _MARK, None)
     if averaging is None:
-        raise fail(
-            "the optimizer does not average gradients over ranks",
-            where=type(optimizer).__name__,
-            why="each rank would train a model of its own",
-            remedy="`optimizer = DistributedOptimizer(optimizer)`",
-            check="comm-not-distributed",
-        )
+        raise fail("comm-not-distributed", type=type(optimizer).__name__)
     return averaging
 
 
@@ -446,13 +440,7 @@ def _held(tensor: Any, name: str) -> Array:
 
 def _require_dense(tensor: Any, name: str) -> None:
     if tensor.layout != torch.strided:
-        raise fail(
-            f"the gradient of {name} is sparse",
-            where=f"{name}, {tensor.layout}",
-            why="the ranks' sparse gradients have other elements each",
-            remedy="make the embedding with `sparse=False`",
-            check="comm-sparse",
-        )
+        raise fail("comm-sparse", name=name, layout=tensor.layout)
 
 
 def _array(tensor: Any, name: str) -> Array:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead import site as sites
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.detect.model import SiteFacts
@@ -116,11 +116,7 @@ def write(capture: Capture, path: Path) -> None:
             out.write("\n")
     except OSError as exc:
         raise fail(
-            "the capture cannot be written",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="give another file with -o",
-            check="output-unwritable",
+            "output-unwritable-capture-cannot-written", path=path, reason=exc.strerror or str(exc)
         ) from None
 
 
@@ -149,12 +145,10 @@ def read(path: Path) -> Capture:
     except (OSError, ValueError, RecursionError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise fail(
-            f"{path.name} is no capture of a machine",
-            where=str(path),
+            "site-capture-no-machine",
+            path=path,
             why=(why or str(exc))[:300],
-            remedy=f"on that machine: fairlead site capture -o {shlex.quote(path.name)}",
-            check="site-capture",
-            code=ExitCode.USAGE,
+            path_name=shlex.quote(path.name),
         ) from None
 
 
@@ -170,12 +164,11 @@ def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:
         return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in found)
     known = ", ".join(dict.fromkeys(mpi.prefix for mpi in capture.mpis))
     raise fail(
-        f"no MPI of {prefix} was captured",
-        where="--mpi",
-        why=f"the capture of {capture.node} has those in {known or 'no folder'}",
-        remedy=f"on that machine: fairlead site capture --mpi {shlex.quote(str(prefix))}",
-        check="host-mpi",
-        code=ExitCode.USAGE,
+        "host-mpi-no-captured",
+        prefix=prefix,
+        capture_node=capture.node,
+        known=known,
+        quoted_prefix=shlex.quote(str(prefix)),
     )
 
 
@@ -187,11 +180,6 @@ def engine_of(capture: Capture) -> Engine:
     """
     if capture.engine is None:
         raise fail(
-            f"no container engine on {capture.node}",
-            where=f"its capture of {capture.taken}",
-            why="neither `apptainer` nor `singularity` was found there",
-            remedy="on that machine: fairlead doctor --fix engine, then fairlead site capture",
-            check="engine",
-            code=ExitCode.PREFLIGHT_REFUSED,
+            "engine-machine-fairlead-doctor-fix", capture_node=capture.node, taken=capture.taken
         )
     return capture.engine

@@ -103,14 +103,19 @@ def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     yield from _mpi(facts)
     yield from _devices(facts)
     if _whole(facts):
-        for gpu in facts.gpus[:1]:
-            yield Value("gpu", "vendor", gpu.vendor, gpu.seen)
-            yield Value("gpu", "per_node", gpu.count, gpu.seen)
+        yield from _node(facts)
     for role, key in (("shared", "shared"), ("node-local", "node_local"), ("memory", "memory")):
         place = next((s for s in facts.storage if s.role == role), None)
         if place:
             yield Value("storage", key, place.path, f"{place.seen} {place.kind}".strip())
-    if (processor := facts.processor) and _whole(facts):
+
+
+def _node(facts: SiteFacts) -> Iterator[Value]:
+    """GPUs, processor and memory."""
+    for gpu in facts.gpus[:1]:
+        yield Value("gpu", "vendor", gpu.vendor, gpu.seen)
+        yield Value("gpu", "per_node", gpu.count, gpu.seen)
+    if processor := facts.processor:
         if processor.target:
             yield Value("node", "processor", [processor.target], f"archspec: {processor.model}")
         cores = processor.online or processor.cores

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead import __version__
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import Finding, Severity, finding_of, warning
 from fairlead.detect.capture import Capture
 from fairlead.detect.model import SiteFacts
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
@@ -120,14 +120,7 @@ def assumptions(site: Site) -> Iterator[Finding]:
     why = "\n".join(said)
     if unknown:
         why += f"\nnot said, and assumed to fit: {', '.join(unknown)}"
-    yield Finding(
-        Severity.WARNING,
-        f"the answer is what the profile {site.name} says, not what is there",
-        site.name,
-        why,
-        "on that machine: fairlead site capture -o THERE.json; then fairlead preflight IMAGE --site THERE.json",
-        "profile-only",
-    )
+    yield warning("profile-only", site_name=site.name, why=why)
 
 
 def _value(site: Site, key: str) -> str:
@@ -142,22 +135,15 @@ def policy(site: Site, mpi: str) -> Iterator[Finding]:
         return
     known = site.status("mpi.replaces")
     if site.mpi.replaces == "none":
-        yield Finding(
-            Severity.WARNING if known is Status.GUESS else Severity.ERROR,
-            f"{site.name} offers no MPI for a container's to be exchanged for",
-            site.name,
-            f"mpi.replaces is `none` ({known_by(site, 'mpi.replaces')}): images there run their own MPI",
-            "--mpi container, with an image whose own MPI knows the fabric; or --mpi PREFIX for an MPI "
-            "that you have there",
-            "site-mpi",
+        yield finding_of(
+            "site-mpi-offers-no-container-exchanged",
+            site_name=site.name,
+            known_by=known_by(site, "mpi.replaces"),
+            severity=Severity.WARNING if known is Status.GUESS else Severity.ERROR,
         )
         return
-    yield Finding(
-        Severity.WARNING,
-        f"{site.name} exchanges libfabric in containers, not the MPI",
-        site.name,
-        f"mpi.replaces is `libfabric` ({known_by(site, 'mpi.replaces')}); to exchange the whole MPI is "
-        "not what its documents describe",
-        "watch the proof's transport; or --mpi container with the site's own hook for libfabric",
-        "site-mpi",
+    yield warning(
+        "site-mpi-exchanges-libfabric-containers-not",
+        site_name=site.name,
+        known_by=known_by(site, "mpi.replaces"),
     )

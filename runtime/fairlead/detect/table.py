@@ -11,6 +11,14 @@ Row = tuple[str, str, str]
 
 def rows(facts: SiteFacts) -> Iterator[Row]:
     """One row a fact, in the order in which a profile has its sections."""
+    for section in (_system, _starts, _engines, _mpis, _network, _node):
+        yield from section(facts)
+    for unknown in facts.unknown:
+        yield "not known", unknown.what, unknown.why
+
+
+def _system(facts: SiteFacts) -> Iterator[Row]:
+    """The operating system and the processor."""
     if system := facts.system:
         parts = [system.name, f"kernel {system.kernel}", system.machine]
         parts += [f"glibc {system.glibc}"] if system.glibc else []
@@ -24,6 +32,10 @@ def rows(facts: SiteFacts) -> Iterator[Row]:
         yield "processor", f"{processor.target or 'unknown'}{model}, {cores}", processor.seen
         if processor.memory_bytes:
             yield "memory", f"{processor.memory_bytes / 2**30:.1f} GiB", "/proc/meminfo"
+
+
+def _starts(facts: SiteFacts) -> Iterator[Row]:
+    """What gives nodes, and what starts ranks."""
     for scheduler in facts.schedulers:
         parts = [f"{scheduler.kind} {scheduler.version}".strip()]
         parts += [f"cluster {scheduler.cluster}"] if scheduler.cluster else []
@@ -35,6 +47,10 @@ def rows(facts: SiteFacts) -> Iterator[Row]:
         yield "launcher", f"{launcher.kind}: {launcher.title}", launcher.seen
     for pmi in facts.pmi:
         yield "PMI", f"{pmi.flavour} ({pmi.detail})" if pmi.detail else pmi.flavour, pmi.seen
+
+
+def _engines(facts: SiteFacts) -> Iterator[Row]:
+    """The container engines."""
     for engine in facts.engines:
         yield "engine", _engine(engine), engine.seen
         told = "; ".join(f"{key} {value}".strip() for key, value in telling(engine).items())
@@ -42,6 +58,10 @@ def rows(facts: SiteFacts) -> Iterator[Row]:
             yield "", told, engine.config or engine.seen
     if not facts.engines:
         yield "engine", "none", "PATH, `srun --help`"
+
+
+def _mpis(facts: SiteFacts) -> Iterator[Row]:
+    """The MPIs."""
     for mpis in _by_prefix(facts.mpis):
         yield _mpi(mpis)
     if not facts.mpis:
@@ -50,6 +70,10 @@ def rows(facts: SiteFacts) -> Iterator[Row]:
             "none",
             "$FAIRLEAD_MPI, fairlead's own, mpiexec on PATH, system and Cray folders",
         )
+
+
+def _network(facts: SiteFacts) -> Iterator[Row]:
+    """Networks, and what libraries can use of them."""
     for fabric in facts.fabrics:
         state = f", {fabric.state}" if fabric.state else ""
         yield "fabric", f"{fabric.kind}: {fabric.device}{state}", fabric.seen
@@ -62,6 +86,10 @@ def rows(facts: SiteFacts) -> Iterator[Row]:
         some = "" if transport.complete else f"{kind} as modules, besides built-in ones: "
         title = f"{transport.library} {transport.version}".strip()
         yield title, some + ", ".join(transport.names), transport.seen
+
+
+def _node(facts: SiteFacts) -> Iterator[Row]:
+    """GPUs, what the kernel allows, places for data."""
     for gpu in facts.gpus:
         vendor = "" if gpu.vendor in gpu.model.lower() else gpu.vendor
         driver = f", driver {gpu.driver}" if gpu.driver else ""
@@ -75,8 +103,6 @@ def rows(facts: SiteFacts) -> Iterator[Row]:
         free = f", {place.free_bytes / 1e9:.1f} GB free" if place.free_bytes is not None else ""
         kind = f" ({place.kind})" if place.kind else ""
         yield "storage", f"{place.role}: {place.path}{kind}{free}", place.seen
-    for unknown in facts.unknown:
-        yield "not known", unknown.what, unknown.why
 
 
 def _by_prefix(mpis: Iterable[MpiFact]) -> list[list[MpiFact]]:

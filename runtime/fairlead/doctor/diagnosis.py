@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import Finding, Severity, finding_of, info
 from fairlead.base.progress import Progress
 from fairlead.doctor.world import World
 
@@ -101,9 +101,9 @@ class Check:
     limit_s: float = 45.0
 
 
-def note(check: str, what: str, *, where: str = "", why: str = "", remedy: str = "") -> Diagnosis:
-    """Nothing to do, but worth knowing."""
-    return Diagnosis(Finding(Severity.INFO, what, where, why, remedy, check))
+def note(message: str, /, **fields: object) -> Diagnosis:
+    """Nothing to do, but worth knowing: a message of the catalogue, of severity info."""
+    return Diagnosis(info(message, **fields))
 
 
 def well(check: str, what: str, why: str = "") -> Diagnosis:
@@ -112,14 +112,7 @@ def well(check: str, what: str, why: str = "") -> Diagnosis:
 
 
 def ill(
-    check: str,
-    what: str,
-    *,
-    where: str = "",
-    why: str = "",
-    remedy: str,
-    fix: Fix | None = None,
-    severity: Severity = Severity.ERROR,
+    message: str, /, *, fix: Fix | None = None, severity: Severity | None = None, **fields: object
 ) -> Diagnosis:
-    """Something to do, by ``remedy`` or by ``fix``."""
-    return Diagnosis(Finding(severity, what, where, why, remedy, check), fix)
+    """Something to do, by the remedy of a message of the catalogue or by ``fix``."""
+    return Diagnosis(finding_of(message, severity=severity, **fields), fix)

@@ -53,35 +53,25 @@ def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
     thread.start()
     thread.join(check.limit_s)
     if not ended:
-        return [
-            ill(
-                check.name,
-                "this check did not end",
-                where=f"after {check.limit_s:.0f} s",
-                why="what it asks does not answer: a file system, a program, a service",
-                remedy=f"fairlead doctor {check.name}, once it answers; the other checks are complete",
-                severity=Severity.WARNING,
-            )
-        ]
+        return [ill("check-did-not-end", check=check.name, limit_s=check.limit_s)]
     [result] = ended
     if isinstance(result, FairleadError):
         fresh = [f for f in result.findings if f not in told]
         told.update(fresh)
         known = ", ".join(sorted({f.check for f in result.findings}))
         return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
-            note(check.name, f"not looked at: `{known}` is wrong, see there")
+            note("not-looked-wrong-see", check=check.name, known=known)
         ]
     if isinstance(result, Exception):
         last = traceback.extract_tb(result.__traceback__)[-1]
         return [
             ill(
-                check.name,
-                "this check failed",
-                where=f"{last.filename}:{last.lineno}",
-                why=f"{type(result).__name__}: {result}",
-                remedy="report this with the output of `fairlead doctor --json`; "
-                "the other checks are complete",
-                severity=Severity.WARNING,
+                "check-failed",
+                check=check.name,
+                filename=last.filename,
+                lineno=last.lineno,
+                type=type(result).__name__,
+                result=result,
             )
         ]
     return result
@@ -132,13 +122,7 @@ def apply(fix: Fix, world: World, progress: Progress) -> None:
     command = fix.command
     if world.uid != 0:
         if world.run(("sudo", "-n", "true")).returncode:
-            raise fail(
-                "this needs root",
-                where=fix.line,
-                why="you are not root, and sudo does not work without a password here",
-                remedy=f"ask an administrator for: {fix.line}",
-                check="needs-root",
-            )
+            raise fail("needs-root", line=fix.line)
         command = ("sudo", "-n", *command)
     with progress.stage(fix.does) as stage:
         # apt says every second whose lock it waits for.

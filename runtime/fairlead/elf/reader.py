@@ -87,21 +87,8 @@ def _read(name: str, *identity: int) -> Elf:
 
 
 def _facts(elf: ELFFile, name: str) -> Elf:
-    needed: list[str] = []
-    rpath: tuple[str, ...] = ()
-    runpath: tuple[str, ...] = ()
-    soname = ""
     dynamic: Any = elf.get_section_by_name(".dynamic") or _dynamic_segment(elf)
-    for tag in dynamic.iter_tags() if dynamic else ():
-        kind = tag.entry.d_tag
-        if kind == "DT_NEEDED":
-            needed.append(tag.needed)
-        elif kind == "DT_SONAME":
-            soname = tag.soname
-        elif kind == "DT_RPATH":
-            rpath = tuple(filter(None, tag.rpath.split(":")))
-        elif kind == "DT_RUNPATH":
-            runpath = tuple(filter(None, tag.runpath.split(":")))
+    tags = _tags(dynamic)
     imports: set[str] = set()
     exports: set[str] = set()
     for symbol in _symbols(elf, b"MPI_") if dynamic else ():
@@ -115,10 +102,10 @@ def _facts(elf: ELFFile, name: str) -> Elf:
     return Elf(
         path=name,
         machine=elf.get_machine_arch(),
-        soname=soname,
-        needed=tuple(needed),
-        rpath=rpath,
-        runpath=runpath,
+        soname="".join(tags["DT_SONAME"][-1:]),
+        needed=tuple(tags["DT_NEEDED"]),
+        rpath=_folders(tags["DT_RPATH"]),
+        runpath=_folders(tags["DT_RUNPATH"]),
         needs=_highest(_needed_versions(elf)),
         offers=_highest(_defined_versions(elf)),
         mpi_imports=tuple(sorted(imports)),
@@ -126,6 +113,26 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         interpreter=_interpreter(elf),
         build_id=_build_id(elf),
     )
+
+
+def _tags(dynamic: Any) -> dict[str, list[str]]:
+    """The strings of the dynamic section, by tag, in order."""
+    values: dict[str, list[str]] = {
+        "DT_NEEDED": [],
+        "DT_SONAME": [],
+        "DT_RPATH": [],
+        "DT_RUNPATH": [],
+    }
+    for tag in dynamic.iter_tags() if dynamic else ():
+        kind = tag.entry.d_tag
+        if kind in values:
+            values[kind].append(getattr(tag, kind.removeprefix("DT_").lower()))
+    return values
+
+
+def _folders(paths: list[str]) -> tuple[str, ...]:
+    """Of several tags the last one counts."""
+    return tuple(filter(None, paths[-1].split(":"))) if paths else ()
 
 
 def _dynamic_segment(elf: ELFFile) -> Any:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import data_dir
 
 VARIABLE = "FAIRLEAD_APPTAINER"
@@ -33,14 +33,7 @@ def named_or_on_path(
     chosen = environ.get(variable)
     found = shutil.which(chosen or program, path=path)
     if chosen and not found:
-        raise fail(
-            f"{variable} does not name a program",
-            where=f"{variable}={chosen}",
-            why="there is no such file, or you may not execute it",
-            remedy=f"unset {variable}, or set it to the path of {program}",
-            check="engine",
-            code=ExitCode.USAGE,
-        )
+        raise fail("engine", variable=variable, chosen=chosen, program=program)
     return Path(found).absolute() if found else None
 
 
@@ -55,14 +48,7 @@ def find_apptainer(environ: Mapping[str, str] = os.environ) -> Path | None:
     if chosen := environ.get(VARIABLE):
         found = shutil.which(chosen, path=environ.get("PATH"))
         if not found:
-            raise fail(
-                f"{VARIABLE} does not name a program",
-                where=f"{VARIABLE}={chosen}",
-                why="there is no such file, or you may not execute it",
-                remedy=f"unset {VARIABLE}, or set it to the path of an apptainer program",
-                check="engine",
-                code=ExitCode.USAGE,
-            )
+            raise fail("engine-apptainer", variable=VARIABLE, chosen=chosen)
         return Path(found)
     for name in ("apptainer", "singularity"):
         if found := shutil.which(name, path=environ.get("PATH", os.defpath)):

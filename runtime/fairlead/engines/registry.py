@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.registry import Registry
 from fairlead.base.suggest import suggest
 from fairlead.engines.model import Driver, Engine
@@ -35,12 +35,11 @@ def choose(
     chosen = wanted or environ.get(CHOSEN)
     if chosen and not (chosen in ENGINES and ENGINES.get(chosen).driven):
         raise fail(
-            f"no engine is called `{chosen}`",
-            where="--engine" if wanted else f"${CHOSEN}",
-            why=suggest(chosen, kinds()),
-            remedy=f"use one of {', '.join(kinds())}",
-            check="engine",
-            code=ExitCode.USAGE,
+            "engine-no-called",
+            chosen=chosen,
+            engine="--engine" if wanted else f"${CHOSEN}",
+            suggestion=suggest(chosen, kinds()),
+            kinds=", ".join(kinds()),
         )
     tried = [chosen] if chosen else [kind for kind in preferred if kind in ENGINES]
     for kind in tried:
@@ -53,11 +52,17 @@ def choose(
         remedy += f", or use --engine {others[0]}"
     elif chosen and chosen != "apptainer":
         remedy = f"install {chosen}, or leave out {'--engine' if wanted else CHOSEN}"
-    raise fail(
-        f"no {chosen} on this machine" if chosen else "no container engine on this machine",
-        where="PATH, and fairlead's own prefix" if "apptainer" in tried else "PATH",
-        why=why,
-        remedy=remedy,
-        check="engine",
-        code=ExitCode.LAUNCH_FAILED,
+    raise (
+        fail(
+            "engine-fairlead-own-prefix" if "apptainer" in tried else "engine-no-machine",
+            chosen=chosen,
+            why=why,
+            remedy=remedy,
+        )
+        if chosen
+        else fail(
+            "engine-container-fairlead-own-prefix" if "apptainer" in tried else "engine-container",
+            why=why,
+            remedy=remedy,
+        )
     )

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 
 def unfit_image(engine: str, image: str, why: str, remedy: str) -> FairleadError:
-    return fail(
-        f"{engine} cannot open this image",
-        where=image,
-        why=why,
-        remedy=remedy,
-        check="engine-image",
-        code=ExitCode.PREFLIGHT_REFUSED,
-    )
+    return fail("engine-image", engine=engine, image=image, why=why, remedy=remedy)
 
 
 def unfit_bind(engine: str, path: str, why: str) -> FairleadError:
-    return fail(
-        f"{engine} cannot show this path in a container",
-        where=path,
-        why=why,
-        remedy="give it another name, or set XDG_CACHE_HOME to a folder with a plain one",
-        check="engine-bind",
-        code=ExitCode.PREFLIGHT_REFUSED,
-    )
+    return fail("engine-bind", engine=engine, path=path, why=why)

@@ -106,14 +106,7 @@ def _host(
     environ: Mapping[str, str],
 ) -> HostMpi | None:
     if wanted.mpi == "container":
-        raise fail(
-            "an export brings the host's MPI",
-            where="--mpi",
-            why="what the image has of its own needs no export",
-            remedy="leave --mpi out, or name the prefix of an MPI",
-            check="usage",
-            code=ExitCode.USAGE,
-        )
+        raise fail("usage-export-brings-host-mpi")
     if wanted.mpi != "host":
         prefix = Path(wanted.mpi)
         found = (

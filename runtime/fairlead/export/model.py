@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.launchers.model import Launcher
@@ -68,14 +68,7 @@ class Facts:
 
 def unfit(what: str, value: str, why: str, target: str) -> FairleadError:
     """A value that a format cannot hold."""
-    return fail(
-        f"{target} cannot be told {what}",
-        where=value[:200] or "an empty value",
-        why=why,
-        remedy="give it another value in the site's profile, or another name with --name or --stage",
-        check="export-value",
-        code=ExitCode.USAGE,
-    )
+    return fail("export-value-cannot-told", target=target, what=what, value=value[:200], why=why)
 
 
 def need_image(facts: Facts, target: str) -> Image:
@@ -85,14 +78,7 @@ def need_image(facts: Facts, target: str) -> Image:
         FairleadError: exit code 2; none was named.
     """
     if facts.image is None:
-        raise fail(
-            f"an export for {target} needs an image",
-            where="--image",
-            why="it is for the programs of one image",
-            remedy=f"fairlead site export --for {target} --image IMAGE",
-            check="export-image",
-            code=ExitCode.USAGE,
-        )
+        raise fail("export-image", target=target)
     return facts.image
 
 

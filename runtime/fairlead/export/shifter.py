@@ -150,21 +150,28 @@ def _wrong(key: str, value: str) -> str:
         return "a value is one line, and not empty"
     if value != value.strip() or value.endswith("\\"):
         return "blanks around it are taken away, and a backslash at its end joins the next line"
-    if part.startswith("siteEnv") or part == "conflict":
-        words = value.split(" ")
-        if part == "siteEnvUnset" or part == "conflict":
-            return ""
-        if bad := [w for w in words if "=" not in w]:
-            return f"variables are told apart by blanks: `{bad[0]}` would be one of its own"
-    elif part == "siteFs":
-        for item in value.split(";"):
-            source, _, target = item.partition(":")
-            folder = target.split(":")[0]
-            if " " in item or not source.startswith("/") or not folder.startswith("/"):
-                return "siteFs is FROM:TO[:FLAGS], joined by `;`, absolute and without blanks"
-    elif " " in value and part in ("copyPath", "imagePath", "etcPath"):
+    return _wrong_value(part, value)
+
+
+def _wrong_value(part: str, value: str) -> str:
+    """The same of a value, by the last part of its key."""
+    if part in ("siteEnvUnset", "conflict"):
+        return ""
+    if part.startswith("siteEnv"):
+        bad = [word for word in value.split(" ") if "=" not in word]
+        return (
+            f"variables are told apart by blanks: `{bad[0]}` would be one of its own" if bad else ""
+        )
+    if part == "siteFs" and not all(map(_is_mount, value.split(";"))):
+        return "siteFs is FROM:TO[:FLAGS], joined by `;`, absolute and without blanks"
+    if " " in value and part in ("copyPath", "imagePath", "etcPath"):
         return "blanks are not safe in a path of this file"
     return ""
+
+
+def _is_mount(item: str) -> bool:
+    source, _, target = item.partition(":")
+    return " " not in item and source.startswith("/") and target.startswith("/")
 
 
 def _module(facts: Facts, made: Staged, name: str) -> list[tuple[str, str]]:

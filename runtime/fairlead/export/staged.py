@@ -78,14 +78,12 @@ def staged(
     bring = made.glibc.way
     if bring is GlibcWay.LOADER and not glibc:
         raise fail(
-            f"a module of {kind} cannot make this image run on {made.host.library.title}",
-            where=f"{made.image}, glibc {made.facts.glibc}",
-            why=f"the host's libraries need GLIBC_{made.glibc.need}, and a module can show no single "
-            "files over those of the image",
-            remedy="build the image on a newer suite, or let `fairlead run` start it: it uses the "
-            "host's loader",
-            check="export-glibc",
-            code=ExitCode.PREFLIGHT_REFUSED,
+            "export-glibc",
+            kind=kind,
+            library_title=made.host.library.title,
+            made_image=made.image,
+            glibc=made.facts.glibc,
+            glibc_need=made.glibc.need,
         )
     staging = moved(made.staging, place)
     folder = f"{facts.stage_root.rstrip('/')}/{staging.key}"
@@ -123,23 +121,14 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
     """
     if facts.against:
         raise fail(
-            f"the MPI of {facts.site.name} is not known here",
-            where=facts.node,
-            why=f"this machine is not of that site: {'; '.join(facts.against)}",
-            remedy=f"on {facts.site.name}: fairlead site capture -o THERE.json; then, anywhere, fairlead "
-            f"site export --for {kind} --site THERE.json",
-            check="export-site",
-            code=ExitCode.USAGE,
+            "export-site",
+            site_name=facts.site.name,
+            facts_node=facts.node,
+            against="; ".join(facts.against),
+            kind=kind,
         )
     if facts.host is None:
-        raise fail(
-            f"there is no MPI to export on {facts.node}",
-            where="the MPIs of that machine",
-            why="none was found that is of the image's family and has a launcher",
-            remedy="fairlead doctor --fix host-mpi, or name one with `--mpi PREFIX`",
-            check="host-mpi",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        )
+        raise fail("host-mpi-no-export", facts_node=facts.node)
     host = facts.host
     launcher = facts.launcher or host.launcher or Launcher("mpiexec", host.library.family, "")
     same = facts.engine is not None and facts.engine.kind == kind
@@ -327,14 +316,7 @@ def script(facts: Facts, made: Staged, kind: str) -> str:
         "PATCHELF": need if rpaths else "",
     }
     if any(c in made.folder for c in " \t\n'\"$`\\*?[;&|<>(){}"):
-        raise fail(
-            "the folder for the host's MPI has a name that needs quotes",
-            where=made.folder,
-            why="it stands in configuration whose formats know no quotes",
-            remedy="choose another with --stage DIR",
-            check="export-value",
-            code=ExitCode.USAGE,
-        )
+        raise fail("export-value-folder-host-mpi-name", folder=made.folder)
     script_text = _SCRIPT
     for name, value in text.items():
         script_text = script_text.replace(f"@{name}@", value)

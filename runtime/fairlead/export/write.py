@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.export.model import ExportFile
 
@@ -27,12 +27,9 @@ def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
             path.chmod(file.mode)
         except OSError as exc:
             raise fail(
-                "the export cannot be written",
-                where=str(exc.filename or path),
-                why=exc.strerror or str(exc),
-                remedy="give another folder with -o",
-                check="output-unwritable",
-                code=ExitCode.FAILED,
+                "output-unwritable-export-cannot-written",
+                filename=exc.filename or path,
+                reason=exc.strerror or str(exc),
             ) from None
         written.append(path)
     return tuple(written)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write, config_dir
 
 SYSTEM_KEYS = Path("/etc/fairlead/keys")
@@ -91,13 +91,7 @@ def _library() -> tuple[Any, Any]:
 
 
 def _no_library(why: str) -> FairleadError:
-    return fail(
-        "signatures need a library that is not installed",
-        where="this Python's packages",
-        why=why,
-        remedy="pip install 'fairlead[sign]' (or: pip install cryptography bcrypt)",
-        check="sign-library",
-    )
+    return fail("sign-library", why=why)
 
 
 def default_key(environ: Mapping[str, str] = os.environ) -> Path:
@@ -146,11 +140,7 @@ def new_key(path: Path, passphrase: bytes) -> PublicKey:
         for half in (path, public_file(path)):
             half.unlink(missing_ok=True)
         raise fail(
-            "the key cannot be written",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="give another file with -o",
-            check="key-unwritable",
+            "key-unwritable-give-another-file", path=path, reason=exc.strerror or str(exc)
         ) from None
     return public
 
@@ -159,14 +149,7 @@ def check_new(path: Path) -> None:
     """Raises: FairleadError, exit code 2: there is a key already, which is not replaced."""
     for file in (path, public_file(path)):
         if os.path.lexists(file):
-            raise fail(
-                f"there is a key already: {file}",
-                where=str(file),
-                why="a key that is replaced is lost, and nothing can be signed with it again",
-                remedy="give another file with -o, or use that one",
-                check="key-exists",
-                code=ExitCode.USAGE,
-            )
+            raise fail("key-exists", file=file)
 
 
 def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
@@ -180,22 +163,10 @@ def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
     """
     raw = _content(path, "fairlead key new")
     if path.stat().st_mode & 0o077:
-        raise fail(
-            f"others may read the private key {path.name}",
-            where=str(path),
-            why=f"its mode is {stat.S_IMODE(path.stat().st_mode):04o}; a private key is for its owner only",
-            remedy=f"chmod 600 {path}",
-            check="key-exposed",
-        )
+        raise fail("key-exposed-read-private", path=path, s_imode=stat.S_IMODE(path.stat().st_mode))
     encrypted, stored = _header(path, raw)
     if not encrypted:
-        raise fail(
-            f"the private key {path.name} has no passphrase",
-            where=str(path),
-            why="whoever copies the file could sign in your name",
-            remedy=f"ssh-keygen -p -f {path}",
-            check="key-passphrase",
-        )
+        raise fail("key-passphrase-private-no", path=path)
     _, formats = _library()
     try:
         secret = formats.load_ssh_private_key(raw, passphrase())
@@ -204,20 +175,14 @@ def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
             str(path),
         )
     except (ValueError, TypeError, binascii.Error) as exc:
-        raise fail(
-            f"the private key {path.name} does not open",
-            where=str(path),
-            why=f"the passphrase is another one, or the file is damaged ({exc})",
-            remedy="type the passphrase again; $FAIRLEAD_KEY_PASSPHRASE is used when it is set",
-            check="key-passphrase",
-        ) from None
+        raise fail("key-passphrase-private-does-not-open", path=path, reason=exc) from None
     except Exception as exc:
         if type(exc).__name__ == "UnsupportedAlgorithm":
             raise _no_library(str(exc)) from None
         raise
     # The format has no checksum over the secret itself: what it gives must fit the public half.
     if public.raw != stored:
-        raise _damaged(path, "its secret half does not belong to its public half")
+        raise fail("key-damaged-secret-half-does-not", path=path)
     return PrivateKey(public, secret)
 
 
@@ -251,7 +216,7 @@ def _header(path: Path, raw: bytes) -> tuple[bool, bytes]:
         if not 0 < rounds <= _MOST_ROUNDS:
             raise ValueError(f"it asks for {rounds} rounds of bcrypt")
     except (ValueError, IndexError, struct.error) as exc:
-        raise _damaged(path, str(exc)) from None
+        raise fail("key-damaged-take-your-backup-make", path=path, reason=exc) from None
     return True, point
 
 
@@ -292,14 +257,12 @@ def read_public(path: Path) -> PublicKey:
         if base64.b64encode(data).decode() != text:
             raise ValueError("its text is not as OpenSSH writes it")
     except (ValueError, struct.error) as exc:
-        why = "it begins like a private key" if raw.startswith(b"-----BEGIN") else str(exc)
         raise fail(
-            f"{path.name} is no public key",
-            where=str(path),
-            why=f"{why}; a public key is a line `ssh-ed25519 BASE64`",
-            remedy=f"give the file beside the private key: {path.name.removesuffix(SUFFIX)}{SUFFIX}",
-            check="key-damaged",
-            code=ExitCode.USAGE,
+            "key-damaged-begins-like" if raw.startswith(b"-----BEGIN") else "key-damaged-no-public",
+            path=path,
+            path_name=path.name.removesuffix(SUFFIX),
+            suffix=SUFFIX,
+            reason=exc,
         ) from None
     return PublicKey(point, str(path))
 
@@ -312,26 +275,11 @@ def _content(path: Path, remedy: str) -> bytes:
             raw = stream.read(_MOST_BYTES + 1)
     except OSError as exc:
         raise fail(
-            f"cannot read the key {path}",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy=remedy,
-            check="key-unreadable",
-            code=ExitCode.USAGE,
+            "key-unreadable", path=path, reason=exc.strerror or str(exc), remedy=remedy
         ) from None
     if len(raw) > _MOST_BYTES:
-        raise _damaged(path, f"it has more than {_MOST_BYTES} bytes")
+        raise fail("key-damaged-more-bytes", path=path, most_bytes=_MOST_BYTES)
     return raw
-
-
-def _damaged(path: Path, why: str) -> FairleadError:
-    return fail(
-        f"the key {path.name} is damaged",
-        where=str(path),
-        why=why,
-        remedy="take it from your backup, or make another: `fairlead key new -o FILE`",
-        check="key-damaged",
-    )
 
 
 def key_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
@@ -350,16 +298,10 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
         for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
             for part in (folder, path):
                 if why := open_to_others(part):
-                    raise fail(
-                        "a folder of trusted keys is open to others",
-                        where=str(part),
-                        why=f"{why}: whoever may write there decides which images are run",
-                        remedy=f"chmod go-w {part}",
-                        check="key-exposed",
-                    )
+                    raise fail("key-exposed-folder-trusted-keys-open", part=part, why=why)
             key = read_public(path)
             if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
-                raise _damaged(path, f"it holds the key {key.id}, not the one it is called after")
+                raise fail("key-damaged-holds-not-called-after", path=path, key_id=key.id)
             found[key.id] = key
     return found
 
@@ -395,11 +337,7 @@ def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:
             os.umask(before)
     except OSError as exc:
         raise fail(
-            "the key cannot be written",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="set XDG_CONFIG_HOME to a folder of yours",
-            check="key-unwritable",
+            "key-unwritable-set-xdg-config-home", path=path, reason=exc.strerror or str(exc)
         ) from None
     return path
 
@@ -416,12 +354,12 @@ def find_trusted(beginning: str, environ: Mapping[str, str] = os.environ) -> Pat
     found = [p for p in files if beginning and p.name.startswith(beginning)]
     if len(found) != 1:
         raise fail(
-            f"{'no' if not found else len(found)} trusted key{'s' if found else ''} `{beginning}`",
-            where="the folders of trusted keys",
-            why=f"of {len(files)} keys there, {len(found)} begin so",
-            remedy="fairlead key list",
-            check="key-unknown",
-            code=ExitCode.USAGE,
+            "key-unknown",
+            no="no" if not found else len(found),
+            s="s" if found else "",
+            beginning=beginning,
+            files_count=len(files),
+            found_count=len(found),
         )
     return found[0]
 
@@ -436,9 +374,5 @@ def distrust(path: Path) -> None:
         path.unlink()
     except OSError as exc:
         raise fail(
-            "the key cannot be removed",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy=f"sudo rm {path}",
-            check="key-unwritable",
+            "key-unwritable-cannot-removed", path=path, reason=exc.strerror or str(exc)
         ) from None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, error, fail
+from fairlead.base.errors import FairleadError, Finding, Severity, fail
 from fairlead.base.paths import resolve_in
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
@@ -65,13 +65,7 @@ def look(
     """
     program = shutil.which("squashfuse_ll", path=environ.get("PATH"))
     if program is None:
-        raise fail(
-            "squashfuse_ll is not installed",
-            where="PATH",
-            why=f"{path.name} must be looked into, which needs squashfuse_ll",
-            remedy="fairlead doctor --fix packages",
-            check="squashfuse",
-        )
+        raise fail("squashfuse", path_name=path.name)
     # -P: modules come from where this process has them, never from the folder it stands in.
     python = [sys.executable, "-P", "-m", __name__]
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
@@ -91,7 +85,7 @@ def look(
         raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
     told = json.loads(done.stdout)
     if "finding" in told:
-        raise FairleadError(error(**told["finding"]))
+        raise FairleadError(Finding(Severity.ERROR, **told["finding"]))
     return from_json(Seen, told)
 
 
@@ -151,13 +145,7 @@ def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> 
 
 
 def _unseen(path: Path, why: str) -> FairleadError:
-    return fail(
-        f"{path.name} cannot be looked into",
-        where=str(path),
-        why=why,
-        remedy="fairlead doctor fuse user-namespaces; if both are well, the file is damaged: fetch or build it again",
-        check="image-mount",
-    )
+    return fail("image-mount", path=path, why=why)
 
 
 if __name__ == "__main__":

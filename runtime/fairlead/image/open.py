@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write, bundled, cache_dir, resolve_in
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
@@ -99,12 +99,11 @@ def find(
             why = "it begins with neither docker:// nor oras://"
             remedy = "fairlead pull docker://HOST/REPOSITORY:TAG, then that as IMAGE"
         raise fail(
-            f"no image at {name}",
-            where="IMAGE" if "://" in name else str(path.absolute()),
+            "image-no",
+            name=name,
+            image="IMAGE" if "://" in name else str(path.absolute()),
             why=why,
             remedy=remedy,
-            check="image",
-            code=ExitCode.USAGE,
         )
     remedy = f"fairlead build {name}"
     try:
@@ -117,14 +116,7 @@ def find(
         why = f"no recipe of that name was built here. {suggest(name, known)}"
         if not name or not os.path.isdir(bundled("recipes") / name.split(":")[0]):  # noqa: PTH112
             remedy = "fairlead recipe list"
-    raise fail(
-        f"no image called `{name}`",
-        where="IMAGE",
-        why=why,
-        remedy=remedy,
-        check="image",
-        code=ExitCode.USAGE,
-    )
+    raise fail("image-no-called", name=name, why=why, remedy=remedy)
 
 
 def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
@@ -193,24 +185,22 @@ def open_image(
 
 def _check_root(path: Path) -> None:
     if not any((path / name).is_dir() for name in ("bin", "usr/bin")):
-        raise _no_image(path, "the folder holds no root file system: neither bin nor usr/bin")
+        raise fail("image-format-holds-root-system-neither", path_name=path.name or path, path=path)
 
 
 def unreadable(path: Path, exc: OSError) -> FairleadError:
     return fail(
-        f"cannot read {path.name}",
-        where=str(path),
-        why=exc.strerror or str(exc),
-        remedy=f"ls -l {shlex.quote(str(path))}",
-        check="image",
-        code=ExitCode.USAGE,
+        "image-cannot-read",
+        path=path,
+        reason=exc.strerror or str(exc),
+        quoted_path=shlex.quote(str(path)),
     )
 
 
 def file_format(path: Path) -> str:
     try:
         if not path.is_file():  # a pipe would be waited for, for ever
-            raise _no_image(path, "it is a device, a pipe or a socket, and no file")
+            raise fail("image-format-device-pipe-socket", path_name=path.name or path, path=path)
         with path.open("rb") as stream:
             magic = stream.read(4)
         if magic == _SQUASHFS_MAGIC:
@@ -219,18 +209,7 @@ def file_format(path: Path) -> str:
             return "sif"
     except OSError as exc:
         raise unreadable(path, exc) from None
-    raise _no_image(path, "it is neither a SIF nor a squashfs: it does not begin like one")
-
-
-def _no_image(path: Path, why: str) -> FairleadError:
-    return fail(
-        f"{path.name or path} is no image",
-        where=str(path),
-        why=why,
-        remedy="give a .sif or .squashfs file, a folder, or the name of a built recipe (`fairlead recipe list`)",
-        check="image-format",
-        code=ExitCode.USAGE,
-    )
+    raise fail("image-format-neither-nor-does-not", path_name=path.name or path, path=path)
 
 
 def _read(
@@ -247,23 +226,20 @@ def _read(
     expected = record.get("squashfs_sha256", "")
     if expected and digest != expected:
         raise fail(
-            f"{path.name} is damaged",
-            where=str(path),
-            why=f"its file system has sha256 {digest[:16]}…, its record says {str(expected)[:16]}…",
-            remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
-            check="image-digest",
-            code=ExitCode.USAGE,
+            "image-digest-file-system-sha256-says",
+            path=path,
+            digest=digest[:16],
+            expected=str(expected)[:16],
+            recipe=record.get("recipe", "RECIPE"),
         )
     if expected and kind == "sif":
         text = sif.document_bytes(_RECORD_NAME) or b""
         if sif.uuid != str(identity(digest, text)):
             raise fail(
-                f"{path.name} is damaged",
-                where=f"{path}, object `{_RECORD_NAME}`",
-                why="its record does not match the identifier in its header: one of them was changed",
-                remedy=f"fetch or build it again: `fairlead build {record.get('recipe', 'RECIPE')}`",
-                check="image-digest",
-                code=ExitCode.USAGE,
+                "image-digest-does-not-match-identifier",
+                path=path,
+                record_name=_RECORD_NAME,
+                recipe=record.get("recipe", "RECIPE"),
             )
     if "facts" in record and expected:
         try:
@@ -304,14 +280,7 @@ def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
         and all(map(texts, packages.values()))
         and texts({k: record.get(k, "") for k in _TEXTS})
     ):
-        raise fail(
-            f"the record in {path.name} is damaged",
-            where=f"{path}, {_RECORD_NAME}",
-            why="env and packages must be tables of text, recipe, version and digests text",
-            remedy="fetch or build it again: `fairlead build RECIPE`",
-            check="image-record",
-            code=ExitCode.USAGE,
-        )
+        raise fail("image-record-damaged-env-packages-must", path=path, record_name=_RECORD_NAME)
     return record
 
 

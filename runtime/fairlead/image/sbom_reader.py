@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead import __version__
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.mount import MATERIALS, Seen, look, look_into
@@ -75,12 +75,11 @@ def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
     found = hashlib.sha256(seen.materials.encode()).hexdigest()
     if expected and found != expected:
         raise fail(
-            "the image's bill of materials was changed",
-            where=f"{image.path}, /{MATERIALS}",
-            why=f"its sha256 is {found[:16]}…, the image's record says {expected[:16]}…",
-            remedy="fetch or build the image again",
-            check="sbom-changed",
-            code=ExitCode.USAGE,
+            "sbom-changed",
+            image_path=image.path,
+            materials=MATERIALS,
+            found=found[:16],
+            expected=expected[:16],
         )
     return seen.materials
 

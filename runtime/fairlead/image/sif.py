@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 # Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
 # launch line, magic, version, arch, uuid, created, modified, free and total descriptors,
@@ -75,20 +75,14 @@ class Sif:
                 if item.filesystem == FS_SQUASHFS:
                     return item
                 raise fail(
-                    f"{self.path.name} holds no squashfs",
-                    where=f"{self.path}, object {item.id}",
-                    why=f"its system partition is of type {item.filesystem}, squashfs is {FS_SQUASHFS}",
-                    remedy="build the image with a squashfs system partition: `fairlead build RECIPE`",
-                    check="sif-partition",
-                    code=ExitCode.USAGE,
+                    "sif-partition-holds-no-squashfs",
+                    path=self.path,
+                    item_id=item.id,
+                    filesystem=item.filesystem,
+                    fs_squashfs=FS_SQUASHFS,
                 )
         raise fail(
-            f"{self.path.name} holds no root file system",
-            where=str(self.path),
-            why=f"none of its {len(self.objects)} objects is a primary system partition",
-            remedy="build the image again: `fairlead build RECIPE`",
-            check="sif-partition",
-            code=ExitCode.USAGE,
+            "sif-partition-holds-no-root-file", path=self.path, objects_count=len(self.objects)
         )
 
     def document(self, name: str) -> dict[str, Any] | None:
@@ -103,9 +97,9 @@ class Sif:
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError) as exc:
-            raise _broken(self.path, f"object `{name}` is not JSON: {exc}") from None
+            raise fail("sif-damaged", path=self.path, name=name, reason=exc) from None
         if not isinstance(value, dict):
-            raise _broken(self.path, f"object `{name}` is not a JSON object")
+            raise fail("sif-damaged-otherwise", path=self.path, name=name)
         return value
 
     def document_bytes(self, name: str) -> bytes | None:
@@ -113,7 +107,12 @@ class Sif:
         for item in self.objects:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
-                    raise _broken(self.path, f"object `{name}` claims {item.size} bytes of JSON")
+                    raise fail(
+                        "sif-damaged-object-claims-bytes-json",
+                        path=self.path,
+                        name=name,
+                        item_size=item.size,
+                    )
                 with self.path.open("rb") as stream:
                     stream.seek(item.offset)
                     return stream.read(item.size)
@@ -140,14 +139,7 @@ def read_sif(path: Path) -> Sif:
             stream.seek(header.table_offset)
             table = stream.read(header.table_size)
     except OSError as exc:
-        raise fail(
-            f"cannot read the image {path.name}",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="check the path and its permissions: `ls -l` it",
-            check="sif-unreadable",
-            code=ExitCode.USAGE,
-        ) from None
+        raise fail("sif-unreadable", path=path, reason=exc.strerror or str(exc)) from None
     if len(table) < header.table_size:
         raise _truncated(path, real, header.least)
     objects = tuple(_objects(path, table, header.total))
@@ -197,7 +189,7 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
     if len(head) < HEADER.size:
         if head[32 : 32 + len(MAGIC)] == MAGIC:
             raise _truncated(path, real, HEADER.size)
-        raise _not_a_sif(path, f"it has {real} bytes, a SIF header alone has {HEADER.size}")
+        raise fail("sif-magic-bytes-header-alone", path=path, real=real, header_size=HEADER.size)
     (
         _,
         magic,
@@ -214,18 +206,16 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
         data_size,
     ) = HEADER.unpack(head)
     if magic.rstrip(b"\0") != MAGIC:
-        raise _not_a_sif(path, f"bytes 32 to 41 are {magic!r}, a SIF has {MAGIC!r} there")
+        raise fail("sif-magic-bytes-32-41", path=path, magic=magic, magic_2=MAGIC)
     if version.rstrip(b"\0") != VERSION:
-        raise _not_a_sif(
-            path, f"its format version is {version!r}; this fairlead reads {VERSION!r}"
-        )
+        raise fail("sif-magic-format-version-reads", path=path, version=version, version_2=VERSION)
     if not 0 < total <= _MOST_DESCRIPTORS:
-        raise _broken(path, f"its header claims {total} objects")
+        raise fail("sif-damaged-header-claims-objects", path=path, total=total)
     if (
         min(table_offset, data_offset, data_size) < HEADER.size - 1
         or max(table_offset, data_offset) > 1 << 62
     ):
-        raise _broken(path, "an offset in its header points into the header or beyond any file")
+        raise fail("sif-damaged-offset-header-points-beyond", path=path)
     names = {code: name for name, code in ARCHES.items()}
     size = total * DESCRIPTOR.size
     return _Header(
@@ -248,7 +238,13 @@ def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
         if not used:
             continue
         if offset < HEADER.size or size < 0 or offset + size > 1 << 62:
-            raise _broken(path, f"object {ident} claims {size} bytes at offset {offset}")
+            raise fail(
+                "sif-damaged-object-claims-bytes-offset",
+                path=path,
+                ident=ident,
+                size=size,
+                offset=offset,
+            )
         filesystem = parttype = 0
         if datatype == DATA_PARTITION:
             filesystem, parttype, _ = PARTITION_EXTRA.unpack_from(extra)
@@ -257,34 +253,5 @@ def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
     return found
 
 
-def _not_a_sif(path: Path, why: str) -> FairleadError:
-    return fail(
-        f"{path.name} is not a SIF image",
-        where=str(path),
-        why=why,
-        remedy="give a built recipe's name or a .sif file: `fairlead build RECIPE` makes one",
-        check="sif-magic",
-        code=ExitCode.USAGE,
-    )
-
-
 def _truncated(path: Path, real: int, least: int) -> FairleadError:
-    return fail(
-        f"the image {path.name} is cut short",
-        where=str(path),
-        why=f"it has {real} bytes; its own table of contents needs {least}",
-        remedy="copy it again, or build it again: `fairlead build RECIPE`",
-        check="sif-truncated",
-        code=ExitCode.USAGE,
-    )
-
-
-def _broken(path: Path, why: str) -> FairleadError:
-    return fail(
-        f"the image {path.name} is damaged",
-        where=str(path),
-        why=why,
-        remedy="copy it again, or build it again: `fairlead build RECIPE`",
-        check="sif-damaged",
-        code=ExitCode.USAGE,
-    )
+    return fail("sif-truncated", path=path, real=real, least=least)

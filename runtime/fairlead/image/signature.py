@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.errors import FairleadError, Finding, fail, warning
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
@@ -138,11 +138,9 @@ def sign(
             out.write(text)
     except OSError as exc:
         raise fail(
-            "the signature cannot be written",
-            where=str(signature_file(image)),
-            why=exc.strerror or str(exc),
-            remedy="copy the image to a folder of yours, and sign it there",
-            check="signature-unwritable",
+            "signature-unwritable",
+            signature_file=signature_file(image),
+            reason=exc.strerror or str(exc),
         ) from None
     return statement
 
@@ -169,29 +167,17 @@ def verify(
     key = keys.get(statement.key)
     if key is None:
         raise fail(
-            f"{image.name} is signed with a key that is not trusted here",
-            where=str(file),
-            why=f"its key is {statement.key}; trusted: {', '.join(sorted(keys)) or 'none'}",
-            remedy="ask its owner for the public key by a way that you trust; then `fairlead key trust FILE`",
-            check="signature-untrusted",
+            "signature-untrusted",
+            image_name=image.name,
+            file=file,
+            statement_key=statement.key,
+            keys=", ".join(sorted(keys)),
         )
     if not key.verifies(signature, statement.message):
-        raise fail(
-            f"the signature of {image.name} does not hold",
-            where=str(file),
-            why=f"it was not made with key {key.id}, or was changed since",
-            remedy="fetch image and signature again, from whoever signed it",
-            check="signature-bad",
-        )
+        raise fail("signature-bad", image_name=image.name, file=file, key_id=key.id)
     read = _read(image, progress or Silent())
     if lost := _difference(statement, read):
-        raise fail(
-            f"{image.name} is not the image that was signed",
-            where=str(image),
-            why=lost,
-            remedy="fetch image and signature again, from whoever signed it",
-            check="signature-mismatch",
-        )
+        raise fail("signature-mismatch", image=image, lost=lost)
     return Verified(str(image), key.id, key.path, statement, read.seen)
 
 
@@ -215,13 +201,8 @@ def exposed(verified: Verified) -> Finding | None:
     image = Path(verified.path).resolve()
     for part in (image, *image.parents):
         if why := open_to_others(part):
-            return Finding(
-                Severity.WARNING,
-                "others could replace this image after its signature was checked",
-                str(part),
-                f"{why}; fairlead looks again after the launch, and tells when that has happened",
-                f"keep the image in a folder that only you may write to, or: chmod go-w {shlex.quote(str(part))}",
-                "signature-exposed",
+            return warning(
+                "signature-exposed", part=part, why=why, quoted_part=shlex.quote(str(part))
             )
     return None
 
@@ -276,13 +257,7 @@ def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
         if render(statement, signature) != raw:
             raise ValueError("its text is not as fairlead writes it")
     except (ValueError, TypeError, RecursionError) as exc:
-        raise fail(
-            f"the signature {file.name} is damaged",
-            where=str(file),
-            why=str(exc)[:200] or "nested too deeply",
-            remedy="fetch image and signature again, from whoever signed it",
-            check="signature-damaged",
-        ) from None
+        raise fail("signature-damaged", file=file, exc=str(exc)[:200]) from None
     return statement, signature
 
 
@@ -294,11 +269,11 @@ def _content(image: Path, file: Path) -> bytes:
             raw = stream.read(_MOST_BYTES + 1)
     except OSError as exc:
         raise fail(
-            f"{image.name} is not signed",
-            where=str(file),
-            why=exc.strerror or str(exc),
-            remedy=f"fairlead sign {shlex.quote(str(image))}, or fetch the signature from whoever made the image",
-            check="signature-missing",
+            "signature-missing",
+            image_name=image.name,
+            file=file,
+            reason=exc.strerror or str(exc),
+            image=shlex.quote(str(image)),
         ) from None
     if len(raw) > _MOST_BYTES:
         return b""  # no signature is that long: read as a damaged one
@@ -339,10 +314,10 @@ def _read(image: Path, progress: Progress) -> _Read:
             if name == "image":
                 squashfs = squashfs_digest if sif else digest
             elif name.startswith("blobs/") and not name.endswith(f"/{digest}"):
-                raise _contradiction(path, f"its sha256 is {digest}")
+                raise fail("image-digest", path=path, digest=digest)
     told = str(record.get("squashfs_sha256", "") or squashfs)
     if told != squashfs:
-        raise _contradiction(image, f"its record says that its squashfs has sha256 {told[:64]}")
+        raise fail("image-digest-record-says-squashfs", image=image, told=told[:64])
     return _Read(kind, tuple(files), squashfs, str(record.get("tree_sha256", "")), tuple(seen))
 
 
@@ -354,15 +329,7 @@ def _meta(image: Path) -> Path:
 def _layout(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every file of an OCI layout."""
     if not (folder / "oci-layout").is_file():
-        raise fail(
-            f"{folder.name} is a folder, which cannot be signed",
-            where=str(folder),
-            why="a signature holds for bytes; a folder's change while it runs, and their names and "
-            "modes would have to be trusted too",
-            remedy="sign the image that it was unpacked from: a SIF, a squashfs, or an OCI layout",
-            check="signature-format",
-            code=ExitCode.USAGE,
-        )
+        raise fail("signature-format-folder-cannot-signed", folder=folder)
     count = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -371,12 +338,7 @@ def _layout(folder: Path) -> Iterator[tuple[str, Path]]:
             mode = path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or count > _MOST_FILES:
                 raise fail(
-                    f"{folder.name} is no sound OCI layout",
-                    where=str(path),
-                    why="a layout holds files and folders only, and not many",
-                    remedy="build it again: `fairlead build RECIPE --format oci`",
-                    check="signature-format",
-                    code=ExitCode.USAGE,
+                    "signature-format-no-sound-oci-layout", folder_name=folder.name, path=path
                 )
             if stat.S_ISREG(mode):
                 yield str(path.relative_to(folder)), path
@@ -401,13 +363,7 @@ def _hash(
     except OSError as exc:
         raise unreadable(path, exc) from None
     if before != after or at != before.size:
-        raise fail(
-            f"{path.name} changed while it was read",
-            where=str(path),
-            why="somebody is writing to it",
-            remedy="wait until that has ended, and run the same command again",
-            check="signature-changed",
-        )
+        raise fail("signature-changed-while-read", path=path)
     return whole.hexdigest(), part.hexdigest(), after
 
 
@@ -445,23 +401,6 @@ def _difference(statement: Statement, read: _Read) -> str:
     return ""
 
 
-def _contradiction(path: Path, why: str) -> FairleadError:
-    return fail(
-        f"{path.name} is damaged",
-        where=str(path),
-        why=why,
-        remedy="fetch or build it again, then sign it",
-        check="image-digest",
-        code=ExitCode.USAGE,
-    )
-
-
 def changed(verified: Verified, why: str) -> FairleadError:
     """The error of an image that is no longer the one that was verified."""
-    return fail(
-        "the image was changed after its signature was checked",
-        where=verified.path,
-        why=why,
-        remedy="find out who writes to it; keep it in a folder that only you may write to",
-        check="signature-changed",
-    )
+    return fail("signature-changed-image-after-checked", verified_path=verified.path, why=why)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
 from fairlead.launchers.registry import LAUNCHERS
@@ -58,27 +58,15 @@ def words(
         return scheduler.allocate(program, shape, _sites(site, asked), argv, quiet)
     said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
     if kind == "none":
-        raise fail(
-            f"{' and '.join(said)}: there is no scheduler here",
-            where=f"site {site.name}",
-            why="this shell is in no job (SLURM_JOB_ID, PBS_NODEFILE, LSB_JOBID, FLUX_URI, COBALT_JOBID), and "
-            "the site's profile names no scheduler",
-            remedy="leave it out to run on this machine; name the nodes for mpiexec with --hosts; or name the "
-            "machine's profile with --site",
-            check="allocation",
-            code=ExitCode.USAGE,
-        )
+        raise fail("allocation-no-scheduler-here", said=" and ".join(said), site_name=site.name)
     assert scheduler is not None
     raise fail(
-        f"this shell is in no {kind} job",
-        where=f"site {site.name}",
-        why=f"its ranks need nodes, and an interactive job of {kind} cannot run one command and keep its exit code"
+        "allocation-cannot-run-keep-exit"
         if not scheduler.interactive_program
-        else f"its ranks need nodes, and {scheduler.interactive_program} is not on PATH",
-        remedy=f"fairlead script --scheduler {kind} -o job.sh … writes the job; or start an interactive job "
-        "and type the same command in it",
-        check="allocation",
-        code=ExitCode.USAGE,
+        else "allocation-not-path",
+        kind=kind,
+        site_name=site.name,
+        interactive_program=scheduler.interactive_program,
     )
 
 
@@ -96,14 +84,7 @@ def _sites(site: Site, asked: Asked) -> list[str]:
 
 def _account(site: Site, asked: Asked) -> None:
     if site.scheduler.account and not asked.account:
-        raise fail(
-            "no account is named",
-            where=f"site {site.name}",
-            why="every job here must say who pays for it",
-            remedy="add --account NAME",
-            check="allocation",
-            code=ExitCode.USAGE,
-        )
+        raise fail("allocation-no-account-named", site_name=site.name)
 
 
 def become(words: Sequence[str]) -> NoReturn:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.identify import identify
@@ -62,14 +62,7 @@ def of_kind(
     program = program or _program(kind, environ)
     if program is None:
         names = " or ".join(LAUNCHERS.get(kind).programs)
-        raise fail(
-            f"no {names} on PATH",
-            where="--launcher",
-            why=f"that is what a launcher of the kind `{kind}` is called",
-            remedy="load the module that brings it, or name the program: --launcher PATH",
-            check="launcher",
-            code=ExitCode.USAGE,
-        )
+        raise fail("launcher-no-path", names=names, kind=kind)
     launcher = LAUNCHERS.get(kind).describe(program, speaks, pmi, site.launcher.pmi)
     return replace(launcher, options=tuple(site.launcher.options.get(kind, ())))
 
@@ -84,14 +77,10 @@ def named(
     """
     path = Path(name)
     if not os.access(path, os.X_OK) or path.is_dir():
-        raise fail(
-            f"no launcher at {name}",
-            where="--launcher",
-            why="there is no such program, or it may not be executed; "
-            + ("" if "/" in name else f"nor is it a kind of launcher: {suggest(name, kinds())}"),
-            remedy="leave it out to use the mpiexec of the chosen MPI",
-            check="launcher",
-            code=ExitCode.USAGE,
+        raise (
+            fail("launcher-such-program-not-executed", name=name)
+            if "/" in name
+            else fail("launcher-nor-kind", name=name, suggestion=suggest(name, kinds()))
         )
     if path.name in LAUNCHERS and LAUNCHERS.get(path.name).in_profiles:
         return of_kind(path.name, speaks, site, environ, str(path.absolute()))

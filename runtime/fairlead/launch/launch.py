@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.errors import FairleadError, Finding, error, fail
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
@@ -78,12 +78,9 @@ class CommandLine:
                     stream.write(text)
             except OSError as exc:
                 raise fail(
-                    "a file for the engine cannot be written",
-                    where=name,
-                    why=exc.strerror or str(exc),
-                    remedy="free some space, or set XDG_CACHE_HOME to a folder you may write",
-                    check="run-folder",
-                    code=ExitCode.LAUNCH_FAILED,
+                    "run-folder-file-engine-cannot-written",
+                    name=name,
+                    reason=exc.strerror or str(exc),
                 ) from None
 
     def shell(self) -> str:
@@ -158,12 +155,7 @@ def command_line(
     words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
         raise fail(
-            f"the engine `{plan.engine.kind}` is a part of srun",
-            where=plan.launcher.path,
-            why="another launcher cannot start containers by it",
-            remedy="within a job of Slurm: --launcher srun",
-            check="engine-launcher",
-            code=ExitCode.PREFLIGHT_REFUSED,
+            "engine-launcher", engine_kind=plan.engine.kind, launcher_path=plan.launcher.path
         )
     inner = words.argv
     if record is not None:
@@ -199,12 +191,7 @@ def new_run_folder(cache: Path) -> Path:
         folder.mkdir(parents=True)
     except OSError as exc:
         raise fail(
-            "no place for this run's records",
-            where=str(folder),
-            why=exc.strerror or str(exc),
-            remedy="free some space, or set XDG_CACHE_HOME to a folder you may write",
-            check="run-folder",
-            code=ExitCode.LAUNCH_FAILED,
+            "run-folder-no-place-records", folder=folder, reason=exc.strerror or str(exc)
         ) from None
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
@@ -213,29 +200,51 @@ def new_run_folder(cache: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Streams:
+    """Where the launcher's standard streams go; None for this process's own."""
+
+    stdout: IO[bytes] | int | None = None
+    stderr: IO[bytes] | int | None = None
+    stdin: int | None = None
+
+
+INHERITED = Streams()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a launch may go on.
+
+    Attributes:
+        wall_s: None for a program that may run for days.
+        after_death_s: for the other ranks once one was killed by a signal, or failed without MPI_Finalize.
+        grace_s: between asking the launcher to end and killing it, once a limit has passed.
+    """
+
+    wall_s: float | None = None
+    after_death_s: float = 30.0
+    grace_s: float = 2.0
+
+
+LIMITS = Limits()
+GRACE_S = 2.0
+
+
 def launch(
     line: CommandLine,
     folder: Path,
     *,
-    limit_s: float | None = None,
-    after_death_s: float = 30.0,
+    limits: Limits = LIMITS,
     watch: Callable[[], None] = lambda: None,
-    abrupt: bool = False,
-    stdout: IO[bytes] | int | None = None,
-    stderr: IO[bytes] | int | None = None,
-    stdin: int | None = None,
+    streams: Streams = INHERITED,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchResult:
     """Runs ``line`` to its end; nothing of it survives, whatever ends it.
 
     Args:
         folder: where ``record`` of :func:`command_line` points.
-        limit_s: wall-clock limit; None for a program that may run for days.
-        after_death_s: how long the others may go on once a rank was killed by a signal, or failed
-            without MPI_Finalize.
         watch: called again and again while it runs; what it raises ends the launch.
-        abrupt: kill the launcher at once then; Hydra would make many words about it. Open MPI's has
-            to clear up its session folder.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
@@ -244,30 +253,25 @@ def launch(
     run_id = folder.name
     begun = time.monotonic()
     memory = shm_cleanup.listing()
-    whole, grace_s = False, 2.0
+    whole, grace_s = False, GRACE_S
     try:
         started = processes.start(
             line.argv,
             line.environment(environ),
             run_id,
-            stdout=stdout,
-            stderr=stderr,
-            stdin=stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+            stdin=streams.stdin,
         )
     except OSError as exc:
         raise fail(
-            "the launcher cannot be executed",
-            where=line.argv[0],
-            why=exc.strerror or str(exc),
-            remedy="fairlead doctor host-mpi",
-            check="launcher",
-            code=ExitCode.LAUNCH_FAILED,
+            "launcher-cannot-executed", line_argv=line.argv[0], reason=exc.strerror or str(exc)
         ) from None
     try:
-        _wait(started.process, folder, begun, limit_s, after_death_s, watch)
+        _wait(started.process, folder, begun, limits, watch)
         whole = started.process.returncode == 0
     except FairleadError:
-        grace_s = 0.0 if abrupt else grace_s
+        grace_s = limits.grace_s
         raise
     finally:
         killed = processes.end(started, grace_s)
@@ -293,10 +297,10 @@ def _wait(
     process: subprocess.Popen[bytes],
     folder: Path,
     begun: float,
-    limit_s: float | None,
-    after_death_s: float,
+    limits: Limits,
     watch: Callable[[], None],
 ) -> None:
+    limit_s, after_death_s = limits.wall_s, limits.after_death_s
     died_at: float | None = None
     looked, signed = 0.0, begun
     while True:
@@ -314,26 +318,17 @@ def _wait(
             died_at = (died_at or now) if dead else None
             if died_at and now - died_at > after_death_s:
                 raise fail(
-                    f"rank {dead[0].rank} died and the others did not end",
-                    where=f"rank {dead[0].rank}, {signal_name(dead[0].code)}",
-                    why=f"they were still running {after_death_s:g} s later, waiting for it; all were killed",
-                    remedy="look at that rank's output above; what kills is mostly lack of memory: `dmesg | tail`",
-                    check="rank-died",
-                    code=ExitCode.WATCHDOG,
+                    "rank-died",
+                    rank=dead[0].rank,
+                    signal_name=signal_name(dead[0].code),
+                    after_death_s=after_death_s,
                 )
         if now - signed > _SIGN_OF_LIFE_S:
             signed = now
             with suppress(OSError):
                 os.utime(folder)  # so that no later run takes it for one that has ended
         if limit_s is not None and now - begun > limit_s:
-            raise fail(
-                f"the launch did not end within {limit_s:g} s",
-                where=str(folder),
-                why="its time limit passed; every process of it was killed",
-                remedy="give it more time with --watchdog SECONDS, or look why it hangs",
-                check="watchdog",
-                code=ExitCode.WATCHDOG,
-            )
+            raise fail("watchdog-launch-did-not-end", limit_s=limit_s, folder=folder)
 
 
 def _within_mpi(folder: Path, rank: str) -> bool:
@@ -388,21 +383,9 @@ def explain_exit(result: LaunchResult) -> Finding | None:
         return None
     failed = [r for r in result.ranks if r.code]
     if not failed and result.started:
-        return error(
-            f"the launcher ended the job: {signal_name(result.code)}",
-            where=f"{result.started} ranks were running",
-            why="a rank called MPI_Abort, or the launcher lost one",
-            remedy="the ranks' own output above says why",
-            check="aborted",
-        )
+        return error("aborted", signal_name=signal_name(result.code), started=result.started)
     if not failed:
-        return error(
-            f"the launcher failed: {signal_name(result.code)}",
-            where="before it started any rank",
-            why="see its own words above",
-            remedy="fairlead doctor, then `fairlead run --dry-run …` prints the line to try by hand",
-            check="launch",
-        )
+        return error("launch", signal_name=signal_name(result.code))
     first = failed[0]
     after = [f"rank {r.rank}: {signal_name(r.code)}" for r in failed[1:6]]
     if lost := result.started - len(result.ranks):
@@ -414,9 +397,5 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
     return error(
-        f"rank {first.rank} failed first: {signal_name(first.code)}",
-        where=f"rank {first.rank}",
-        why=why,
-        remedy=remedy,
-        check="rank-failed",
+        "rank-failed", rank=first.rank, signal_name=signal_name(first.code), why=why, remedy=remedy
     )

@@ -64,11 +64,7 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
     nodes = asked.nodes or len(asked.hosts)
     if asked.nodes and asked.hosts and asked.nodes != len(asked.hosts):
         wrong.append(
-            _wrong(
-                f"{asked.nodes} nodes are asked for, and {len(asked.hosts)} hosts are named",
-                "-N and --hosts say two things",
-                f"leave out -N, or write -N {len(asked.hosts)}",
-            )
+            error("shape-nodes-asked-hosts-named", nodes=asked.nodes, hosts_count=len(asked.hosts))
         )
     ranks = asked.ranks
     if ranks is None:
@@ -77,27 +73,17 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
     if per_node and not nodes:
         nodes = math.ceil(ranks / per_node)
     if nodes > ranks:
-        wrong.append(
-            _wrong(
-                f"{ranks} ranks cannot be on {nodes} nodes",
-                "some nodes would have none",
-                f"write -n {nodes} or more, or -N {ranks}",
-            )
-        )
+        wrong.append(error("shape-ranks-cannot-nodes", ranks=ranks, nodes=nodes))
     elif per_node and not (nodes - 1) * per_node < ranks <= nodes * per_node:
         fits = f"{nodes} nodes of {per_node} ranks hold {nodes * per_node}"
         wrong.append(
-            _wrong(
-                f"{fits}, and {ranks} are asked for",
-                "-n, -N and --ranks-per-node say two things",
-                f"leave out one of them, e.g. write -n {nodes * per_node}",
-            )
+            error("shape-asked-ranks-per-node", fits=fits, ranks=ranks, nodes=nodes * per_node)
         )
     try:
         time_s = seconds(asked.time) if asked.time else 0
     except ValueError as exc:
         time_s = 0
-        wrong.append(_wrong(f"--time {asked.time}", str(exc), "--time 1:30:00, or --time 90m"))
+        wrong.append(error("shape-time-1-30-00", time=asked.time, reason=exc))
     made = Shape(
         ranks, nodes, per_node, asked.cores or 0, asked.gpus or 0, asked.bind, asked.hosts, time_s,
         asked.account, asked.partition, asked.extra,
@@ -119,11 +105,12 @@ def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None
     if made.ranks <= most or made.hosts or any(map(environ.get, _HOST_FILES)):
         return
     raise FairleadError(
-        _wrong(
-            f"{made.ranks} ranks on this machine, which has {cores} {'core' if cores == 1 else 'cores'}",
-            "this shell is in no job, so all of them would start here",
-            f"start it in a job: fairlead script -n {made.ranks} -o job.sh …; or write -n {most} or fewer; or name the"
-            " machines with --hosts, or what starts them elsewhere with --launcher",
+        error(
+            "shape-ranks-machine",
+            ranks=made.ranks,
+            cores=cores,
+            core="core" if cores == 1 else "cores",
+            most=most,
         ),
         ExitCode.USAGE,
     )
@@ -133,39 +120,45 @@ def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]
     wrong = []
     if asked.of_scheduler:
         wrong.append(
-            _wrong(
-                f"{' and '.join(asked.of_scheduler)} within {allocation.title}",
-                f"the job has its own already (${allocation.by} is set)",
-                f"leave out {' and '.join(asked.of_scheduler)}, or run outside of the job",
+            error(
+                "shape-within-job-own-already",
+                of_scheduler=" and ".join(asked.of_scheduler),
+                allocation_title=allocation.title,
+                by=allocation.by,
             )
         )
     if allocation.nodes and made.nodes > allocation.nodes:
         wrong.append(
-            _wrong(
-                f"{made.nodes} nodes are asked for, and {allocation.title} has {allocation.nodes}",
-                f"${allocation.by} says what this shell may use",
-                f"write -N {allocation.nodes}, or ask the scheduler for {made.nodes} nodes",
+            error(
+                "shape-nodes-asked",
+                nodes=made.nodes,
+                allocation_title=allocation.title,
+                allocation_nodes=allocation.nodes,
+                by=allocation.by,
             )
         )
     strangers = [h for h in made.hosts if allocation.hosts and h not in allocation.hosts]
     if strangers:
         wrong.append(
-            _wrong(
-                f"{', '.join(strangers[:4])}: not of {allocation.title}",
-                f"its nodes are {', '.join(allocation.hosts[:8])}",
-                "name nodes of the job with --hosts, or leave it out",
+            error(
+                "shape-not-nodes",
+                strangers=", ".join(strangers[:4]),
+                allocation_title=allocation.title,
+                hosts=", ".join(allocation.hosts[:8]),
             )
         )
     need = made.ranks * max(made.cores, 1)
     if allocation.slots and need > allocation.slots and not set(_CROWDED) & set(made.extra):
         cores = f" of {made.cores} cores each" if made.cores > 1 else ""
         wrong.append(
-            _wrong(
-                f"{made.ranks} ranks{cores} need {need} slots, and {allocation.title} has "
-                f"{allocation.slots}",
-                "two ranks would share a core, and each would wait for the other",
-                f"write -n {max(allocation.slots // max(made.cores, 1), 1)}, ask the scheduler for "
-                "more, or add --launcher-arg=--overcommit to share all the same",
+            error(
+                "shape-ranks-need-slots",
+                ranks=made.ranks,
+                cores=cores,
+                need=need,
+                allocation_title=allocation.title,
+                slots=allocation.slots,
+                slots_2=max(allocation.slots // max(made.cores, 1), 1),
             )
         )
     return wrong
@@ -192,7 +185,3 @@ def seconds(text: str) -> int:
     if not found:
         raise ValueError("no time at all")
     return found
-
-
-def _wrong(what: str, why: str, remedy: str) -> Finding:
-    return error(what, where="the options of this command", why=why, remedy=remedy, check="shape")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.errors import FairleadError, Finding, fail, warning
 from fairlead.launchers import srun
 from fairlead.launchers.model import Launcher, Shape
 
@@ -64,15 +64,7 @@ def seen_by_all(
         return None
     if kind in _MEMORY:
         raise _blind(cache, "every node but this one", kind)
-    return Finding(
-        Severity.WARNING,
-        "the other nodes may not see fairlead's cache",
-        f"{cache}, on {kind} mounted at {place}",
-        "the host's MPI is staged there and ranks write there how they ended; this kind of file system is "
-        "mostly a disk of one machine",
-        "if ranks fail to start, set XDG_CACHE_HOME to a folder that all nodes see",
-        "shared-cache",
-    )
+    return warning("shared-cache-nodes-not-see-fairlead", cache=cache, kind=kind, place=place)
 
 
 def _missing(
@@ -91,12 +83,4 @@ def _missing(
 
 
 def _blind(cache: Path, who: str, kind: str) -> FairleadError:
-    return fail(
-        "not every node sees fairlead's cache",
-        where=f"{cache}, on {kind}; not on: {who}",
-        why="the host's MPI is staged there, and ranks write there what they prove and how they ended",
-        remedy="set XDG_CACHE_HOME to a folder on a file system of the whole machine, e.g. "
-        "XDG_CACHE_HOME=$SCRATCH/cache",
-        check="shared-cache",
-        code=ExitCode.LAUNCH_FAILED,
-    )
+    return fail("shared-cache-not-every-node-sees", cache=cache, kind=kind, who=who)

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write, locked, resolve_in
 from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
@@ -109,7 +109,7 @@ def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
             copy_object(image, item, out)
             stage.advance(item.size)
     except OSError as exc:
-        raise _failed(bare.parent, exc.strerror or str(exc)) from None
+        raise fail("unpack", bare_parent=bare.parent, reason=exc.strerror or str(exc)) from None
 
 
 def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
@@ -128,7 +128,9 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
                 _enough_room(root.parent, _GROWS * squashfs.stat().st_size)
                 _unpack(squashfs, root, stage)
         except OSError as exc:
-            raise _failed(root.parent, exc.strerror or str(exc)) from None
+            raise fail(
+                "unpack-otherwise", root_parent=root.parent, reason=exc.strerror or str(exc)
+            ) from None
 
 
 @contextmanager
@@ -148,14 +150,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
     """By way of a tar stream: rdsquashfs would wait for the disk after each file."""
     reader, tar = shutil.which("sqfs2tar"), shutil.which("tar")
     if reader is None or tar is None:
-        raise fail(
-            "sqfs2tar or tar is not installed",
-            where="PATH",
-            why="this engine opens folders only, and the image is a squashfs",
-            remedy="fairlead doctor --fix packages",
-            check="unpack",
-            code=ExitCode.LAUNCH_FAILED,
-        )
+        raise fail("unpack-sqfs2tar-tar-not-installed")
     with squashfs.open("rb") as stream:
         stream.seek(_INODES_AT)
         stage.total(int.from_bytes(stream.read(4), "little"))
@@ -179,7 +174,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
             said.seek(0)
             told = said.read()[-400:].decode("utf-8", "replace").strip()
         if source.returncode or made.returncode:
-            raise _failed(root.parent, told or f"tar ended with {made.returncode}")
+            raise fail("unpack-2", root_parent=root.parent, returncode=made.returncode, told=told)
         tree.chmod(0o755)
         _to_disk(tree)
         tree.rename(root)
@@ -231,19 +226,7 @@ def _remove(tree: Path) -> None:
 def _enough_room(folder: Path, need: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
-        raise _failed(folder, f"about {need >> 20} MiB are needed, {free >> 20} MiB are free")
-
-
-def _failed(folder: Path, why: str) -> FairleadError:
-    return fail(
-        "the image could not be laid out as a folder",
-        where=str(folder),
-        why=why,
-        remedy="free some space, or set XDG_CACHE_HOME to a folder with room, then run it again; "
-        "Apptainer opens the image as it is: `--engine apptainer`",
-        check="unpack",
-        code=ExitCode.LAUNCH_FAILED,
-    )
+        raise fail("unpack-about-mib-needed", folder=folder, need=need >> 20, free=free >> 20)
 
 
 def _places(
@@ -254,12 +237,10 @@ def _places(
     for bind in binds:
         if ":" in bind.source + bind.target:
             raise fail(
-                f"{plan.engine.kind} cannot bind a path with a colon",
-                where=f"{bind.source} -> {bind.target}",
-                why="a colon stands between the two, and it knows no other way to write one",
-                remedy="give it another name, or use another engine: `--engine apptainer`",
-                check="bind-place",
-                code=ExitCode.LAUNCH_FAILED,
+                "bind-place-cannot-path-colon",
+                engine_kind=plan.engine.kind,
+                source=bind.source,
+                target=bind.target,
             )
     # What is not there yet, or on other nodes only, is a folder of staged data.
     sources = ((Path(bind.source), bind.target) for bind in binds)
@@ -276,7 +257,7 @@ def _places(
         try:
             _make(root, target, folder)
         except OSError as exc:
-            raise _failed(root, f"no place for {target}: {exc.strerror}") from None
+            raise fail("unpack-no-place", root=root, target=target, strerror=exc.strerror) from None
 
 
 def _inside(root: Path, target: str) -> Path | None:
@@ -305,10 +286,9 @@ def _no_places(plan: Plan, root: Path, missing: list[tuple[str, bool]]) -> Fairl
     if files:
         line += " && touch " + shlex.join(files)
     return fail(
-        f"the folder has no place for {', '.join(t for t, _ in missing[:4])}",
-        where=str(root),
-        why=f"{plan.engine.kind} binds over what is there, and fairlead writes into no folder of yours",
-        remedy=f"{line}; or another engine, `--engine apptainer`",
-        check="bind-place",
-        code=ExitCode.LAUNCH_FAILED,
+        "bind-place-folder-no",
+        missing=", ".join(t for t, _ in missing[:4]),
+        root=root,
+        engine_kind=plan.engine.kind,
+        line=line,
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.system import View
 from fairlead.elf.facts import AbiFamily
 
@@ -157,12 +157,12 @@ class Driver:
 def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadError:
     """The error of a shape that a launcher has no word for."""
     return fail(
-        f"{launcher.title} cannot be told {option}",
-        where=launcher.path,
+        "shape-cannot-told",
+        launcher_title=launcher.title,
+        option=option,
+        launcher_path=launcher.path,
         why=why,
         remedy=remedy,
-        check="shape",
-        code=ExitCode.USAGE,
     )
 
 

@@ -52,12 +52,13 @@ def checked(model: Any, network: Network) -> Any:
     published = network.trainable or built[0], network.features
     if built != published:
         raise fail(
-            f"this is not {network.name}",
-            where=network.source,
-            why=f"{built[0]:,} trainable parameters and features {built[1]}; published are"
-            f" {published[0]:,} and {published[1]}",
-            remedy="use the Keras version of the image's lock",
-            check="model-count",
+            "model-count",
+            network_name=network.name,
+            source=network.source,
+            built=built[0],
+            built_1=built[1],
+            published=published[0],
+            published_1=published[1],
         )
     return model
 

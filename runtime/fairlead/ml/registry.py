@@ -6,7 +6,7 @@ Another package adds a model by an entry point of the group ``fairlead.models``,
 
 from __future__ import annotations
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.registry import NamedRegistry
 from fairlead.ml.data.kind import DataKind
 from fairlead.ml.task import Task
@@ -40,12 +40,7 @@ def find(name: str) -> Task:
     task = REGISTRY.find(name) if name else None
     if task is None:
         raise fail(
-            f"there is no model `{name}`" if name else "nothing to train",
-            where="MODEL",
-            why=f"known: {', '.join(names())}",
-            remedy="fairlead train hepcnn, or `--auto SCRIPT` for a script of your own",
-            check="train-model",
-            code=ExitCode.USAGE,
+            "train-model-no" if name else "train-model-nothing", name=name, names=", ".join(names())
         )
     return task
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir, data_dir
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf import reader as elf_file
@@ -175,14 +175,10 @@ def from_prefix(
     )
     if not found:
         raise fail(
-            f"no MPI library below {prefix}",
-            where=by,
-            why="no lib/, lib64/ or lib/<triplet>/ of it holds a libmpi that defines MPI_Init",
-            remedy=("" if by == "--mpi" else f"unset {by}, or ")
-            + "give the prefix that holds the MPI's lib folder, e.g. /opt/mpich; "
-            "`fairlead site detect` lists the MPIs of this machine",
-            check="host-mpi",
-            code=ExitCode.USAGE,
+            "host-mpi-no-library-below",
+            prefix=prefix,
+            by=by,
+            remedy="" if by == "--mpi" else f"unset {by}, or ",
         )
     return found
 

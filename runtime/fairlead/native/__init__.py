@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
@@ -167,12 +167,11 @@ def _copied(source: Path, made: Path, check: str) -> Path:
         partial.replace(made)
     except OSError as exc:
         raise fail(
-            f"{source.name} cannot be copied into the cache",
-            where=str(made.parent),
-            why=exc.strerror or str(exc),
-            remedy="make room there, or name another folder in XDG_CACHE_HOME",
+            "cannot-copied-cache",
             check=check,
-            code=ExitCode.LAUNCH_FAILED,
+            source_name=source.name,
+            made_parent=made.parent,
+            reason=exc.strerror or str(exc),
         ) from None
     finally:
         with suppress(OSError):
@@ -200,11 +199,4 @@ def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: s
 
 
 def _cannot(what: str, argv: Sequence[str], why: str, remedy: str, check: str) -> FairleadError:
-    return fail(
-        what,
-        where=shlex.join(argv),
-        why=why,
-        remedy=remedy,
-        check=check,
-        code=ExitCode.LAUNCH_FAILED,
-    )
+    return fail("cannot", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy)

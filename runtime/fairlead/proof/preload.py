@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
 from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.processes import runs_in_container
 from fairlead.proof.verdict import Proof, RankProof, judge
@@ -66,6 +66,23 @@ def clear(folder: Path) -> None:
             path.unlink()
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What a launch should come to.
+
+    Attributes:
+        inode: of the planned MPI's file.
+        folder: the run's, where ranks report.
+        nodes: names of the nodes that ranks may be on, for those of which none reports.
+    """
+
+    plan: Plan
+    ranks: int
+    inode: int
+    folder: Path
+    nodes: tuple[str, ...] = ()
+
+
 class Startup:
     """Watches the start-up of one launch.
 
@@ -75,26 +92,22 @@ class Startup:
 
     def __init__(
         self,
-        plan: Plan,
-        ranks: int,
-        inode: int,
-        folder: Path,
+        expected: Expected,
         limit_s: float,
-        told: Callable[[Proof], None],
+        on_proof: Callable[[Proof], None],
         clock: Callable[[], float] = time.monotonic,
-        nodes: tuple[str, ...] = (),
     ):
         """
         Args:
             limit_s: how long nothing may happen before MPI has started on every rank.
-            told: called once, with the proof, before anything is raised of it.
-            nodes: names of the nodes that ranks may be on, for those of which none reports.
+            on_proof: called once, with the proof, before anything is raised of it.
         """
         self.proof: Proof | None = None
-        self._plan, self._ranks, self._inode, self._folder = plan, ranks, inode, folder
-        self._nodes = nodes
+        self._plan, self._ranks, self._inode = expected.plan, expected.ranks, expected.inode
+        self._folder, self._nodes = expected.folder, expected.nodes
         # MPI_Init itself takes longer the more ranks there are.
-        self._limit_s, self._told, self._clock = limit_s + ranks / 100, told, clock
+        self._limit_s, self._on_proof = limit_s + expected.ranks / 100, on_proof
+        self._clock = clock
         self._begun = self._moved = clock()
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._first: float | None = None
@@ -134,7 +147,7 @@ class Startup:
         self.proof = replace(proof, findings=judge(plan, proof))
         if self.proof.holds:
             (self._folder / "proved").touch()  # a later program of a rank is not judged
-        self._told(self.proof)
+        self._on_proof(self.proof)
         if not self.proof.holds:
             errors = [f for f in self.proof.findings if f.severity is Severity.ERROR]
             raise FairleadError(errors, ExitCode.PROOF_FAILED)
@@ -199,11 +212,12 @@ def _stuck(
     if words:
         parts.append(f"last words: {words}")
     return error(
-        f"the start-up made no progress for {limit_s:.0f} s; everything was killed",
-        where=f"{len(alive)} of {ranks} ranks started, {len(inside)} called MPI_Init",
-        why="\n".join(parts) or "no rank did anything",
-        remedy="fairlead doctor; more time: --watchdog SECONDS",
-        check="watchdog",
+        "watchdog-start-up-made-no",
+        limit_s=limit_s,
+        alive_count=len(alive),
+        ranks=ranks,
+        inside_count=len(inside),
+        parts="\n".join(parts),
     )
 
 
@@ -247,14 +261,7 @@ def read_records(path: Path, folder: Path) -> list[RankProof]:
     found = []
     data = path.read_bytes()
     if not data or len(data) % _RECORD:
-        raise fail(
-            "the proof could not be written down",
-            where=str(path),
-            why=f"it has {len(data)} bytes, which are no whole records: the file system is full",
-            remedy="free some space, or set XDG_CACHE_HOME to a folder with room",
-            check="run-folder",
-            code=ExitCode.LAUNCH_FAILED,
-        )
+        raise fail("run-folder-proof-not-written-down", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
             found.append(_rank(part.decode("utf-8", "replace"), folder, path))
@@ -306,11 +313,4 @@ _PROVIDERS = {"/dev/cxi": "cxi", "/dev/kgni": "gni", "/dev/hfi1_": "psm2"}
 
 def unproved(command: tuple[str, ...]) -> Finding:
     """The warning on a launch that ended well, and of which nothing was proved."""
-    return Finding(
-        Severity.WARNING,
-        "nothing is proved: the command never called MPI_Init",
-        " ".join(command)[:_SAID],
-        "it uses no MPI, or starts it in a way that is not seen (MPI_Session_init, or by its address)",
-        "to prove the same set-up by a job of its own, add --probe",
-        "unproved",
-    )
+    return warning("unproved", command=" ".join(command)[:_SAID])

@@ -60,10 +60,8 @@ def probe(
             launching.launch(
                 line,
                 folder,
-                limit_s=limit_s,
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
+                limits=launching.Limits(wall_s=limit_s),
+                streams=launching.Streams(output, output, subprocess.DEVNULL),
                 environ=environ,
             )
         except FairleadError as exc:
@@ -155,107 +153,51 @@ def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> F
     said = [line for line in words.strip().splitlines() if " INFO " not in line]
     tail = said[-3:]
     return error(
-        f"the probe did not end within {limit_s:g} s; everything was killed",
-        where=f"{len(started)} of {ranks} ranks started",
+        "watchdog-probe-did-not-end",
+        limit_s=limit_s,
+        started_count=len(started),
+        ranks=ranks,
         why="\n".join([*parts, *tail]),
-        remedy=f"fairlead preflight {image}; more time: --watchdog SECONDS",
-        check="watchdog",
+        image=image,
     )
 
 
-_CAUSES: Sequence[tuple[str, str, str, str, str]] = (
-    # (pattern, what, why, remedy, check); \1 … are the pattern's groups
+_CAUSES: Sequence[tuple[str, str]] = (
+    # (pattern, message); what its groups match are the fields m1, m2 …
     (
         r"(unsupported PMI version \w+|PMIx server unreachable|PMI_Init returned \S+).*",
-        "the launcher cannot connect the ranks of this MPI",
-        r"the MPI says: \1",
-        "leave out --launcher, or name the mpiexec that belongs to the MPI that is mapped",
-        "launcher-family",
+        "launcher-family-cannot-connect-ranks-mpi",
     ),
     (
         r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
-        "Open MPI's launcher starts nothing for root",
-        "it was not told that root is meant",
-        "be an ordinary user; where root is meant: export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-        "launcher-root",
+        "launcher-root-open-mpi-starts-nothing",
     ),
     (
         r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)",
-        "the host's MPI needs a newer C or C++ library than the image has",
-        r"\2 needs \1",
-        "build the image on a newer distribution, or name another host MPI with `--mpi PREFIX`",
-        "glibc",
+        "glibc-host-mpi-needs-newer",
     ),
-    (
-        r"(\S+): cannot open shared object file",
-        "a library behind the MPI is missing in the container",
-        r"\1 was not found",
-        "`fairlead explain IMAGE` lists what is staged; `fairlead preflight IMAGE` says what is missing",
-        "closure",
-    ),
-    (
-        r"(undefined symbol: \S+)",
-        "the mapped MPI lacks a function",
-        r"\1",
-        "fairlead preflight IMAGE",
-        "symbols",
-    ),
+    (r"(\S+): cannot open shared object file", "closure-library-behind-mpi-missing"),
+    (r"(undefined symbol: \S+)", "symbols-mapped-mpi-lacks-function"),
     (
         r'"python3": executable file not found|python3: (?:command )?not found',
-        "the image has no python3, which the proof runs in",
-        "the probe is a Python program",
-        "add python3 to the image",
-        "no-python",
+        "no-python-image-python3-proof-runs",
     ),
-    (
-        r"ModuleNotFoundError: No module named '(\w+)'",
-        "the image's Python is too small for the proof",
-        r"it has no module `\1`: a part of the standard library is left out, as in python3-minimal",
-        "add python3 to the image",
-        "no-python",
-    ),
-    (
-        r"((?:process_vm_readv|/proc/\d+/fd)\S*.*)",
-        "the ranks may not read each other's memory",
-        r"\1",
-        "run with one user namespace for all (setuid Apptainer), or let fairlead choose the options",
-        "namespaces",
-    ),
-    (
-        r"unknown (?:shorthand )?flag: (.*)",
-        "the container engine does not know an option",
-        r"\1",
-        "leave out that --engine-arg; the engine's own --help lists what there is",
-        "engine",
-    ),
+    (r"ModuleNotFoundError: No module named '(\w+)'", "no-python-image-too-small-proof"),
+    (r"((?:process_vm_readv|/proc/\d+/fd)\S*.*)", "namespaces-ranks-not-read-each"),
+    (r"unknown (?:shorthand )?flag: (.*)", "engine-container-does-not-know"),
     (
         r"(?:^|\n)(?:Error: |ch-run\[\d+\]: error: |/usr/bin/env: |runc create failed: )(.*)",
-        "the container engine could not start the image",
-        r"\1",
-        "fairlead doctor engine; `fairlead run --dry-run` prints the line to try by hand",
-        "engine",
+        "engine-container-not-start-image",
     ),
-    (
-        r"FATAL:\s+(.*)",
-        "the container engine could not start the image",
-        r"\1",
-        "fairlead doctor engine; `fairlead run --dry-run` prints the line to try by hand",
-        "engine",
-    ),
+    (r"FATAL:\s+(.*)", "engine-container-not-start-image"),
 )
 
 
 def diagnose(words: str, plan: Plan) -> Finding:
     """The cause behind a probe that reported nothing, from what was printed."""
     tail = "\n".join(line for line in words.strip().splitlines()[-6:])
-    for pattern, what, why, remedy, check in _CAUSES:
+    for pattern, message in _CAUSES:
         if match := re.search(pattern, words):
-            where = plan.launcher.path if check == "launcher-root" else plan.image
-            return error(what, where=where, why=match.expand(why), remedy=remedy, check=check)
-    return error(
-        "the ranks did not report",
-        where=plan.launcher.path,
-        why=tail or "they printed nothing",
-        remedy="`fairlead run --dry-run …` prints the line to try by hand",
-        check="launcher",
-    )
+            groups = {f"m{number}": text or "" for number, text in enumerate(match.groups(), 1)}
+            return error(message, launcher=plan.launcher.path, image=plan.image, **groups)
+    return error("launcher-ranks-did-not-report", launcher_path=plan.launcher.path, tail=tail)

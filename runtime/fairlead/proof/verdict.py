@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fairlead.base.errors import Finding, Severity, error
+from fairlead.base.errors import Finding, Severity, error, warning
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.pmi import pmi_said
 from fairlead.swap.model import MOUNT, Plan
@@ -132,14 +132,14 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
         remedy = (
             "leave out engine options that clean the environment; `fairlead explain` shows the line"
         )
-    what = "every rank is alone" if alone else "the ranks did not all find each other"
     return [
         error(
-            f"{what}: {proof.asked} ranks were asked for",
-            where=f"{plan.launcher.path}; {seen}",
+            "world-size-every-rank-alone" if alone else "world-size-did-not-find-each",
+            asked=proof.asked,
+            launcher_path=plan.launcher.path,
+            seen=seen,
             why=why,
             remedy=remedy,
-            check="world-size",
         )
     ]
 
@@ -154,13 +154,7 @@ def _family_of(version: str) -> AbiFamily:
 
 def _one_mpi(proof: Proof) -> list[Finding]:
     return [
-        error(
-            f"rank {p.rank} maps {p.mpi_count} MPI libraries",
-            where=f"{p.host}: {p.mpi_path} and others",
-            why="handles of one are meaningless to the other; results can be wrong without a crash",
-            remedy="`fairlead explain` lists the aliases; a name that the image asks for may be missing",
-            check="one-mpi",
-        )
+        error("one-mpi", rank=p.rank, mpi_count=p.mpi_count, p_host=p.host, mpi_path=p.mpi_path)
         for p in proof.ranks
         if p.mpi_count != 1
     ][:1]
@@ -178,22 +172,26 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
                 what = f"{mpi_program(plan)} takes another MPI than planned on rank {p.rank}"
             return [
                 error(
-                    what,
-                    where=f"{p.host}: {loaded}",
-                    why=f"planned was {proof.planned_file} ({proof.planned_title}); {why}",
+                    "planned-file",
+                    what=what,
+                    p_host=p.host,
+                    loaded=loaded,
+                    planned_file=proof.planned_file,
+                    planned_title=proof.planned_title,
+                    why=why,
                     remedy=remedy,
-                    check="planned-file",
                 )
             ]
         if proof.planned_inode and p.mpi_inode != proof.planned_inode:
             return [
                 error(
-                    f"rank {p.rank} maps another file than the staged one",
-                    where=f"{p.host}: {p.mpi_path}",
-                    why=f"its inode is {p.mpi_inode}, the staged file's is {proof.planned_inode}: something is "
-                    "mounted over it",
-                    remedy=f"leave out binds that touch {MOUNT}",
-                    check="planned-file",
+                    "planned-file-rank-maps-another-staged",
+                    rank=p.rank,
+                    p_host=p.host,
+                    mpi_path=p.mpi_path,
+                    mpi_inode=p.mpi_inode,
+                    planned_inode=proof.planned_inode,
+                    mount=MOUNT,
                 )
             ]
     return []
@@ -241,11 +239,12 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
         ):
             return [
                 error(
-                    f"rank {p.rank} reports {p.version}",
-                    where=f"{p.host}: {p.mpi_path}",
-                    why=f"the plan says {proof.planned_title}: the file was replaced, or misidentified",
-                    remedy="fairlead site detect",
-                    check="version",
+                    "version",
+                    rank=p.rank,
+                    p_version=p.version,
+                    p_host=p.host,
+                    mpi_path=p.mpi_path,
+                    planned_title=proof.planned_title,
                 )
             ]
     return []
@@ -255,15 +254,7 @@ def _messages(proof: Proof) -> list[Finding]:
     bad = [p.rank for p in proof.ranks if not p.ring_ok]
     if not bad:
         return []
-    return [
-        error(
-            "messages arrived damaged",
-            where=f"ranks {', '.join(map(str, bad[:8]))}",
-            why="64 KiB sent around the ring did not come back as sent",
-            remedy="try `--mpi container`; if that is right, the host's MPI or its transport is broken",
-            check="ring",
-        )
-    ]
+    return [error("ring", bad=", ".join(map(str, bad[:8])))]
 
 
 def _transport(plan: Plan, proof: Proof) -> list[Finding]:
@@ -273,23 +264,21 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
         if foreign := sorted(used - accepted):
             return [
                 error(
-                    f"messages go over {', '.join(foreign)}",
-                    where=f"rank {p.rank} on {p.host}, {p.transport}",
-                    why=f"site {plan.site.name} accepts {', '.join(sorted(accepted))}",
-                    remedy=f"unset variables that force a transport (FI_PROVIDER, UCX_TLS); `fairlead site show "
-                    f"{plan.site.name}` shows what is accepted",
-                    check="transport",
+                    "transport-messages-go-over",
+                    foreign=", ".join(foreign),
+                    rank=p.rank,
+                    p_host=p.host,
+                    transport=p.transport,
+                    site_name=plan.site.name,
+                    accepted=", ".join(sorted(accepted)),
                 )
             ]
     if proof.asked > 1 and not any(p.netmod or p.providers for p in proof.ranks):
         return [
-            Finding(
-                Severity.WARNING,
-                "what carries messages is not proved",
-                where=proof.planned_file,
-                why=f"{proof.planned_title} does not tell its transport in a way that fairlead reads",
-                remedy="on one node it hardly matters; across nodes, compare its bandwidth with the network's",
-                check="transport",
+            warning(
+                "transport-carries-messages-not-proved",
+                planned_file=proof.planned_file,
+                planned_title=proof.planned_title,
             )
         ]
     return []
@@ -302,15 +291,7 @@ def _shared(proof: Proof) -> list[Finding]:
     parted = [host for host, seen in by_host.items() if len(seen) > 1]
     if not parted:
         return []
-    return [
-        error(
-            f"the ranks on {parted[0]} do not share /dev/shm",
-            where=parted[0],
-            why="each has a file system of its own there, so messages cannot go through shared memory",
-            remedy="leave out --contain and binds over /dev/shm",
-            check="shared-memory",
-        )
-    ]
+    return [error("shared-memory-ranks-do-not-share", parted=parted[0])]
 
 
 def mpi_program(plan: Plan) -> str:

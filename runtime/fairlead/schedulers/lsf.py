@@ -29,40 +29,20 @@ class Lsf(Scheduler):
     reframe = "lsf"
 
     def directives(self, job: Job) -> tuple[str, ...]:
-        shape, said = job.shape, []
-        name = job.name
-        if a := job.array:
-            if a.first < 1:
-                raise lacks("lsf", "an array from 0", f"--array 1-{a.last - a.first + 1}")
-            step = f":{a.step}" if a.step > 1 else ""
-            limit = f"%{a.limit}" if a.limit else ""
-            name = f'"{name or "fairlead"}[{a.first}-{a.last}{step}]{limit}"'
-        if name:
-            said.append(f"-J {name}")
-        nodes = len([n for n in shape.spread if n])
-        if job.launcher == "jsrun":
-            if not nodes:
-                raise lacks("lsf", "ranks without a number of nodes for jsrun", "add -N NODES")
-            said.append(f"-nnodes {nodes}")
-        else:
-            said.append(f"-n {shape.ranks}")
-            if shape.each:
-                said.append(f'-R "span[ptile={shape.each}]"')
-            if shape.cores:
-                said.append(f'-R "affinity[core({shape.cores})]"')
-            if shape.gpus:
-                said.append(f'-gpu "num={shape.gpus}/task"')
+        shape = job.shape
+        lines = [f"-J {name}"] if (name := _name(job)) else []
+        lines += _size(job)
         if shape.time_s:
             minutes = -(-shape.time_s // 60)
-            said.append(f"-W {minutes // 60}:{minutes % 60:02}")
+            lines.append(f"-W {minutes // 60}:{minutes % 60:02}")
         if shape.account:
-            said.append(f"-P {shape.account}")
+            lines.append(f"-P {shape.account}")
         if shape.partition:
-            said.append(f"-q {shape.partition}")
-        said.append("-r" if job.requeue else "-rn")
+            lines.append(f"-q {shape.partition}")
+        lines.append("-r" if job.requeue else "-rn")
         if job.log:
-            said.append(f"-o {job.log}")
-        return (*said, *job.options)
+            lines.append(f"-o {job.log}")
+        return (*lines, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: bsub(1), "Environment variables": $LSB_DJOB_HOSTFILE has a line a slot, the launch node first under CSM."""
@@ -96,3 +76,32 @@ class Lsf(Scheduler):
 
 
 SCHEDULER = Lsf()
+
+
+def _name(job: Job) -> str:
+    """The job's name; an array's indexes are a part of it."""
+    if (array := job.array) is None:
+        return job.name
+    if array.first < 1:
+        raise lacks("lsf", "an array from 0", f"--array 1-{array.last - array.first + 1}")
+    step = f":{array.step}" if array.step > 1 else ""
+    limit = f"%{array.limit}" if array.limit else ""
+    return f'"{job.name or "fairlead"}[{array.first}-{array.last}{step}]{limit}"'
+
+
+def _size(job: Job) -> list[str]:
+    """Nodes for jsrun, which places ranks by itself; else slots, with cores and GPUs for each."""
+    shape = job.shape
+    if job.launcher == "jsrun":
+        nodes = len([ranks for ranks in shape.spread if ranks])
+        if not nodes:
+            raise lacks("lsf", "ranks without a number of nodes for jsrun", "add -N NODES")
+        return [f"-nnodes {nodes}"]
+    lines = [f"-n {shape.ranks}"]
+    if shape.each:
+        lines.append(f'-R "span[ptile={shape.each}]"')
+    if shape.cores:
+        lines.append(f'-R "affinity[core({shape.cores})]"')
+    if shape.gpus:
+        lines.append(f'-gpu "num={shape.gpus}/task"')
+    return lines

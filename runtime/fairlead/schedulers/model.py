@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.base.timeboxed import version
@@ -190,14 +190,7 @@ def array(text: str) -> Array:
     made = Array(*(int(part or 0) for part in match.groups())) if match else Array(1, 0)
     made = Array(made.first, made.last, made.step or 1, made.limit)
     if not match or made.last < made.first:
-        raise fail(
-            f"--array {text} is no range",
-            where="--array",
-            why="it is FIRST-LAST, the last not before the first, then :STEP and %MOST_AT_ONCE if wanted",
-            remedy="--array 0-9, or --array 1-100:2%8",
-            check="script",
-            code=ExitCode.USAGE,
-        )
+        raise fail("script-array-no-range", text=text)
     return made
 
 
@@ -208,27 +201,13 @@ def name(option: str, text: str) -> str:
         FairleadError: exit code 2; it holds a blank, a quote or the like.
     """
     if text and not _NAME.fullmatch(text):
-        raise fail(
-            f"{option} {shlex.quote(text)}",
-            where=option,
-            why="a directive ends at a blank; a name has letters, digits and _ . @ + : / -",
-            remedy="write it without blanks and quotes",
-            check="script",
-            code=ExitCode.USAGE,
-        )
+        raise fail("script-directive-ends-blank-name", option=option, text=shlex.quote(text))
     return text
 
 
 def lacks(kind: str, what: str, remedy: str) -> FairleadError:
     """The error of a scheduler that has no word for something."""
-    return fail(
-        f"a {kind} job cannot have {what}",
-        where=f"--scheduler {kind}",
-        why="its job scripts have no directive for it",
-        remedy=remedy,
-        check="script",
-        code=ExitCode.USAGE,
-    )
+    return fail("script-job-cannot", kind=kind, what=what, remedy=remedy)
 
 
 def leading(sites: Iterable[str], given: Iterable[str], partition: str) -> tuple[str, ...]:
@@ -260,14 +239,7 @@ def options(words: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
     for word in words:
         if "\n" in word:
-            raise fail(
-                f"a directive is one line: {word!r}",
-                where="--directive, or the site's profile",
-                why="what follows the line's end would be no directive",
-                remedy="give each option by a --directive of its own",
-                check="script",
-                code=ExitCode.USAGE,
-            )
+            raise fail("script-directive-line", word=word)
         if word.startswith("-") or not found:
             found.append(word)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.schedulers.model import Job, lacks
 from fairlead.schedulers.registry import SCHEDULERS
 
@@ -47,12 +47,5 @@ def script(kind: str, job: Job) -> str:
     text = "\n".join([*lines[1 + len(said) :], job.body, ""])
     for line in text.splitlines():
         if line.lstrip().startswith(reader.sentinel.strip()):  # LSF reads them wherever they are
-            raise fail(
-                f"a line within a word looks like a directive: {line[:60]}",
-                where="the command, or a variable",
-                why=f"{kind} would read it",
-                remedy="put the word into a file, and give the command the file",
-                check="script",
-                code=ExitCode.USAGE,
-            )
+            raise fail("script-line-within-word-looks", line=line[:60], kind=kind)
     return "\n".join([*lines[: 1 + len(said)], text])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
 from fairlead.elf.facts import AbiFamily
@@ -100,12 +100,7 @@ def _captured(there: Capture, path: str) -> Launcher:
     captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
     if path not in captured:
         raise fail(
-            f"no launcher {path} was captured",
-            where="--launcher",
-            why=f"the capture of {there.node} has {', '.join(captured) or 'none'}",
-            remedy="leave it out to use the mpiexec of the chosen MPI",
-            check="launcher",
-            code=ExitCode.USAGE,
+            "launcher-no-captured", path=path, there_node=there.node, captured=", ".join(captured)
         )
     return captured[path]
 
@@ -119,11 +114,21 @@ def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
 
 
 def _no_launcher(family: AbiFamily, there: Capture | None, host: HostMpi | None) -> FairleadError:
-    return fail(
-        f"no launcher for the {family} family on {there.node if there else 'this host'}",
-        where=host.prefix if host else "the MPIs of that machine" if there else "the MPIs here",
-        why="no mpiexec was found beside an MPI of that family",
-        remedy="fairlead doctor --fix host-mpi, or name one with `--launcher PATH`",
-        check="launcher",
-        code=ExitCode.PREFLIGHT_REFUSED,
+    return (
+        (
+            fail(
+                "launcher-family-found-beside",
+                family=family,
+                there_node=there.node,
+                prefix=host.prefix,
+            )
+            if host
+            else fail("launcher-mpis-machine", family=family, there_node=there.node)
+        )
+        if there
+        else (
+            fail("launcher-family-host", family=family, prefix=host.prefix)
+            if host
+            else fail("launcher-mpis-here", family=family)
+        )
     )

@@ -10,6 +10,7 @@ exchanged for another: a requested one that is not available is refused, a prefe
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from fairlead import native
 from fairlead.base.comm_backend import REGISTRY, Availability, CommBackend, CommFacts, unknown
 from fairlead.base.comm_names import PLUGIN, UNORDERED, VARIABLE, is_ordered
-from fairlead.base.errors import ExitCode, Finding, Severity, fail
+from fairlead.base.errors import ExitCode, Finding, error, fail, info, warning
 from fairlead.base.paths import cache_dir
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
@@ -140,33 +141,40 @@ def _not_chosen(declared: CommBackend, chosen: CommBackend) -> str:
 
 
 def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
-    return Finding(
-        Severity.ERROR,
-        f"gradients cannot go by {chosen.name}",
-        f"{facts.asked_by}; image {facts.image}, site {facts.site}",
-        why,
-        f"{chosen.provided_by}; or leave it to fairlead: `--comm auto`",
-        "comm-backend-absent",
+    return error(
+        "comm-backend-absent-leave-fairlead-auto",
+        chosen_name=chosen.name,
+        asked_by=facts.asked_by,
+        facts_image=facts.image,
+        site=facts.site,
+        why=why,
+        provided_by=chosen.provided_by,
     )
 
 
 def _unproven(chosen: CommBackend, why: str, by: str) -> Finding:
-    return Finding(
-        Severity.INFO, f"gradients are to go by {chosen.name}", by, why, check="comm-choice"
-    )
+    return info("comm-choice-gradients-go", chosen_name=chosen.name, by=by, why=why)
 
 
 def _not_preferred(
     chosen: CommBackend, preferred: CommBackend, why: str, facts: CommFacts
 ) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        f"gradients go by {chosen.name}, not by {preferred.name} as site {facts.site} wishes",
-        f"[comm] of the profile {facts.site}",
-        why,
-        f"{preferred.provided_by}; or say what you want: --comm {chosen.name}",
-        "comm-choice",
+    return warning(
+        "comm-choice-gradients-go-not-site",
+        chosen_name=chosen.name,
+        preferred_name=preferred.name,
+        site=facts.site,
+        why=why,
+        provided_by=preferred.provided_by,
     )
+
+
+class Known(enum.Enum):
+    """How the machine that a launch is planned for is known."""
+
+    HERE = enum.auto()  # it is this one
+    CAPTURE = enum.auto()  # from a file of its facts
+    PROFILE = enum.auto()  # from its profile alone: it was never inspected
 
 
 def facts_of(
@@ -177,33 +185,31 @@ def facts_of(
     request: Request,
     environ: Mapping[str, str] = os.environ,
     *,
-    elsewhere: bool = False,
-    unseen: bool = False,
+    known: Known = Known.HERE,
 ) -> CommFacts:
     """The facts for a request on this machine.
 
     Args:
         engine: with the site's options.
-        elsewhere: the launch is for another machine, of which the compilers here say nothing.
-        unseen: that machine was never inspected; only its profile is known.
+        known: how the machine of the launch is known; the compilers of this one say nothing of another.
     """
-    known = image.packages.get("wheel") or {}
+    wheels = image.packages.get("wheel") or {}
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = any(_SHOWS.match(word) for word in words)
-    core = elsewhere or native.core_available(cache_dir(environ), environ)
+    core = known is not Known.HERE or native.core_available(cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,
         image=image.name,
         modules=tuple(elf.path for elf in image.facts.consumers),
-        wheels={re.sub(r"[-_.]+", "-", n).lower(): v for n, v in known.items()} or None,
+        wheels={re.sub(r"[-_.]+", "-", n).lower(): v for n, v in wheels.items()} or None,
         site=site.name,
         wish=site.comm.backend,
         wish_by=known_by(site, "comm.backend"),
         plugin=plugin,
         plugin_named=bool(site.comm.plugin or plugin),
-        unseen=unseen,
+        unseen=known is Known.PROFILE,
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),
@@ -235,12 +241,10 @@ def asked_for(
     """
     if flag and variables.get(VARIABLE, flag) != flag:
         raise fail(
-            "two backends are asked for",
-            where=f"--comm {flag} and --env {VARIABLE}={variables[VARIABLE]}",
-            why="the ranks would get the one, and the plan the other",
-            remedy="leave out --env",
-            check="comm-backend",
-            code=ExitCode.USAGE,
+            "comm-backend-two-backends-asked",
+            flag=flag,
+            variable=VARIABLE,
+            variables=variables[VARIABLE],
         )
     for by, name in (
         ("--comm", flag),

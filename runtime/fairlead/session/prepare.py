@@ -10,7 +10,16 @@ from pathlib import Path
 
 from fairlead import __version__, native
 from fairlead import site as sites
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.errors import (
+    ExitCode,
+    FairleadError,
+    Finding,
+    Severity,
+    error,
+    fail,
+    info,
+    warning,
+)
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.detect import capture, profile_capture
@@ -25,7 +34,7 @@ from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
 from fairlead.session import gradients
 from fairlead.session.choose import Situation, host_mpi, launcher_for
-from fairlead.session.gradients import CommChoice
+from fairlead.session.gradients import CommChoice, Known
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
 from fairlead.site.match import why_not
@@ -54,6 +63,12 @@ class _Machine:
     by_profile: bool
     paths: Here
     engine: Engine
+
+    @property
+    def known(self) -> Known:
+        if self.capture is None:
+            return Known.HERE
+        return Known.PROFILE if self.by_profile else Known.CAPTURE
 
 
 def prepare(
@@ -122,9 +137,8 @@ def _with_gradients(
     """What carries gradients, and what follows for the engine and the request."""
     site = machine.site
     facts = gradients.facts_of(
-        image, site, machine.paths, machine.engine, request, environ,
-        elsewhere=machine.capture is not None, unseen=machine.by_profile,
-    )  # fmt: skip
+        image, site, machine.paths, machine.engine, request, environ, known=machine.known
+    )
     comm = gradients.choose(facts)
     shows_gpus = request.gpu or comm.on_gpus
     engine = with_options(machine.engine, site, gpu=shows_gpus, own=request.engine_args)
@@ -225,13 +239,11 @@ def _another_machine(
     if not against:
         return ()
     return (
-        Finding(
-            Severity.WARNING,
-            f"this machine does not look like {site.name}",
-            f"named by {'--site' if choices.site else '$' + sites.CHOSEN}",
-            "; ".join(against),
-            "fairlead site detect says which profile fits",
+        warning(
             "site-named",
+            site_name=site.name,
+            site="--site" if choices.site else "$" + sites.CHOSEN,
+            against="; ".join(against),
         ),
     )
 
@@ -271,12 +283,9 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
     found = capture.read(Path(choices.site))
     if not elsewhere:
         raise fail(
-            f"nothing can be launched on {found.node} from here",
-            where="--site",
-            why="a capture is enough to plan for a machine and to check the plan, not to be on it",
-            remedy=f"fairlead preflight IMAGE --site {shlex.quote(choices.site)}",
-            check="site-capture",
-            code=ExitCode.USAGE,
+            "site-capture-nothing-launched-here",
+            found_node=found.node,
+            site=shlex.quote(choices.site),
         )
     return found
 
@@ -286,13 +295,12 @@ def _versions(image: Image) -> tuple[Finding, ...]:
     inside = image.record.get("fairlead_version", "")
     if inside and inside != __version__:
         return (
-            Finding(
-                Severity.ERROR,
-                f"the image holds fairlead {inside}, this is {__version__}",
-                image.path,
-                "the two halves of fairlead talk to each other and must be of one version",
-                f"fairlead build {image.record.get('recipe', 'RECIPE')}",
+            error(
                 "version-skew",
+                inside=inside,
+                version=__version__,
+                image_path=image.path,
+                recipe=image.record.get("recipe", "RECIPE"),
             ),
         )
     return ()
@@ -304,13 +312,11 @@ def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
     if "mpiexec" in kinds or registry.kind_of(launcher) in kinds or launcher.kind in kinds:
         return ()
     return (
-        Finding(
-            Severity.WARNING,
-            f"{' or '.join(kinds)} of site {site.name} is not on PATH",
-            "PATH",
-            f"{launcher.path} will start the ranks instead, on the nodes that it knows",
-            "load the module that brings it; or say that you mean it: --launcher mpiexec",
-            "launcher",
+        warning(
+            "launcher-site-not-path",
+            kinds=" or ".join(kinds),
+            site_name=site.name,
+            launcher_path=launcher.path,
         ),
     )
 
@@ -318,17 +324,7 @@ def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
 def _no_witness(plan: Plan) -> tuple[Finding, ...]:
     if plan.witness:
         return ()
-    return (
-        Finding(
-            Severity.INFO,
-            "the proof will be a job of its own, before the launch",
-            "this machine",
-            "there is no C compiler (cc, gcc, clang, or what CC names) to make the witness with, "
-            "which proves the very launch",
-            "install gcc",
-            "witness",
-        ),
-    )
+    return (info("witness"),)
 
 
 def refuse(prepared: Prepared) -> FairleadError:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
-from fairlead.base.errors import FairleadError, Finding, Severity
+from fairlead.base.errors import FairleadError, Finding, info, warning
 from fairlead.base.progress import Progress, Stage
 from fairlead.swap.model import Bind
 from fairlead.trace import document
@@ -151,23 +151,9 @@ class Recorder:
         except FairleadError as exc:
             return exc.findings[0]
         if merged:
-            return Finding(
-                Severity.INFO,
-                f"timeline: {merged.line()}",
-                str(self.file),
-                "",
-                "open it in ui.perfetto.dev or chrome://tracing",
-                "comm-timeline",
-            )
+            return info("comm-timeline-open-ui-perfetto-dev", line=merged.line(), file=self.file)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return Finding(
-            Severity.WARNING,
-            "there is no timeline",
-            str(self.file),
-            nobody,
-            "see that the script uses fairlead.comm; MPI calls of other programs are not recorded",
-            "comm-timeline",
-        )
+        return warning("comm-timeline-no-see-script-uses", file=self.file, nobody=nobody)
 
 
 class _Recorded:

@@ -53,9 +53,8 @@ def launch_proved(
     line = _command_line(prepared, command, ranks, folder, inode, options)
     nodes = allocation.hosts if allocation else prepared.plan.request.shape.hosts
     limit_s = options.limit_s or prepared.plan.site.start_s
-    startup = preload.Startup(
-        prepared.plan, ranks, inode, folder, limit_s, options.on_proof, nodes=nodes
-    )
+    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes)
+    startup = preload.Startup(expected, limit_s, options.on_proof)
     options.on_start()
     result = _launched(prepared, line, folder, startup, options)
     still_as_verified(prepared)
@@ -119,26 +118,31 @@ def _launched(
 ) -> LaunchResult:
     try:
         result = launch.launch(
-            line, folder, watch=startup.look if prepared.plan.witness else lambda: None,
-            abrupt=prepared.plan.launcher.family is not AbiFamily.OPENMPI,
-            stdout=options.stdout, stderr=options.stderr, stdin=options.stdin,
+            line,
+            folder,
+            limits=launch.Limits(grace_s=_grace_s(prepared)),
+            watch=startup.look if prepared.plan.witness else lambda: None,
+            streams=launch.Streams(options.stdout, options.stderr, options.stdin),
             environ=options.environ,
-        )  # fmt: skip
+        )
         startup.last_look()
     finally:
         preload.clear(folder)
     return result
 
 
+def _grace_s(prepared: Prepared) -> float:
+    """Open MPI's launcher has to clear up its session folder; Hydra would only print a page about it."""
+    return launch.GRACE_S if prepared.plan.launcher.family is AbiFamily.OPENMPI else 0.0
+
+
 def _check_records(result: LaunchResult, folder: Path) -> None:
     if len(result.ranks) < result.started and not _has_room(folder):
         raise fail(
-            "the ranks could not write down how they ended",
-            where=str(folder),
-            why=f"{result.started} were started and {len(result.ranks)} wrote: there is no room left",
-            remedy="free some space, or set XDG_CACHE_HOME to a folder with room; the command has run",
-            check="run-folder",
-            code=ExitCode.LAUNCH_FAILED,
+            "run-folder-ranks-not-write-down",
+            folder=folder,
+            started=result.started,
+            ranks_count=len(result.ranks),
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead import __version__
-from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
+from fairlead.base.errors import FairleadError, Finding, fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.suggest import suggest
@@ -36,14 +36,7 @@ def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     found = places.files(environ)
     path = Path(name) if name.endswith(".toml") else found.get(name, (None,))[-1]
     if path is None:
-        raise fail(
-            f"no site profile `{name}`",
-            where="--site",
-            why=suggest(name, found),
-            remedy="fairlead site list",
-            check="site-unknown",
-            code=ExitCode.USAGE,
-        )
+        raise fail("site-unknown", name=name, suggestion=suggest(name, found))
     return path
 
 
@@ -125,17 +118,14 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
     if found.profile is None:
         reasons = "\n".join(f"{site}: {why[0]}" for site, why in found.against.items() if why)
         tied = "\n".join(found.notes)
-        raise fail(
-            "several site profiles fit this machine equally"
+        raise (
+            fail(
+                "site-detect-several-profiles-fit-equally",
+                node=platform.node(),
+                tied=tied or reasons,
+                ties=found.ties[0],
+            )
             if found.ties
-            else "no site profile fits this machine",
-            where=platform.node(),
-            why=tied or reasons,
-            remedy=f"name one of them, e.g. --site {found.ties[0]}"
-            if found.ties
-            else "fairlead site detect; then name one with --site, e.g. `--site laptop` to use "
-            "mpiexec on this node alone, or write one: fairlead site detect --write",
-            check="site-detect",
-            code=ExitCode.USAGE,
+            else fail("site-detect-no-profile-fits", node=platform.node(), tied=tied or reasons)
         )
     return load_site(found.profile, environ), "detected"

@@ -14,7 +14,7 @@ from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.suggest import suggest
-from fairlead.base.toml import Document, Mistake, read
+from fairlead.base.toml import Document, Mistake, mistake_at, read
 from fairlead.site import model
 from fairlead.site.model import Origin, Site, Status
 from fairlead.site.places import files
@@ -88,17 +88,11 @@ def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | Fairle
 def _no_base(base: str, known: Mapping[str, tuple[Path, ...]], seen: list[Path]) -> Mistake:
     if base in known:
         names = " -> ".join(p.stem for p in seen)
-        return Mistake(
-            ("site", "extends"),
-            f"`{base}` comes round to itself",
-            f"{names} -> {base}, and no other folder has a profile of that name",
-            "site-extends",
+        return mistake_at(
+            ("site", "extends"), "site-extends-comes-round-itself", base=base, names=names
         )
-    return Mistake(
-        ("site", "extends"),
-        f"it extends `{base}`, which there is not",
-        suggest(base, known),
-        "site-extends",
+    return mistake_at(
+        ("site", "extends"), "site-extends-not", base=base, suggestion=suggest(base, known)
     )
 
 
@@ -110,47 +104,44 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
         own = values.get("sources", {})
         for key, name in (("source", values.get("source")), *own.items()):
             if name is not None and name not in known:
-                yield Mistake(
+                yield mistake_at(
                     (section, "sources", key) if key in own else (section, key),
-                    f"`{name}` is no entry of [sources]",
-                    suggest(name, known),
                     "site-source",
+                    name=name,
+                    suggestion=suggest(name, known),
                 )
         for key in own:
             if key not in values:
-                yield Mistake(
+                yield mistake_at(
                     (section, "sources", key),
-                    f"a source for `{section}.{key}`, which is not set here",
-                    f"[{section}] sets {', '.join(k for k in values if k not in _PROVENANCE) or 'nothing'}",
-                    "site-source",
+                    "site-source-not-set-here",
+                    section=section,
+                    key=key,
+                    values=", ".join(k for k in values if k not in _PROVENANCE),
                 )
         for key in values:
             if key not in (*_PROVENANCE, *own) and "source" not in values:
-                yield Mistake(
+                yield mistake_at(
                     (section, key),
-                    f"`{section}.{key}` does not say where it comes from",
-                    f'[{section}] has no `source`; `source = "{GUESS}"` says that nobody knows',
-                    "site-source",
+                    "site-source-does-not-say-where",
+                    section=section,
+                    key=key,
+                    guess=GUESS,
                 )
     for number, reference in enumerate(data.get("performance", ())):
         if reference["source"] not in known:
-            yield Mistake(
+            yield mistake_at(
                 ("performance", number, "source"),
-                f"`{reference['source']}` is no entry of [sources]",
-                suggest(reference["source"], known),
-                "site-source",
+                "site-source-2",
+                source=reference["source"],
+                suggestion=suggest(reference["source"], known),
             )
 
 
 def _misnamed(document: Document) -> Iterator[Mistake]:
     name, stem = document.data["site"]["name"], document.path.stem
     if name != stem:
-        yield Mistake(
-            ("site", "name"),
-            f"the profile calls itself `{name}`, its file is {stem}.toml",
-            "profiles are found by the names of their files",
-            "site-name",
-        )
+        yield mistake_at(("site", "name"), "site-name", name=name, stem=stem)
 
 
 def _merged(documents: tuple[Document, ...]) -> Site:
@@ -181,22 +172,15 @@ def _merged(documents: tuple[Document, ...]) -> Site:
     profile = SiteProfile.model_validate(data)
     if not profile.fabric.accepts:
         raise fail(
-            "the profile accepts no transport, so no proof could hold",
-            where=str(documents[-1].path),
-            why="neither it nor what it extends sets `fabric.accepts`",
-            remedy='add [fabric] accepts = ["…"], or [site] extends = "…"; then '
-            + documents[-1].remedy,
-            check="missing-key",
-            code=ExitCode.USAGE,
+            "missing-key-profile-accepts-no-transport",
+            documents_path=documents[-1].path,
+            remedy=documents[-1].remedy,
         )
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
         raise fail(
-            "the profile prefers dl_comm, and does not say where it is",
-            where=str(documents[-1].path),
-            why="neither it nor what it extends sets `comm.plugin`",
-            remedy='add plugin = ["FOLDER"] to [comm]; then ' + documents[-1].remedy,
-            check="missing-key",
-            code=ExitCode.USAGE,
+            "missing-key-profile-prefers-dl-comm",
+            documents_path=documents[-1].path,
+            remedy=documents[-1].remedy,
         )
     return _site(profile, documents, origins, references)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, config_dir
 from fairlead.site import schema
 from fairlead.site.choose import all_sites, load_site
@@ -91,38 +91,24 @@ def plan(
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        raise _refused(
-            f"a profile cannot be called {name!r}",
-            name,
-            "a name has small letters, digits and `-`",
-            f"fairlead site new {near or 'my-site'} --extends infiniband",
-        )
+        raise fail("site-new-profile-cannot-called", name=name, near=near)
     known = all_sites(environ).sites
     if parent is None and name not in known:
         families = ", ".join(sorted(n for n, site in known.items() if site.is_family))
-        raise _refused(
-            f"what does `{name}` extend?",
-            "--extends",
-            f"there is no profile of that name to amend. Families: {families}",
-            f"fairlead site new {name} --extends FAMILY",
-        )
+        raise fail("site-new-does-extend", name=name, families=families)
     parent = parent or name
     base = load_site(parent, environ)
     path = path or config_dir(environ) / "sites" / f"{name}.toml"
     if path.name != f"{name}.toml":
-        raise _refused(
-            f"the file of `{name}` must be called {name}.toml",
-            str(path),
-            "profiles are found by the names of their files",
-            f"fairlead site new {name} --extends {parent} -o {shlex.quote(str(path.parent / name))}.toml",
+        raise fail(
+            "site-new-file-must-called-toml",
+            name=name,
+            path=path,
+            parent=parent,
+            path_parent=shlex.quote(str(path.parent / name)),
         )
     if path.exists() or path.is_symlink():
-        raise _refused(
-            "there is a profile already",
-            str(path),
-            "nothing is written over",
-            f"fairlead site show {shlex.quote(str(path))}",
-        )
+        raise fail("site-new-profile-already", path=path, quoted_path=shlex.quote(str(path)))
     return NewSite(path, _text(name, base, parent, path, environ))
 
 
@@ -190,13 +176,6 @@ def write(made: NewSite) -> None:
             with atomic_write(path, "w") as out:
                 out.write(text)
     except OSError as exc:
-        raise _refused(
-            "the profile cannot be written",
-            str(made.path),
-            exc.strerror or str(exc),
-            "give a file of yours with -o",
+        raise fail(
+            "site-new-profile-cannot-written", made_path=made.path, reason=exc.strerror or str(exc)
         ) from None
-
-
-def _refused(what: str, where: str, why: str, remedy: str) -> FairleadError:
-    return fail(what, where=where, why=why, remedy=remedy, check="site-new", code=ExitCode.USAGE)

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import bundled, config_dir
 
 REPLACE, EXTEND = "FAIRLEAD_SITES", "FAIRLEAD_SITES_EXTRA"
@@ -37,12 +37,10 @@ def _listed(variable: str, environ: Mapping[str, str]) -> tuple[Path, ...]:
     for folder in named:
         if not folder.is_dir():
             raise fail(
-                f"${variable} names no folder",
-                where=str(folder),
-                why="it is a file" if folder.exists() else "there is nothing of that name",
-                remedy=f"mkdir -p {shlex.quote(str(folder))}, or unset {variable}",
-                check="site-folder",
-                code=ExitCode.USAGE,
+                "site-folder-file" if folder.exists() else "site-folder-nothing-name",
+                variable=variable,
+                folder=folder,
+                quoted_folder=shlex.quote(str(folder)),
             )
     return named
 

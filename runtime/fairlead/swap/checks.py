@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 
-from fairlead.base.errors import Finding, Severity, error
+from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
 from fairlead.elf.reader import version_key
@@ -58,15 +58,15 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
     elif wanted is not offered:
         over = crossing(plan.facts, programs_of(plan.request), offered)
         yield error(
-            f"the host's {plan.host.library.title or 'MPI'} cannot replace the image's MPI",
-            where=plan.host.library.path,
-            why=f"the image is of the {wanted} family ({', '.join(plan.names)}), the host's of the "
-            f"{offered} family ({plan.host.library.soname}): handles and constants differ, so calls "
-            "would crash or run on wrong values" + (f"; {over.why_not}" if over.modules else ""),
-            remedy=(f"{over.instead}; or " if over.instead else "")
-            + "name a host MPI of the same family with `--mpi PREFIX` (`fairlead site detect` lists "
-            "them), or run on the image's own with `--mpi container`",
-            check="abi-family",
+            "abi-family",
+            library_title=plan.host.library.title,
+            library_path=plan.host.library.path,
+            wanted=wanted,
+            names=", ".join(plan.names),
+            offered=offered,
+            soname=plan.host.library.soname,
+            why=f"; {over.why_not}" if over.modules else "",
+            remedy=f"{over.instead}; or " if over.instead else "",
         )
     else:
         yield _ok(
@@ -85,21 +85,18 @@ def pmi(plan: Plan) -> Iterator[Finding]:
         yield _ok("pmi", "Slurm's default is Cray's own here; the proof will show", launcher.path)
     elif not said:
         yield error(
-            f"this Slurm offers no way for ranks of {plan.planned_title or mapped} to find each other",
-            where=f"{launcher.path} --mpi=list",
-            why=f"MPIs of the {mapped} family need "
-            + ("pmix" if mapped is AbiFamily.OPENMPI else "pmi2")
-            + "; without it each would run alone as rank 0 of 1, with exit code 0",
-            remedy="start them by the MPI's own launcher, which Slurm lets pass: --launcher mpiexec",
-            check="pmi",
+            "pmi-slurm-offers-no-way",
+            planned_title=plan.planned_title or mapped,
+            launcher_path=launcher.path,
+            mapped=mapped,
+            pmix="pmix" if mapped is AbiFamily.OPENMPI else "pmi2",
         )
     elif said == "none" or connects(said, mapped) not in (mapped, AbiFamily.UNKNOWN):
         yield error(
-            f"--mpi={said} does not connect the ranks of {plan.planned_title or mapped}",
+            "pmi-mpi-does-not-connect",
+            said=said,
+            planned_title=plan.planned_title or mapped,
             where=shlex.join((launcher.path, *launcher.options, *asked)),
-            why="each would run alone as rank 0 of 1, with exit code 0",
-            remedy="leave out --mpi: fairlead takes what the mapped MPI speaks and Slurm offers",
-            check="pmi",
         )
     else:
         yield _ok("pmi", f"srun --mpi={said} connects MPIs of the {mapped} family", launcher.path)
@@ -113,22 +110,15 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
     offered = plan.launcher.family
     if offered is not mapped and offered is not AbiFamily.UNKNOWN:
         yield error(
-            f"the launcher is {plan.launcher.title}, the MPI is {plan.planned_title or mapped}",
-            where=plan.launcher.path,
-            why=f"a launcher of the {offered} family cannot connect ranks of the {mapped} family: each "
-            "would run alone as rank 0 of 1, with exit code 0",
-            remedy="leave out --launcher, or name the mpiexec that belongs to the MPI that is mapped",
-            check="launcher-family",
+            "launcher-family-mpi-cannot-connect-ranks",
+            launcher_title=plan.launcher.title,
+            planned_title=plan.planned_title or mapped,
+            launcher_path=plan.launcher.path,
+            offered=offered,
+            mapped=mapped,
         )
     elif offered is AbiFamily.UNKNOWN:
-        yield Finding(
-            Severity.WARNING,
-            "the launcher's family cannot be told",
-            plan.launcher.path,
-            "its --version names no MPI that fairlead knows",
-            "the proof will show whether it connects the ranks",
-            "launcher-family",
-        )
+        yield warning("launcher-family-cannot-told", launcher_path=plan.launcher.path)
     else:
         yield _ok(
             "launcher-family", f"launcher and MPI are of the {mapped} family", plan.launcher.title
@@ -156,16 +146,14 @@ def symbols(plan: Plan) -> Iterator[Finding]:
         lacking = sorted(set(elf.mpi_imports) - offered)
         if lacking:
             bad = True
-            shown = ", ".join(lacking[:5]) + (
-                f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            )
             yield error(
-                f"{elf.path} calls what the host's {plan.host.library.title} does not have",
-                where=plan.host.library.path,
-                why=f"missing: {shown}; it reaches MPI {plan.host.library.level}",
-                remedy="build the image against an older MPI (MPICH 3.4.3 is the floor of Cray MPICH), "
-                "or name a newer host MPI with `--mpi PREFIX`",
-                check="symbols",
+                "symbols",
+                elf_path=elf.path,
+                library_title=plan.host.library.title,
+                library_path=plan.host.library.path,
+                lacking=", ".join(lacking[:5]),
+                why=f" and {len(lacking) - 5} more" if len(lacking) > 5 else "",
+                level=plan.host.library.level,
             )
     if not bad:
         count = len({s for e in plan.consumers for s in e.mpi_imports})
@@ -200,23 +188,25 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         if version and not have:
             bad = True
             yield error(
-                f"the host's {plan.host.library.title} needs {name}, which the image does not have",
-                where=who,
-                why=f"it needs {prefix}_{version}; no {name} was found in the image "
-                f"({plan.facts.os or 'of an unknown distribution'}), which may be built on another",
-                remedy="use an image of a distribution with the GNU libraries, or run on the image's "
-                "own MPI with `--mpi container`",
-                check="glibc",
+                "glibc-host-needs-image-does",
+                library_title=plan.host.library.title,
+                name=name,
+                who=who,
+                prefix=prefix,
+                version=version,
+                os=plan.facts.os,
             )
         elif version and version_key(version) > version_key(have):
             bad = True
             yield error(
-                f"the host's {plan.host.library.title} needs a newer {name} than the image has",
-                where=who,
-                why=f"it needs {prefix}_{version}; the image ({plan.facts.os}) has {prefix}_{have}",
-                remedy="build the image on a newer distribution (`suite` in its recipe.toml), or name "
-                "a host MPI with lower needs with `--mpi PREFIX`",
-                check="glibc",
+                "glibc-host-needs-newer-image",
+                library_title=plan.host.library.title,
+                name=name,
+                who=who,
+                prefix=prefix,
+                version=version,
+                os=plan.facts.os,
+                have=have,
             )
     if not bad:
         version, _ = needs(parts)
@@ -238,13 +228,13 @@ def _other_glibc(plan: Plan, glibc: Glibc) -> Iterator[Finding]:
         how = "starts the program by its own loader"
     elif glibc.way is GlibcWay.NONE:
         yield error(
-            f"the host's glibc {version} cannot take the place of the image's {plan.facts.glibc}",
-            where=plan.image,
-            why=f"{glibc.by} needs GLIBC_{glibc.need}, and the host's libraries need "
-            f"{', '.join(glibc.lacking)}, for which the image has no file to show it over",
-            remedy="build the image on a newer distribution (`suite` in its recipe.toml), or name a "
-            "host MPI with lower needs with `--mpi PREFIX`",
-            check="glibc",
+            "glibc-host-cannot-take-place",
+            version=version,
+            glibc=plan.facts.glibc,
+            plan_image=plan.image,
+            by=glibc.by,
+            glibc_need=glibc.need,
+            lacking=", ".join(glibc.lacking),
         )
         return
     yield _ok(
@@ -253,13 +243,11 @@ def _other_glibc(plan: Plan, glibc: Glibc) -> Iterator[Finding]:
         f"the host's libraries need GLIBC_{glibc.need}, the image has {plan.facts.glibc}",
     )
     if glibc.left:
-        yield Finding(
-            Severity.WARNING,
-            f"{', '.join(glibc.left)} of the image will meet a newer libc",
-            plan.image,
-            f"the host's glibc {version} has no such piece; a program that loads one may fail",
-            "if it does, build the image on a newer distribution",
-            "glibc",
+        yield warning(
+            "glibc-image-will-meet-newer",
+            left=", ".join(glibc.left),
+            plan_image=plan.image,
+            version=version,
         )
 
 
@@ -272,15 +260,7 @@ def rpath(plan: Plan) -> Iterator[Finding]:
     for elf in plan.consumers:
         if held.intersection(elf.rpath_folders):
             bad = True
-            yield error(
-                f"{elf.path} would keep the image's MPI",
-                where=f"{elf.path}, DT_RPATH {':'.join(elf.rpath)}",
-                why="the loader searches DT_RPATH before LD_LIBRARY_PATH, so the host's MPI would never "
-                "be found, and the run would end with exit code 0",
-                remedy=f"link it with -Wl,--enable-new-dtags, or `patchelf --set-rpath PATH {elf.path}` "
-                "(writes RUNPATH) when the image is built; or run on the image's MPI: --mpi container",
-                check="rpath",
-            )
+            yield error("rpath", elf_path=elf.path, rpath=":".join(elf.rpath))
     if not bad:
         what = "no program of the image is tied to the image's MPI by DT_RPATH"
         if plan.bound:
@@ -295,13 +275,7 @@ def static(plan: Plan) -> Iterator[Finding]:
     for elf in plan.consumers:
         wraps = "PMPI_Init" in elf.mpi_imports  # a tracer, whatever its name
         if "MPI_Init" in elf.mpi_exports and not (elf.soname or wraps) and plan.host is not None:
-            yield error(
-                f"{elf.path} contains its own MPI",
-                where=elf.path,
-                why="it is statically linked: there is no library to replace",
-                remedy="link it dynamically when the image is built, or run it with `--mpi container`",
-                check="static",
-            )
+            yield error("static", elf_path=elf.path)
 
 
 def python_prefix(plan: Plan) -> Iterator[Finding]:
@@ -311,13 +285,10 @@ def python_prefix(plan: Plan) -> Iterator[Finding]:
     for mpi in plan.facts.mpis:
         if mpi.python_prefix and mpi.path not in plan.bound:
             yield error(
-                f"{mpi.title} sits inside the Python prefix {mpi.python_prefix}",
-                where=mpi.path,
-                why="mpi4py looks in sys.prefix/lib before it looks anywhere else, so every rank would "
-                "keep this MPI",
-                remedy="install it outside every Python prefix (recipe.toml: [mpi] prefix), or run with "
-                "`--mpi container`",
-                check="python-prefix",
+                "python-prefix",
+                mpi_title=mpi.title,
+                python_prefix=mpi.python_prefix,
+                mpi_path=mpi.path,
             )
 
 
@@ -330,13 +301,11 @@ def names(plan: Plan) -> Iterator[Finding]:
     for name in lacking:
         users = [e.path for e in plan.consumers if name in e.needed]
         yield error(
-            f"nothing in {MOUNT}/lib is called {name}",
-            where=", ".join(users[:3]) or plan.image,
-            why="the loader would go on to the image's own library of that name: the swap would not "
-            "happen, and the run would end with exit code 0",
-            remedy=f"an alias {name} -> {plan.host.library.soname} beside the staged library; "
-            "`fairlead explain` shows the aliases of a plan",
-            check="alias",
+            "alias",
+            mount=MOUNT,
+            name=name,
+            users=", ".join(users[:3]) or plan.image,
+            soname=plan.host.library.soname,
         )
     if not lacking:
         yield _ok("alias", f"{', '.join(plan.names)}: each name leads to the host's library")
@@ -347,13 +316,7 @@ def closure(plan: Plan) -> Iterator[Finding]:
     if plan.host is None:
         return
     for name, by in plan.host.missing:
-        yield error(
-            f"the host's MPI needs {name}, which this host does not have",
-            where=by,
-            why="the loader of this host would not find it either",
-            remedy="install the package that holds it, or add its folder to LD_LIBRARY_PATH here",
-            check="closure",
-        )
+        yield error("closure", name=name, by=by)
     if not plan.host.missing:
         yield _ok(
             "closure", f"all {len(plan.host.closure)} libraries behind the host's MPI were found"
@@ -365,24 +328,11 @@ def namespaces(plan: Plan) -> Iterator[Finding]:
     parting = ENGINES.get(plan.engine.kind).parting_options if plan.engine.kind in ENGINES else {}
     bad = [o for o in plan.request.engine_args if o in parting]
     for option in bad if plan.request.ranks > 1 else ():
-        yield error(
-            f"engine option {option} would part the ranks",
-            where=f"--engine-arg {option}",
-            why=parting[option],
-            remedy=f"leave out {option}",
-            check="namespaces",
-        )
+        yield error("namespaces-engine-option-part-ranks", option=option, parting=parting[option])
     if bad and plan.request.ranks > 1:
         return
     if plan.engine.userns_per_rank:
-        yield Finding(
-            Severity.INFO,
-            "each rank runs in a user namespace of its own",
-            plan.engine.path,
-            "cross-memory attach is switched off, which costs bandwidth for large messages within a node",
-            "a setuid Apptainer shares one namespace among the ranks",
-            "namespaces",
-        )
+        yield info("namespaces-each-rank-runs-user", engine_path=plan.engine.path)
     else:
         yield _ok(
             "namespaces", "the ranks of a node share /dev/shm, PIDs, IPC and the user namespace"
@@ -395,13 +345,10 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
     ask = f"ask an administrator to change it in {engine.config}"
     if engine.forbids_binds and plan.binds:
         yield error(
-            "the engine may show nothing of this machine in a container",
-            where=f"{engine.config}: {engine.forbids_binds}",
-            why="it would leave out "
-            + ("the host's MPI and what proves it" if plan.host else "what proves the run")
-            + ", start the image without, and end with exit code 0",
-            remedy=f"{ask}, or use another --engine",
-            check="engine-settings",
+            "engine-settings-host-mpi" if plan.host else "engine-settings-run",
+            engine_config=engine.config,
+            forbids_binds=engine.forbids_binds,
+            ask=ask,
         )
     if plan.request.ranks < 2:
         return
@@ -410,12 +357,11 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
         bound = folder != "/dev/shm" and folder in {bind.target for bind in plan.binds}
         if folder == "/dev/shm" or (_speaks(plan) is AbiFamily.OPENMPI and not bound):
             yield error(
-                f"each container would have a {folder} of its own",
-                where=f"{engine.config}: {setting}",
-                why="ranks of a node meet there: they would wait for each other for ever",
-                remedy=ask
-                + (", or use another --engine" if folder != "/tmp" else ", or: --bind /tmp"),
-                check="engine-settings",
+                "engine-settings-use-another" if folder != "/tmp" else "engine-settings-bind-tmp",
+                folder=folder,
+                engine_config=engine.config,
+                setting=setting,
+                ask=ask,
             )
 
 
@@ -424,13 +370,7 @@ def user_libraries(plan: Plan) -> Iterator[Finding]:
     for word in plan.request.preload.replace(":", " ").split():
         name = word.rsplit("/", 1)[-1]
         if family_of_soname(name) is not AbiFamily.UNKNOWN:
-            yield error(
-                f"LD_PRELOAD brings an MPI of its own: {word}",
-                where="LD_PRELOAD of this shell",
-                why="two MPIs in one process corrupt each other",
-                remedy="unset LD_PRELOAD",
-                check="preload",
-            )
+            yield error("preload", word=word)
 
 
 def gpu(plan: Plan) -> Iterator[Finding]:
@@ -440,13 +380,9 @@ def gpu(plan: Plan) -> Iterator[Finding]:
     found = gpu_transport(plan.host, plan.request)
     if found is None and plan.host.library.vendor == "Cray MPICH":
         yield error(
-            f"{plan.host.library.title} has no GPU transport library here",
-            where=plan.host.library.path,
-            why="MPICH_GPU_SUPPORT_ENABLED=1 is set, and no libmpi_gtl_cuda or libmpi_gtl_hsa was found "
-            "beside it or in gtl/lib above it: MPI_Init would say `GTL library is not linked`",
-            remedy="load the site's module for its accelerators (craype-accel-…), or unset "
-            "MPICH_GPU_SUPPORT_ENABLED",
-            check="gpu-transport",
+            "gpu-transport",
+            library_title=plan.host.library.title,
+            library_path=plan.host.library.path,
         )
     elif found is not None:
         yield _ok("gpu-transport", "the GPU transport library is preloaded", found.path)
@@ -456,11 +392,10 @@ def architecture(plan: Plan) -> Iterator[Finding]:
     """Both sides are for the same processor."""
     if plan.host and plan.facts.arch and plan.host.library.elf.machine != plan.facts.arch:
         yield error(
-            f"the image is for {plan.facts.arch}, the host's MPI for {plan.host.library.elf.machine}",
-            where=plan.image,
-            why="code of one cannot run in the other",
-            remedy="use the image built for this processor",
-            check="architecture",
+            "architecture-image-host-mpi",
+            arch=plan.facts.arch,
+            machine=plan.host.library.elf.machine,
+            plan_image=plan.image,
         )
 
 

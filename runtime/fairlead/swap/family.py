@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import family_of_soname
 from fairlead.engines.model import Engine
@@ -95,14 +95,7 @@ def replaceable(
     """
     family = image_family(facts, programs_of(request))
     if family is AbiFamily.UNKNOWN:
-        raise fail(
-            "nothing in the image uses MPI",
-            where=image,
-            why="no file of it needs a library of a known MPI family, or defines MPI_Init",
-            remedy=f"run it by the engine itself: `{engine.path} exec {image} …`; or build MPI into it",
-            check="no-mpi",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        )
+        raise fail("no-mpi", image=image, engine_path=engine.path)
     if request.mpi == "host" and host is None:
         raise _no_host(family, notes, machine)
     return family
@@ -168,12 +161,10 @@ def names_of(
 
 def _no_host(family: AbiFamily, notes: tuple[Line, ...], machine: str) -> FairleadError:
     seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
-    remedy = "name one with `--mpi PREFIX`, or run on the image's own MPI with `--mpi container`"
     return fail(
-        f"no MPI of {machine or 'this host'} can replace the image's ({family} family)",
-        where=f"the MPIs of {machine or 'this machine'}",
-        why=seen or "none was found",
-        remedy=remedy if machine else f"fairlead doctor --fix host-mpi, {remedy}",
-        check="host-mpi",
-        code=ExitCode.PREFLIGHT_REFUSED,
+        "host-mpi-no-replace-image-family" if machine else "host-mpi-fairlead-doctor-fix",
+        machine=machine,
+        family=family,
+        machine_2=machine,
+        seen=seen,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.elf.facts import AbiFamily, MpiLibrary
 from fairlead.engines.model import Takes
 from fairlead.launchers.model import Launcher
@@ -93,14 +93,7 @@ def _own_kept(draft: Draft) -> Draft:
     """The image's own MPI, as ``--mpi container`` asks."""
     own = draft.own
     if own is None:
-        raise fail(
-            "the image has no MPI of its own",
-            where=draft.inputs.image,
-            why="no file in it defines MPI_Init",
-            remedy="run with the host's MPI: `--mpi host`",
-            check="image-mpi",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        )
+        raise fail("image-mpi-no-own", inputs_image=draft.inputs.image)
     line = Line("keep", f"{own.title} of the image", "--mpi container asks for it", own.path)
     kept = replace(draft, planned_file=own.path, planned_title=own.title)
     return kept.plus(Changes(lines=(line,)))

@@ -12,7 +12,7 @@ import shutil
 import time
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.elf.patchelf import set_rpath
 from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
@@ -124,11 +124,7 @@ def _fill(tree: Path, staging: Staging) -> None:
 
 def _failed(folder: Path, exc: OSError) -> Exception:
     return fail(
-        "the host MPI could not be staged",
-        where=str(exc.filename or folder),
-        why=exc.strerror or str(exc),
-        remedy="free some space or set XDG_CACHE_HOME to a folder with 100 MB, then run it again; "
-        "`fairlead explain IMAGE` lists the files",
-        check="stage",
-        code=ExitCode.LAUNCH_FAILED,
+        "stage-host-mpi-not-staged",
+        filename=exc.filename or folder,
+        reason=exc.strerror or str(exc),
     )

@@ -92,13 +92,7 @@ def merge(file: str | os.PathLike[str]) -> Merged | None:
 
 def unwritable(file: Path, exc: OSError) -> FairleadError:
     """The error of a timeline that cannot be read or written."""
-    return fail(
-        "the timeline cannot be put together",
-        where=str(file),
-        why=str(exc),
-        remedy=f"see that there is room, then: python3 -m fairlead.trace.document {file}",
-        check="comm-timeline",
-    )
+    return fail("comm-timeline-cannot-put-together", file=file, reason=exc)
 
 
 def _launches(folder: Path, host: HostPart | None) -> Iterator[tuple[Launch, Ranks]]:

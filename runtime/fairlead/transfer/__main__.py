@@ -48,11 +48,13 @@ def _done(args: argparse.Namespace) -> NodeReport:
         begun = node.stage_in(
             args.folder,
             [InItem(source, name) for source, name in args.item],
-            links=Links.FOLLOW if args.follow else Links.REFUSE,
-            job=args.job,
-            keep=args.keep,
-            step=args.step,
-            hold=False,
+            node.InOptions(
+                links=Links.FOLLOW if args.follow else Links.REFUSE,
+                job=args.job,
+                keep=args.keep,
+                step=args.step,
+                hold=False,
+            ),
         )
         return begun.report
     if args.what == "out":

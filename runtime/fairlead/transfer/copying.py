@@ -155,55 +155,69 @@ _Piece = Callable[[_Work, int, int, int, memoryview], None]
 
 
 def _pieces(work: _Work, do: _Piece, told: Callable[[int], None]) -> None:
-    """Does every piece of every file, with some threads; tells this one's caller how far they are."""
-    source, lock = _cut(work.entries), threading.Lock()
-    stop, done = threading.Event(), threading.Event()
-    failed: list[BaseException] = []
-    moved = [0]
+    """Does every piece of every file with some threads, and reports the bytes done to its caller."""
     pieces = sum(max(1, -(-entry.size // _PIECE)) for entry in work.entries)
-    count = min(threads_here(), pieces)
-    living = [count]
-
-    def run() -> None:
-        buffer = memoryview(bytearray(LEAF))
-        try:
-            while not stop.is_set():
-                with lock:
-                    piece = next(source, None)
-                if piece is None:
-                    return
-                number, start, end = piece
-                for begin in range(start, end, LEAF) if end else (0,):
-                    if stop.is_set():
-                        return
-                    do(work, number, begin, min(begin + LEAF, end), buffer)
-                    with lock:
-                        moved[0] += min(begin + LEAF, end) - begin
-        except BaseException as exc:
-            failed.append(exc)
-            stop.set()
-        finally:
-            with lock:
-                living[0] -= 1
-                if not living[0]:
-                    done.set()
-
-    threads = [threading.Thread(target=run, daemon=True) for _ in range(count)]
-    said = 0
+    pool = _Pool(work, do, min(threads_here(), pieces))
+    reported = 0
     try:
-        for thread in threads:
+        for thread in pool.threads:
             thread.start()
-        while threads and not done.wait(_POLL_S):
-            told(moved[0] - said)
-            said = moved[0]
+        while pool.threads and not pool.done.wait(_POLL_S):
+            told(pool.moved - reported)
+            reported = pool.moved
     finally:
-        stop.set()
-        for thread in threads:
+        pool.stop.set()
+        for thread in pool.threads:
             if thread.ident is not None:
                 thread.join()
-    if failed:
-        raise failed[0]
-    told(moved[0] - said)
+    if pool.failed:
+        raise pool.failed[0]
+    told(pool.moved - reported)
+
+
+class _Pool:
+    """Threads that take pieces until there are none, one fails, or they are stopped.
+
+    Attributes:
+        moved: bytes done by all of them.
+        done: set by the last one that ends.
+    """
+
+    def __init__(self, work: _Work, do: _Piece, count: int):
+        self._work, self._do = work, do
+        self._source, self._lock = _cut(work.entries), threading.Lock()
+        self.stop, self.done = threading.Event(), threading.Event()
+        self.failed: list[BaseException] = []
+        self.moved = 0
+        self._living = count
+        self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+
+    def _run(self) -> None:
+        buffer = memoryview(bytearray(LEAF))
+        try:
+            while not self.stop.is_set() and (piece := self._next()):
+                self._piece(*piece, buffer)
+        except BaseException as exc:
+            self.failed.append(exc)
+            self.stop.set()
+        finally:
+            with self._lock:
+                self._living -= 1
+                if not self._living:
+                    self.done.set()
+
+    def _next(self) -> tuple[int, int, int] | None:
+        with self._lock:
+            return next(self._source, None)
+
+    def _piece(self, number: int, start: int, end: int, buffer: memoryview) -> None:
+        for begin in range(start, end, LEAF) if end else (0,):
+            if self.stop.is_set():
+                return
+            last = min(begin + LEAF, end)
+            self._do(self._work, number, begin, last, buffer)
+            with self._lock:
+                self.moved += last - begin
 
 
 def _cut(entries: Sequence[Entry]) -> Iterator[tuple[int, int, int]]:
@@ -357,16 +371,12 @@ def differing(one: Tree, two: Tree) -> list[str]:
 
 def _damaged(target: str, wrong: list[tuple[str, int]]) -> FairleadError:
     path, offset = sorted(wrong)[0]
-    place = f", between byte {offset} and {offset + LEAF}" if offset >= 0 else ""
-    more = f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else ""
     return FairleadError(
         error(
-            "what was read back is not what was written",
-            where=f"{printable(_at(target, path))}{place}",
-            why=f"its checksum is another than that of the source{more}; nothing was kept",
-            remedy="the same command again; if it comes back, that storage is damaged: another `--stage-to`, "
-            "and tell the site",
-            check="stage-checksum",
+            "stage-checksum",
+            at=printable(_at(target, path)),
+            where=f", between byte {offset} and {offset + LEAF}" if offset >= 0 else "",
+            why=f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else "",
         ),
         ExitCode.LAUNCH_FAILED,
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 
 JOB = "$DW_JOB_STRIPED"
 ACCESS = ("striped", "private")
@@ -214,11 +214,4 @@ def _word(text: str, what: str) -> str:
 
 
 def _wrong(what: str, text: str, rule: str) -> FairleadError:
-    return fail(
-        f"`{text}` is no {what} of a DataWarp directive",
-        where="the job script's #DW and #BB lines",
-        why=f"it must be {rule}",
-        remedy="give another one",
-        check="stage-directive",
-        code=ExitCode.USAGE,
-    )
+    return fail("stage-directive", text=text, what=what, rule=rule)

@@ -62,14 +62,7 @@ def usable(root: str) -> None:
     elif not os.access(root, os.W_OK | os.X_OK):
         why = "you may not write there"
     if why:
-        raise fail(
-            "the storage cannot be used",
-            where=f"{root} on {node_name()}",
-            why=why,
-            remedy="name another one with --stage-to; `fairlead site show` tells what the profile says",
-            check="stage-place",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        )
+        raise fail("stage-place-storage-cannot-used", root=root, node_name=node_name(), why=why)
 
 
 def make(folder: str, owner: Owner) -> Lock | None:
@@ -252,11 +245,10 @@ def in_words(exc: OSError, where: str) -> FairleadError:
     """An error of the system while something was staged."""
     return FairleadError(
         error(
-            "a copy could not be made",
-            where=str(exc.filename or where),
-            why=exc.strerror or str(exc),
-            remedy=f"`ls -ld {exc.filename or where}`, `df -h {where}`; then the same command again",
-            check="stage-copy",
+            "stage-copy",
+            filename=exc.filename or where,
+            reason=exc.strerror or str(exc),
+            where=where,
         ),
         ExitCode.LAUNCH_FAILED,
     )

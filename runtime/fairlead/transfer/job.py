@@ -137,7 +137,7 @@ def _in_here(stage: Stage, shown: Progress) -> Lock | None:
     try:
         with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (told, say):
             begun = node.stage_in(
-                wish.folder, wish.ins, links=wish.links, job=wish.job, keep=wish.keep, told=told
+                wish.folder, wish.ins, node.InOptions(wish.links, wish.job, wish.keep), told
             )
             stage.moved_in += begun.report.items
             stage.nodes = 1
@@ -190,11 +190,10 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
         if acted and all(item.name in report.missing for report in acted):
             stage.findings.append(
                 error(
-                    f"the command left no {item.name} to copy back",
-                    where=f"{MOUNT}/{item.name} in the container",
-                    why="there was neither file nor folder of that name when it had ended",
-                    remedy=f"let it write below ${VARIABLE}, or mend the name behind --stage-out",
-                    check="stage-out",
+                    "stage-out-command-left-no-copy",
+                    item_name=item.name,
+                    mount=MOUNT,
+                    variable=VARIABLE,
                 )
             )
 
@@ -233,14 +232,7 @@ def _step(each_node: EachNode, words: Sequence[str], reports: Path) -> list[Node
         findings = {finding: None for report in failed for finding in report.findings}
         raise FairleadError(tuple(findings), ExitCode(failed[0].error))
     if not found or (code and not failed):
-        raise fail(
-            "the step that stages on every node failed",
-            where=f"its launcher's exit code is {code}; {len(found)} processes reported",
-            why="its own words are above",
-            remedy=f"try it by hand: {shlex.join(words)}",
-            check="stage-step",
-            code=ExitCode.LAUNCH_FAILED,
-        )
+        raise fail("stage-step", status=code, found_count=len(found), words=shlex.join(words))
     return found
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.transfer import copying, folder, room, tree
 from fairlead.transfer.copying import Told
 from fairlead.transfer.folder import Lock, Owner, Staged
@@ -47,24 +47,30 @@ class Begun:
 def _nobody(what: str, amount: int) -> None: ...
 
 
-def stage_in(
-    where: str,
-    items: Sequence[InItem],
-    *,
-    links: Links = Links.REFUSE,
-    job: str = "",
-    keep: bool = False,
-    step: bool = False,
-    hold: bool = True,
-    told: Told = _nobody,
-) -> Begun:
-    """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
+@dataclass(frozen=True)
+class InOptions:
+    """How data are staged in.
 
-    Args:
+    Attributes:
         job: what an earlier run of it has left is used, when it is what it should be.
         keep: it is to be left to the next run of that job.
         step: other processes do the same; one of them does it.
         hold: the process that calls lives as long as the run: when it ends, the folder is nobody's.
+    """
+
+    links: Links = Links.REFUSE
+    job: str = ""
+    keep: bool = False
+    step: bool = False
+    hold: bool = True
+
+
+def stage_in(
+    where: str, items: Sequence[InItem], options: InOptions = InOptions(), told: Told = _nobody
+) -> Begun:
+    """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
+
+    Args:
         told: called with ``size`` and the bytes that are to be copied, then as :func:`copying.copy`.
     Raises:
         FairleadError: exit codes 2, 121 and 123. Nothing is left then.
@@ -73,22 +79,15 @@ def stage_in(
     folder.usable(root)
     folder.clear_stale(root)
     try:
-        lock = folder.make(where, Owner(me, job, hold, keep))
+        lock = folder.make(where, Owner(me, options.job, options.hold, options.keep))
     except FileExistsError:
-        if step:
+        if options.step:
             return Begun(NodeReport(me, acted=False))
-        raise fail(
-            "the folder of this run is there already",
-            where=where,
-            why="another run has the same one, or this line was started twice",
-            remedy="`fairlead run` anew, which makes a folder of its own",
-            check="stage-place",
-            code=ExitCode.PREFLIGHT_REFUSED,
-        ) from None
+        raise fail("stage-place-folder-run-already", where=where) from None
     except OSError as exc:
         raise _in_words(exc, root) from None
     try:
-        moved = _filled(where, root, items, links, job, told)
+        moved = _filled(where, root, items, options.links, options.job, told)
     except BaseException as exc:
         with contextlib.suppress(OSError):
             copying.remove(where)
@@ -193,63 +192,85 @@ def stage_out(
         KeyboardInterrupt: after what is not back was marked as kept.
     """
     me, owner = node_name(), folder.owner_of(where)
-    if owner is None:
+    if owner is None or (step and not _acts(where, owner, me)):
         return NodeReport(me, acted=False)
-    if step:
-        try:
-            if owner.node != me:
-                return NodeReport(me, acted=False)
-            os.mkdir(f"{where}/out")
-        except OSError:
-            return NodeReport(me, acted=False)
-    moved: list[Moved] = []
-    findings: list[Finding] = []
-    kept: dict[str, str] = {}
-    missing: list[str] = []
-    code, interrupted = 0, False
+    way_back = _WayBack(where, owner, told)
     for item in items:
-        place = f"{where}/data/{item.name}"
+        way_back.bring(item, f"{item.target}/{me}" if each else item.target)
+    report = way_back.finished(me, items)
+    if way_back.interrupted and not step:
+        raise Interrupted(report)
+    return report
+
+
+def _acts(where: str, owner: Owner, me: str) -> bool:
+    """Whether this process, of several that try, copies back."""
+    try:
+        if owner.node != me:
+            return False
+        os.mkdir(f"{where}/out")
+    except OSError:
+        return False
+    return True
+
+
+class _WayBack:
+    """What is back, what is kept where it was, and why.
+
+    Attributes:
+        interrupted: by Ctrl-C; what comes after that is kept.
+    """
+
+    def __init__(self, where: str, owner: Owner, told: Told):
+        self._where, self._owner, self._told = where, owner, told
+        self.interrupted = False
+        self._moved: list[Moved] = []
+        self._findings: list[Finding] = []
+        self._kept: dict[str, str] = {}
+        self._missing: list[str] = []
+        self._code = 0
+
+    def bring(self, item: OutItem, target: str) -> None:
+        """Copies one item back."""
+        place = f"{self._where}/data/{item.name}"
         if not os.path.lexists(place):
-            missing.append(item.name)
-            continue
-        target = f"{item.target}/{me}" if each else item.target
+            self._missing.append(item.name)
+            return
         try:
-            if interrupted:
+            if self.interrupted:
                 raise KeyboardInterrupt
-            one, told_too = _back(place, item, target, told)
-            moved.append(one)
-            findings += told_too
-            if not owner.keep:
+            moved, findings = _back(place, item, target, self._told)
+            self._moved.append(moved)
+            self._findings += findings
+            if not self._owner.keep:
                 copying.remove(place)
         except (FairleadError, OSError, KeyboardInterrupt) as exc:
-            interrupted = interrupted or isinstance(exc, KeyboardInterrupt)
-            kept[item.name] = place
-            code = ExitCode.LAUNCH_FAILED
-            findings.append(_kept(exc, where, item, place, target))
-    back = {one.name for one in moved}
-    for name in folder.kept_results(where):  # by a run before this call
-        if name not in back and os.path.lexists(f"{where}/data/{name}"):
-            kept.setdefault(name, f"{where}/data/{name}")
-    try:
-        _cleared(where, owner, items, kept)
-    except OSError as exc:
-        findings.append(
-            Finding(
-                Severity.WARNING,
-                "not all that was staged could be removed",
-                str(exc.filename or where),
-                exc.strerror or str(exc),
-                f"rm -rf {shlex.quote(where)}",
-                "stage-clear",
+            self.interrupted = self.interrupted or isinstance(exc, KeyboardInterrupt)
+            self._kept[item.name] = place
+            self._code = ExitCode.LAUNCH_FAILED
+            self._findings.append(_kept(exc, self._where, item, place, target))
+
+    def finished(self, me: str, items: Sequence[OutItem]) -> NodeReport:
+        """Removes what is not kept."""
+        where, back = self._where, {moved.name for moved in self._moved}
+        for name in folder.kept_results(where):  # by a run before this call
+            if name not in back and os.path.lexists(f"{where}/data/{name}"):
+                self._kept.setdefault(name, f"{where}/data/{name}")
+        try:
+            _cleared(where, self._owner, items, self._kept)
+        except OSError as exc:
+            self._findings.append(
+                warning(
+                    "stage-clear",
+                    filename=exc.filename or where,
+                    reason=exc.strerror or str(exc),
+                    where=shlex.quote(where),
+                )
             )
-        )
-    if interrupted and not step:
-        raise Interrupted(
-            NodeReport(me, True, tuple(moved), tuple(findings), code, kept, tuple(missing))
-        )
-    return NodeReport(
-        me, True, tuple(moved), tuple(findings), code, kept, tuple(missing)
-    )  # fmt: skip
+        return NodeReport(
+            me, True, tuple(self._moved), tuple(self._findings), self._code, self._kept,
+            tuple(self._missing),
+        )  # fmt: skip
 
 
 class Interrupted(KeyboardInterrupt):
@@ -284,13 +305,12 @@ def _back(place: str, item: OutItem, target: str, told: Told) -> tuple[Moved, li
         except FileExistsError:
             instead = f"{target}.{token}"
             findings.append(
-                Finding(
-                    Severity.WARNING,
-                    f"{item.name} was copied back under another name",
-                    instead,
-                    f"{target} has come into being since the run began, and nothing is overwritten",
-                    f"look at both, then mv {shlex.quote(instead)} to where it belongs",
-                    "stage-out",
+                warning(
+                    "stage-out-copied-back-under-another",
+                    item_name=item.name,
+                    instead=instead,
+                    target=target,
+                    quoted_instead=shlex.quote(instead),
                 )
             )
             target = instead
@@ -313,24 +333,20 @@ def _left(item: OutItem, seen: Tree) -> list[Finding]:
     if seen.left_out:
         shown = ", ".join(f"{path}: {what}" for path, what in seen.left_out[:5])
         found.append(
-            Finding(
-                Severity.WARNING,
-                f"{len(seen.left_out)} of {item.name} cannot be copied back and had no content",
-                shown,
-                "sockets, pipes and devices hold no data",
-                "nothing, unless something was to be read from them",
-                "stage-special",
+            warning(
+                "stage-special-cannot-copied-back-no",
+                left_out_count=len(seen.left_out),
+                item_name=item.name,
+                shown=shown,
             )
         )
     if seen.outward:
         found.append(
-            Finding(
-                Severity.WARNING,
-                f"{len(seen.outward)} links of {item.name} lead out of it",
-                ", ".join(seen.outward[:5]),
-                "they were copied back as they are; what they lead to in the container was not",
-                "--stage-out the folder that holds both, if it matters",
-                "stage-link",
+            warning(
+                "stage-link-links-lead-out",
+                outward_count=len(seen.outward),
+                item_name=item.name,
+                outward=", ".join(seen.outward[:5]),
             )
         )
     return found
@@ -346,11 +362,12 @@ def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str
         why = "it was interrupted"
     words = (sys.executable, "-m", "fairlead.transfer", "out", where, "--item", item.name, target)
     return error(
-        f"{item.name} could not be copied back; it is still on {node_name()}",
-        where=place,
+        "stage-out-not-copied-back-still",
+        item_name=item.name,
+        node_name=node_name(),
+        place=place,
         why=why,
-        remedy=f"on {node_name()}, while the job has it: {shlex.join(words)}",
-        check="stage-out",
+        words=shlex.join(words),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.schedulers.registry import job_variables
 from fairlead.site.model import Storage
 
@@ -54,14 +54,7 @@ def choose(wanted: str, storage: Storage, site: str, environ: Mapping[str, str])
         why = f"`{path}`, the {wanted} storage of site {site}"
         return Place(wanted, expanded(path, site, environ), why)
     if "/" not in wanted:
-        raise fail(
-            f"no storage `{wanted}`",
-            where="--stage-to",
-            why=f"it takes {', '.join(WORDS)}, or a path with a / in it",
-            remedy=f"--stage-to ./{wanted}, if a folder here is meant",
-            check="stage-place",
-            code=ExitCode.USAGE,
-        )
+        raise fail("stage-place-no-storage", wanted=wanted, words=", ".join(WORDS))
     return Place("path", wanted, "named by --stage-to")
 
 
@@ -75,14 +68,7 @@ def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if not environ.get(name):
-            raise fail(
-                f"${name} is not set",
-                where=f"`{path}`, a storage of site {site}",
-                why="the scheduler sets it in a job, so this is not one, or it has no such storage",
-                remedy="run it inside a job, or name a folder: --stage-to PATH",
-                check="stage-place",
-                code=ExitCode.USAGE,
-            )
+            raise fail("stage-place-not-set", name=name, path=path, site=site)
         return environ[name]
 
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value, path)
@@ -98,15 +84,7 @@ def _burst_buffer(storage: Storage, site: str, environ: Mapping[str, str]) -> Pl
         raise _none("burst-buffer", storage, site)
     path = environ.get(DATAWARP, "")
     if not path:
-        raise fail(
-            "this job has no space in the burst buffer",
-            where=f"${DATAWARP}",
-            why="DataWarp sets it in jobs whose script asks for striped space; it is not set here",
-            remedy="add `#DW jobdw type=scratch access_mode=striped capacity=1TiB` to the job script, "
-            "below its #SBATCH lines",
-            check="stage-place",
-            code=ExitCode.USAGE,
-        )
+        raise fail("stage-place-job-no-space-burst", datawarp=DATAWARP)
     return Place("burst-buffer", path, f"${DATAWARP}, this job's DataWarp space")
 
 
@@ -121,10 +99,9 @@ def _none(kind: str, storage: Storage, site: str) -> FairleadError:
         if there
     ]
     return fail(
-        f"site {site} has no {kind} storage",
-        where=f"[storage] of the profile `{site}`",
-        why=f"it names {', '.join(has) or 'none'}",
-        remedy=f"--stage-to {has[0] if has else 'PATH'}; or add it to the profile in an overlay",
-        check="stage-place",
-        code=ExitCode.USAGE,
+        "stage-place-site-no-storage",
+        site=site,
+        kind=kind,
+        has=", ".join(has),
+        path=has[0] if has else "PATH",
     )

@@ -59,13 +59,7 @@ def check(folder: str, trees: Iterable[Tree], root: Path = Path("/")) -> None:
 def no_room(folder: str, why: str) -> FairleadError:
     """The error of a storage that is too small."""
     return FairleadError(
-        error(
-            "there is no room for what is to be staged",
-            where=folder,
-            why=why,
-            remedy=f"`df -h {folder}`; free some space there, name another place with --stage-to, or stage less",
-            check="stage-room",
-        ),
+        error("stage-room", folder=folder, why=why),
         ExitCode.PREFLIGHT_REFUSED,
     )
 

@@ -50,13 +50,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
         where = exc.filename or top
         if where == real:
             raise FairleadError(
-                error(
-                    "there is nothing to stage",
-                    where=top,
-                    why="no such file or folder on this node",
-                    remedy="mend the path; relative ones begin at the folder that you are in",
-                    check="stage-source",
-                ),
+                error("stage-source-node", top=top),
                 ExitCode.USAGE,
             ) from None
         raise changed(top, [os.path.relpath(where, real)]) from None
@@ -74,13 +68,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
 def changed(top: str, paths: list[str]) -> FairleadError:
     """The error of a tree that was written to while it was copied."""
     return FairleadError(
-        error(
-            "the source changed while it was copied",
-            where=f"{top}: {_few(paths)}",
-            why="size, time or inode differ from before; the copy would be a mixture of both",
-            remedy="wait until what writes there has ended, then the same command again",
-            check="stage-changed",
-        ),
+        error("stage-changed", top=top, few=_few(paths)),
         ExitCode.LAUNCH_FAILED,
     )
 
@@ -183,35 +171,27 @@ class _Walk:
     def problems(self, leave_special: bool) -> Iterator[Finding]:
         if self.refused:
             yield error(
-                f"{_count(self.refused, 'link leads', 'links lead')} out of what is to be staged",
-                where=_few(self.refused),
-                why="in the container, and on other nodes, they would lead nowhere or elsewhere",
-                remedy="--stage-links follow copies what they lead to; or stage the folder that holds both",
-                check="stage-link",
+                "stage-link-out-staged",
+                count=_count(self.refused, "link leads", "links lead"),
+                few=_few(self.refused),
             )
         if self.nowhere:
             yield error(
-                f"{_count(self.nowhere, 'link', 'links')} cannot be followed",
-                where=_few(self.nowhere),
-                why="there is nothing at its end, or it leads round in a circle",
-                remedy="remove them, or mend where they lead",
-                check="stage-link",
+                "stage-link-cannot-followed",
+                count=_count(self.nowhere, "link", "links"),
+                few=_few(self.nowhere),
             )
         if self.special and not leave_special:
             yield error(
-                f"{_count(self.special, 'thing', 'things')} cannot be copied",
-                where=_few([f"{path}: {what}" for path, what in self.special]),
-                why="only files, folders and links have content that a copy could have too",
-                remedy="remove them, or stage the folders beside them one by one",
-                check="stage-special",
+                "stage-special-cannot-copied",
+                count=_count(self.special, "thing", "things"),
+                few=_few([f"{path}: {what}" for path, what in self.special]),
             )
         if self.unreadable:
             yield error(
-                f"{_count(self.unreadable, 'path', 'paths')} may not be read",
-                where=_few(self.unreadable),
-                why="your permissions do not allow it",
-                remedy="`ls -l` them; ask their owner, or stage what you may read",
-                check="stage-source",
+                "stage-source-not-read",
+                count=_count(self.unreadable, "path", "paths"),
+                few=_few(self.unreadable),
             )
 
 

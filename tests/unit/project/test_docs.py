@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import tomllib
@@ -11,14 +10,13 @@ from pathlib import Path
 
 import click
 import pytest
-from tools import command_line
+from tools.rendered import rendered
 
 import fairlead
 from fairlead.base.errors import ExitCode
 from fairlead.base.toml import Strict
 from fairlead.cli.main import main
 from fairlead.doctor.registry import ordered
-from fairlead.proof import probe_job
 from fairlead_build.recipe.model import Overlay, Written
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,7 +43,7 @@ def _prose(page: Path) -> str:
 
 def _anchors(page: Path) -> set[str]:
     """The headings of a page, as forges write them in links."""
-    titles = re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", rendered(_prose(page)), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
@@ -172,7 +170,7 @@ def test_pages_name_only_targets_of_the_makefile() -> None:
 
 
 def test_reference_lists_every_verb_with_exactly_its_options() -> None:
-    text = _text("docs/reference/command-line.md")
+    text = rendered(_text("docs/reference/command-line.md"))
     shared = dict(re.findall(r"^Options of (\w+):\n\n((?:- .*\n)+)", text, re.MULTILINE))
     assert set(shared) == {"planning", "placement", "staging"}
     sections = {
@@ -194,11 +192,6 @@ def _named_options(text: str) -> set[str]:
     return {o for item in items for o in re.findall(r"`(-[\w-]+)`", item)}
 
 
-def test_reference_is_what_the_command_line_says_of_itself() -> None:
-    text = _text("docs/reference/command-line.md")
-    assert command_line.render(text) == text, "run `python -m tools.command_line`"
-
-
 def test_reference_lists_every_exit_code() -> None:
     rows = re.findall(
         r"^\| (\d+) \| `(\w+)` \|", _text("docs/reference/command-line.md"), re.MULTILINE
@@ -209,7 +202,7 @@ def test_reference_lists_every_exit_code() -> None:
 def test_variables_of_fairlead_are_documented_and_real() -> None:
     pattern = re.compile(r"FAIRLEAD_[A-Z_]+[A-Z]")
     in_code = {v for p in SOURCES for v in pattern.findall(p.read_text())}
-    reference = _text("docs/reference/command-line.md")
+    reference = rendered(_text("docs/reference/command-line.md"))
     assert in_code == set(pattern.findall(reference))
     constants = set(pattern.findall(_text("runtime/native/include/fairlead_comm.h")))
     told = {v for page in PAGES for v in pattern.findall(page.read_text())}
@@ -237,56 +230,6 @@ def test_recipe_guide_lists_every_key() -> None:
             assert listed == [name for name in table.model_fields if name not in inherited], key
 
 
-def _check_names() -> set[str]:
-    """Every name that a finding's ``check`` can have, from the source itself."""
-    names = {cause[-1] for cause in probe_job._CAUSES} | {check.name for check in ordered()}
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                names |= set(_strings(k.value for k in node.keywords if k.arg == "check"))
-                called = getattr(node.func, "id", "")
-                position = {"Finding": 5, "Mistake": 3, "_ok": 0}.get(called)
-                if position is not None and len(node.args) > position:
-                    names |= set(_strings([node.args[position]]))
-            elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "check":
-                names |= set(_strings([node.value]))
-            elif isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "check":
-                names |= set(_strings([node.value] if node.value else []))
-    return names - {"", "check"}  # the key itself, where a name is read from a message
-
-
-def _strings(nodes: Iterator[ast.expr] | list[ast.expr]) -> Iterator[str]:
-    for node in nodes:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-                yield inner.value
-
-
-def test_every_check_has_a_section_in_why_it_stopped() -> None:
-    text = _text("docs/reference/why-it-stopped.md")
-    headings = set(re.findall(r"^### `([\w-]+)`", text, re.MULTILINE))
-    rows = {
-        n
-        for cell in re.findall(r"^\| (`[^|]+) \|", text, re.MULTILINE)
-        for n in _SPAN.findall(cell)
-    }
-    doctor = set(_SPAN.findall(text.split("## The machine itself")[1]))
-    names = _check_names()
-    assert names - headings - rows - doctor == set()
-    assert headings | rows <= names
-    # What stops a run has a section of its own, not a row.
-    for module in ("swap/checks", "proof/verdict", "proof/probe_job"):
-        source = ast.parse(_text(f"runtime/fairlead/{module}.py"))
-        told = {
-            name
-            for node in ast.walk(source)
-            if isinstance(node, ast.Call)
-            for name in _strings(k.value for k in node.keywords if k.arg == "check")
-        }
-        assert told <= headings, module
-    assert {cause[-1] for cause in probe_job._CAUSES} <= headings
-
-
 def test_doctor_page_has_a_section_for_every_check_in_order() -> None:
     text = _text("docs/reference/doctor.md")
     sections = re.findall(r"^(##+) `?([^`\n]+)`?$", text.split("## The checks")[1], re.MULTILINE)
@@ -300,26 +243,6 @@ def test_doctor_page_has_a_section_for_every_check_in_order() -> None:
     assert len(bodies) == len(ordered())
     assert all(len(body.split()) > 10 for body in bodies)
     assert text.count(f"{len(ordered())} checks: ...") == 1
-
-
-def _templates() -> Iterator[re.Pattern[str]]:
-    """Every sentence of the source, with ``.+`` where a value is put in."""
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            fixed = [p.value if isinstance(p, ast.Constant) else None for p in parts]
-            if sum(len(part) for part in fixed if isinstance(part, str)) >= 12:
-                yield re.compile(
-                    "".join(re.escape(p) if isinstance(p, str) else ".+" for p in fixed)
-                )
-
-
-def test_messages_quoted_in_why_it_stopped_are_those_of_the_code() -> None:
-    quotes = re.findall(r"^> (.+)$", _text("docs/reference/why-it-stopped.md"), re.MULTILINE)
-    templates = list(_templates())
-    said = [part for quote in quotes for part in quote.split(" · ")]
-    assert len(said) > 25
-    assert not [part for part in said if not any(t.match(part) for t in templates)]
 
 
 def test_examples_are_short_and_say_how_they_are_run() -> None:

@@ -134,10 +134,12 @@ def test_launcher_is_one_file(tmp_path: Path) -> None:
 
 
 CHECK = """
-    from fairlead.doctor.diagnosis import Check, ill
+    from fairlead.base.errors import Finding, Severity
+    from fairlead.doctor.diagnosis import Check, Diagnosis
 
     def examine(world):
-        yield ill("moon-phase", "the moon is full", remedy="wait")
+        full = Finding(Severity.ERROR, "the moon is full", remedy="wait", check="moon-phase")
+        yield Diagnosis(full)
 
     CHECK = Check("moon-phase", "the phase of the moon", examine)
 """

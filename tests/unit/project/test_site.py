@@ -13,6 +13,7 @@ import pytest
 from fairlead import comm
 
 ROOT = Path(__file__).resolve().parents[3]
+PATHS = os.pathsep.join(str(ROOT / room) for room in ("", "runtime", "containers"))
 HEADER = ROOT / "runtime/native/include/fairlead_comm.h"
 
 
@@ -20,7 +21,7 @@ def _build(site: Path, *more: str, cwd: Path = ROOT) -> subprocess.CompletedProc
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site), *more],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"},
+        env={**os.environ, "PYTHONPATH": PATHS, "NO_MKDOCS_2_WARNING": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -68,6 +69,13 @@ def test_site_shows_every_call_of_the_header(site: Path) -> None:
 def test_site_shows_the_header_itself(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "reference/c-api.html").read_text())
     assert "int fairlead_comm_while_waiting(int (*go_on)(void));" in text
+
+
+def test_site_has_the_options_of_the_program_and_the_keys_of_the_schema(site: Path) -> None:
+    commands = (site / "reference/command-line.html").read_text()
+    assert 'id="fairlead-site-export"' in commands and "<code>--ranks-per-node</code>" in commands
+    assert "FAIRLEAD_COMM_STALL_S" in commands
+    assert 'id="fabric"' in (site / "reference/site-profile.html").read_text()
 
 
 @pytest.mark.parametrize("link", ["[a](no.md)", "[a](../README.txt)", "[a](index.md#nowhere)"])

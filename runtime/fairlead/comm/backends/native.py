@@ -17,9 +17,9 @@ def _available(facts: CommFacts) -> Availability:
 
 
 def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.choose import native
+    from fairlead.comm.choose import required_native
 
-    return native(mpi, environ, required=True)
+    return required_native(mpi, environ)
 
 
 _SETTINGS = (

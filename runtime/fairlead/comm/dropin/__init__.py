@@ -118,22 +118,11 @@ def install(names: Sequence[str] = NAMES, environ: Mapping[str, str] = os.enviro
     """
     for name in names:
         if name not in NAMES:
-            raise fail(
-                f"there is no stand-in for `{name}`",
-                where="fairlead.comm.dropin",
-                why=f"known: {', '.join(NAMES)}",
-                remedy="name one of them",
-                check="comm-dropin-name",
-            )
+            raise fail("comm-dropin-name", name=name, names=", ".join(NAMES))
         known = sys.modules.get(name)
         if known is not None and not hasattr(known, "__fairlead__"):
             raise fail(
-                f"the real `{name}` is imported already",
-                where=str(getattr(known, "__file__", None) or name),
-                why="the program would use two libraries at once",
-                remedy="call fairlead.comm.dropin.install() before everything else imports it, or"
-                f" leave `{name}` out of its names",
-                check="comm-dropin-loaded",
+                "comm-dropin-loaded", name=name, getattr=getattr(known, "__file__", None) or name
             )
     fresh = [name for name in names if name not in _finder.names]
     real = {name: place for name in fresh if (place := _real(name))}

@@ -63,14 +63,7 @@ def refuse(top: str, name: str) -> None:
 
 
 def not_offered(what: str, instead: str) -> FairleadError:
-    return fail(
-        f"fairlead's stand-in has no `{what}`",
-        where="fairlead.comm.dropin",
-        why="it has what data-parallel training needs, and no more",
-        remedy=f"use {instead}; or the real library: "
-        "`python3 -m fairlead.comm.dropin --only` leaves a name out",
-        check="comm-dropin-absent",
-    )
+    return fail("comm-dropin-absent", what=what, instead=instead)
 
 
 def getter(top: str) -> Callable[[str], Any]:

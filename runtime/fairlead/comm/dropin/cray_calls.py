@@ -64,13 +64,7 @@ def init(
     """
     global _plugin
     if _plugin is not None:
-        raise fail(
-            "the plugin was started twice",
-            where="init()",
-            why="its teams are made once in a process",
-            remedy="call init once; init_mpi may come before",
-            check="comm-dropin-init",
-        )
+        raise fail("comm-dropin-init-plugin-started-twice")
     ranks = comm.init()
     _plugin = Plugin(nthreads_per_team, nteams, int(model_size), sorted(_wanted))
     atexit.register(_end)
@@ -140,13 +134,7 @@ def average(array: Any) -> Any:
         The same array.
     """
     if not isinstance(array, np.ndarray):
-        raise fail(
-            "average changes an array in place, and got none",
-            where="average()",
-            why=f"it is a {type(array).__name__}",
-            remedy="pass `np.asarray([value], np.float64)`, and read it afterwards",
-            check="comm-dropin-call",
-        )
+        raise fail("comm-dropin-call-average-changes-array-place", type=type(array).__name__)
     (mean,) = comm.aggregate([array.astype(np.complex128 if array.dtype.kind == "c" else "f8")])
     np.copyto(array, mean, casting="unsafe")
     return array
@@ -197,13 +185,7 @@ def finalize() -> None:
 
 def _started() -> Plugin:
     if _plugin is None:
-        raise fail(
-            "the plugin is used before it is started",
-            where="fairlead.comm.dropin",
-            why="init makes the teams that average gradients",
-            remedy="call init(1, 1, model_size, 'tensorflow') on every rank",
-            check="comm-dropin-init",
-        )
+        raise fail("comm-dropin-init-plugin-used-before-started")
     return _plugin
 
 

@@ -73,14 +73,12 @@ def DistributedOptimizer(
         cray.init(nthreads, nteams, sum(p.numel() for p in parameters), "torch")
     team, _optimizers = _optimizers, _optimizers + 1
     if team >= nteams:
-        raise _refused(
-            f"optimizer {team + 1} of {nteams} team(s)", "give nteams the number of optimizers"
-        )
+        raise fail("comm-dropin-call-give-nteams-number-optimizers", team=team + 1, nteams=nteams)
     cray.config_team(team, 0, max(int(warmup * nsteps), 1), nsteps, verb, freq)
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
-            raise _refused("step(closure)", "use fairlead.comm.torch.DistributedOptimizer")
+            raise fail("comm-dropin-call-closure-use-fairlead")
         for parameter in parameters:
             if parameter.grad is None:  # a list that is the same in every step and on every rank
                 parameter.grad = torch.zeros_like(parameter)
@@ -91,13 +89,3 @@ def DistributedOptimizer(
     opt.register_step_pre_hook(before)
     common.end_together()
     return opt
-
-
-def _refused(what: str, remedy: str) -> Exception:
-    return fail(
-        f"ml_comm_torch cannot do {what}",
-        where="ml_comm_torch.DistributedOptimizer",
-        why="each optimizer has a team of its own, whose gradients come once a step",
-        remedy=remedy,
-        check="comm-dropin-call",
-    )

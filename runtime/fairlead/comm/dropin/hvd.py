@@ -346,13 +346,7 @@ def lane() -> Comm:
 
 def _ranks() -> Comm:
     if not _initialized:
-        raise fail(
-            "Horovod is used before it is started",
-            where="fairlead.comm.dropin",
-            why="rank and size are not known before",
-            remedy="call hvd.init() first",
-            check="comm-dropin-init",
-        )
+        raise fail("comm-dropin-init-horovod-used-before-started")
     return comm.init()
 
 

@@ -41,9 +41,7 @@ def averaging(optimizer: Any, mean: Callable[[list[Any]], list[Any]]) -> Any:
 
         return DistributedOptimizer(optimizer)
     raise fail(
-        "this is no optimizer whose gradients can be averaged",
-        where="DistributedOptimizer",
-        why=f"it is a {type(optimizer).__module__}.{type(optimizer).__name__}",
-        remedy="pass an optimizer of keras.optimizers or of tf.compat.v1.train",
-        check="comm-dropin-call",
+        "comm-dropin-call-no-optimizer-gradients-averaged",
+        type=type(optimizer).__module__,
+        type_2=type(optimizer).__name__,
     )

@@ -122,14 +122,7 @@ class Team:
         assert self._late is not None
         shapes = [(array.shape, array.dtype.str) for array in arrays]
         if self._shapes is not None and self._shapes != shapes:
-            raise fail(
-                f"two different lists of gradients go through team {self.number}",
-                where=f"gradients(..., {self.number})",
-                why="with delayed gradients, one would get the means of the other",
-                remedy="give each network a team of its own: init(1, 2, ...), and"
-                " gradients(list, 0) and gradients(list, 1)",
-                check="comm-dropin-team",
-            )
+            raise fail("comm-dropin-team", number=self.number)
         self._shapes = shapes
         given = self._late.step(arrays)
         if not given:
@@ -212,15 +205,7 @@ def schedule_of(ksteps: int, max_steps: int) -> Schedule | None:
     [True, True, True, False, False, False]
     """
     if ksteps == 0 or max_steps < 1:
-        raise fail(
-            "config_team says nothing of which steps are synchronous",
-            where=f"config_team(ksteps={ksteps}, max_steps={max_steps})",
-            why="a training has at least one step; ksteps > 0 are the synchronous steps at its beginning,"
-            " ksteps < 0 those at its end, and 0 is neither",
-            remedy="pass ksteps=max_steps for synchronous gradients, ksteps=1 for delayed ones from the"
-            " start",
-            check="comm-dropin-schedule",
-        )
+        raise fail("comm-dropin-schedule", ksteps=ksteps, max_steps=max_steps)
     if ksteps > 0:
         return Schedule(max_steps - 1, ksteps) if ksteps < max_steps - 1 else None
     return Schedule(max_steps, ksteps)
@@ -323,10 +308,6 @@ def _momentum(environ: Mapping[str, str]) -> float | None:
             raise ValueError
     except ValueError:
         raise fail(
-            f"{MOMENTUM} cannot be `{text}`",
-            where=f"{MOMENTUM}={text}",
-            why="a momentum is a number from 0 to below 1",
-            remedy="set it to the momentum of the program's optimizer, Adam's beta1, or 0 for plain SGD",
-            check="comm-dropin-variable",
+            "comm-dropin-variable-cannot-momentum-number-0", momentum=MOMENTUM, text=text
         ) from None
     return value

@@ -100,13 +100,7 @@ def _in_session_graph(tf: Any, values: Sequence[Any]) -> bool:
 
 def _over_torch(collective: Collective, values: Sequence[Any], torch: Any) -> list[Any]:
     if any(value.device.type != "cpu" for value in values):
-        raise fail(
-            "a tensor is on a GPU",
-            where="fairlead.comm.dropin",
-            why="fairlead.comm moves the memory of the node; NCCL moves that of GPUs, and faster",
-            remedy='`torch.distributed.init_process_group("nccl")` and DistributedDataParallel',
-            check="comm-device",
-        )
+        raise fail("comm-device-tensor-gpu")
     with torch.no_grad():
         # NumPy has no bfloat16; float32 holds each of its values.
         wide = [v.detach().float() if v.dtype == torch.bfloat16 else v.detach() for v in values]

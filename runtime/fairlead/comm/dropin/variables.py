@@ -76,10 +76,10 @@ def _number(environ: Mapping[str, str], name: str, allowed: range, default: int)
         return default
     if not text.isdecimal() or int(text) not in allowed:
         raise fail(
-            f"{name} cannot be `{text}`",
-            where=f"{name}={text}",
-            why=f"it is a number from {allowed.start} to {allowed.stop - 1}",
-            remedy=f"unset {name}, or set it to such a number",
-            check="comm-dropin-variable",
+            "comm-dropin-variable-cannot-number",
+            name=name,
+            text=text,
+            start=allowed.start,
+            stop=allowed.stop - 1,
         )
     return int(text)

@@ -96,11 +96,10 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
         return None
     odd = re.match(r"rank \d+", finding.what)
     return fail(
-        "the ranks make different numbers of steps",
-        where=odd[0] if odd else finding.where,
-        why=finding.what,
-        remedy=EVEN,
-        check="comm-steps",
+        "comm-steps-ranks-make-different-numbers",
+        odd=odd[0] if odd else finding.where,
+        finding_what=finding.what,
+        even=EVEN,
     )
 
 
@@ -142,13 +141,24 @@ def require_equal(
     match = ranks.check_buffers_match([plain(array) for array in arrays])
     if match.first is None:
         return
-    name = names[match.first] if match.first < len(names) else f"array {match.first}"
-    raise fail(
-        f"the ranks do not hold the same state {when}",
-        where=f"{name}, rank {', '.join(map(str, match.ranks))}",
-        why="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
-        remedy=remedy,
-        check="state-differs",
+    raise (
+        fail(
+            "state-differs",
+            when=when,
+            names=names[match.first],
+            ranks=", ".join(map(str, match.ranks)),
+            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
+            remedy=remedy,
+        )
+        if match.first < len(names)
+        else fail(
+            "state-differs-array",
+            when=when,
+            first=match.first,
+            ranks=", ".join(map(str, match.ranks)),
+            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
+            remedy=remedy,
+        )
     )
 
 

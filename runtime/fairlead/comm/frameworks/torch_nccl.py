@@ -83,11 +83,11 @@ class Group:
         own = (distributed.get_rank(), distributed.get_world_size())
         if own != (ranks.rank, ranks.size):
             raise fail(
-                "torch.distributed has other ranks than MPI",
-                where=f"rank {ranks.rank} of {ranks.size}",
-                why=f"there it is {own[0]} of {own[1]}",
-                remedy="start torch.distributed by `fairlead.comm.torch.init_process_group()`",
-                check="comm-device",
+                "comm-device-torch-distributed-ranks-mpi",
+                rank=ranks.rank,
+                ranks_size=ranks.size,
+                own=own[0],
+                own_1=own[1],
             )
         self._ranks, self._distributed = ranks, distributed
         # Its own, so that its calls are in no order to those of the program.
@@ -178,11 +178,11 @@ class Group:
             raise
         except RuntimeError as exc:
             raise fail(
-                f"{self.name} failed",
-                where=f"rank {self._ranks.rank}, {socket.gethostname()}",
-                why=str(exc).strip().splitlines()[0],
-                remedy="NCCL_DEBUG=INFO shows what it found, and what it does",
-                check="comm-carrier",
+                "comm-carrier-failed-nccl-debug-info",
+                name=self.name,
+                rank=self._ranks.rank,
+                gethostname=socket.gethostname(),
+                exc=str(exc).strip().splitlines()[0],
             ) from exc
 
 
@@ -239,13 +239,7 @@ def _check(tensor: Any, name: str, device: Any, forced: str) -> None:
     elif tensor.device != device:
         why = f"other tensors of this rank are on {device}"
     if why:
-        raise fail(
-            f"{name} is on a GPU from which gradients cannot go",
-            where=f"{name}, device {tensor.device}",
-            why=why,
-            remedy="one GPU a rank, and `fairlead run --comm nccl`; or keep the model on the CPU",
-            check="comm-device",
-        )
+        raise fail("comm-device-gpu-gradients-cannot-go", name=name, device=tensor.device, why=why)
 
 
 def _require_own(ranks: Comm, device: Any) -> None:
@@ -256,10 +250,8 @@ def _require_own(ranks: Comm, device: Any) -> None:
     odd = next((rank for rank, gpu in enumerate(every) if gpu in every[:rank]), None)
     if odd is not None:
         raise fail(
-            f"rank {every.index(every[odd])} and rank {odd} have one GPU",
-            where=", ".join(every[odd]),
-            why="NCCL serves one rank of each GPU",
-            remedy="`torch.cuda.set_device(fairlead.comm.local_rank())`, and as many GPUs as ranks of a"
-            " node: `--gpus-per-rank 1`",
-            check="comm-device",
+            "comm-device-rank-gpu",
+            index=every.index(every[odd]),
+            odd=odd,
+            every=", ".join(every[odd]),
         )

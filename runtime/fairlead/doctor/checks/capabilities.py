@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import info
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import CAP_SYS_RESOURCE
@@ -22,16 +22,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     elif int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
         yield well(NAME, "root has CAP_SYS_RESOURCE")
     else:
-        yield Diagnosis(
-            Finding(
-                Severity.INFO,
-                "this root lacks CAP_SYS_RESOURCE",
-                where="/proc/self/status",
-                why="Apptainer as root asks for it, and is refused; fairlead passes --drop-caps, "
-                "so nothing is to be done",
-                check=NAME,
-            )
-        )
+        yield Diagnosis(info("capabilities"))
 
 
 CHECK = Check(NAME, "what root may do", examine, Topic.ENGINES, order=10)

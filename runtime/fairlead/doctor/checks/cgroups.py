@@ -17,28 +17,16 @@ def examine(world: World) -> Iterator[Diagnosis]:
     kind = cgroup_kind(world)
     runtime, told_by = podman.runtime(world)
     if kind == "none":
-        yield note(
-            NAME,
-            "there are no control groups",
-            where=ROOT,
-            why="Apptainer and Charliecloud need none; Podman and Docker do not start without",
-            remedy=f"sudo mount -t cgroup2 none {ROOT}",
-        )
+        yield note("cgroups-no-control-groups", root=ROOT)
     elif kind == "hybrid" and runtime == "crun":
-        what = "Podman's runtime, crun, refuses control groups of both versions at once"
-        where = f"{ROOT}, {ROOT}/unified; {told_by}"
-        why = "version 1 and 2 are mounted; crun says `cgroups in hybrid mode not supported`; fairlead takes runc where it is there, lines of your own must"
         other = world.which("runc")
-        remedy = (
-            f'[engine] runtime = "{other}" in ~/.config/containers/containers.conf'
-            if other
-            else 'sudo apt-get install -y runc, then [engine] runtime = "runc" in '
-            "~/.config/containers/containers.conf"
+        yield ill(
+            "cgroups" if other else "cgroups-sudo-apt-get-install",
+            root=ROOT,
+            told_by=told_by,
+            other=other,
+            severity=Severity.WARNING if _podman_is_used(world) else Severity.INFO,
         )
-        if _podman_is_used(world):
-            yield ill(NAME, what, where=where, why=why, remedy=remedy, severity=Severity.WARNING)
-        else:
-            yield note(NAME, what, where=where, why=why, remedy=remedy)
     else:
         yield well(NAME, f"control groups: {_WORDS[kind]}", _delegated(world, kind))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
@@ -21,17 +20,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     state = world.clock_state()
     problems = [*_files(world), *_source(world)]
     if abs(state.slip_s) > SLIP_S:
-        problems.append(
-            ill(
-                NAME,
-                "the time of day is being moved",
-                where="CLOCK_REALTIME against CLOCK_MONOTONIC",
-                why=f"they went {state.slip_s * 1e3:.1f} ms apart within 30 ms: files and logs get times that "
-                "jump",
-                remedy="wait until the clock is set: timedatectl, or chronyc tracking",
-                severity=Severity.WARNING,
-            )
-        )
+        problems.append(ill("clocks-time-day-being-moved", slip_s=state.slip_s * 1e3))
     if state.synchronised is False:
         problems.append(_unsynchronised(world))
     yield from problems
@@ -47,14 +36,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
 def _unsynchronised(world: World) -> Diagnosis:
     """One machine alone needs nobody's time; nodes of a job do."""
     site = world.profile().site
-    what = "the kernel does not know this clock to be synchronised"
-    why = "no NTP, PTP or chrony daemon has told it so (adjtimex(2), STA_UNSYNC)"
-    remedy = "sudo timedatectl set-ntp true, or install chrony"
     if site and site.scheduler.kind != "none":
-        why += "; nodes whose clocks differ mix up logs, and munge refuses jobs from 5 minutes on"
-        return ill(NAME, what, where="adjtimex", why=why, remedy=remedy, severity=Severity.WARNING)
-    why += "; on a virtual machine its host may hold the clock all the same"
-    return note(NAME, what, where="adjtimex", why=why, remedy=remedy)
+        return ill("clocks-nodes-differ-mix-up")
+    return note("clocks-virtual-machine-host-hold")
 
 
 def _files(world: World) -> Iterator[Diagnosis]:
@@ -63,28 +47,18 @@ def _files(world: World) -> Iterator[Diagnosis]:
         if offset is not None and abs(offset) > OFFSET_S:
             kind = world.file_system(folder).kind
             yield ill(
-                NAME,
-                f"the clock of a file system is {abs(offset):.0f} s {'ahead' if offset > 0 else 'behind'}",
-                where=f"{folder} ({kind})",
-                why="its server stamps files by its own clock: what was made just now looks older or newer, "
-                "and builds redo or leave out work",
-                remedy="ask the administrator of that file server to synchronise its clock",
-                severity=Severity.WARNING,
+                "clocks-clock-file-system",
+                offset=abs(offset),
+                ahead="ahead" if offset > 0 else "behind",
+                folder=folder,
+                kind=kind,
             )
 
 
 def _source(world: World) -> Iterator[Diagnosis]:
     source = (world.read(SOURCE) or "").strip()
     if source and source not in _FAST:
-        yield ill(
-            NAME,
-            f"the kernel tells the time by `{source}`",
-            where=SOURCE,
-            why="each look at the clock is a system call: MPI_Wtime, profilers and MPI's progress get slow",
-            remedy="dmesg | grep -i clocksource tells why it left tsc; often tsc=reliable on the kernel's "
-            "command line, or a newer firmware",
-            severity=Severity.WARNING,
-        )
+        yield ill("clocks-kernel-tells-time", source=source, source_2=SOURCE)
 
 
 CHECK = Check(NAME, "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90)

@@ -6,7 +6,6 @@ import errno
 import json
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
@@ -20,30 +19,20 @@ def examine(world: World) -> Iterator[Diagnosis]:
         tried = {case: int(code) for case, code in json.loads(ran.stdout).items()}
         plain, allowed, apart = (tried[case] for case in ("plain", "allowed", "namespaces"))
     except (ValueError, KeyError, AttributeError):
-        yield note(NAME, "it could not be tried", where=" ".join(ran.argv), why=ran.said)
+        yield note("cma-not-tried", ran_argv=" ".join(ran.argv), ran_said=ran.said)
         return
     scope = (world.read(YAMA) or "").strip()
     if plain == 0:
         yield _well(world, apart)
     elif allowed == 0:
-        yield ill(
-            NAME,
-            "a process may read another's memory only where that one allows it",
-            where=f"{YAMA} = {scope}",
-            why="UCX asks for it by itself; MPICH's and MVAPICH's own cross-memory attach does not, and "
-            "fails or copies twice",
-            remedy="sudo sysctl -w kernel.yama.ptrace_scope=0 (and a line in /etc/sysctl.d to keep it)\n"
-            "or without root, for MPICH: export MPIR_CVAR_CH4_CMA_ENABLE=0",
-            severity=Severity.WARNING,
-        )
+        yield ill("cma-process-read-another-memory", yama=YAMA, scope=scope)
     else:
         yield ill(
-            NAME,
-            "no process may read another's memory",
-            where=f"{YAMA} = {scope}" if scope not in ("", "0") else "process_vm_readv(2)",
-            why=f"{_why(plain, scope)}; large messages between ranks of a node are copied twice",
+            "cma" if scope not in ("", "0") else "cma-vm-readv-2",
+            yama=YAMA,
+            scope=scope,
+            why=_why(plain, scope),
             remedy=_remedy(plain, scope),
-            severity=Severity.WARNING,
         )
 
 
@@ -51,14 +40,7 @@ def _well(world: World, apart: int) -> Diagnosis:
     what = "a process may read another's memory"
     engine = world.engine_here()
     if engine and engine.userns_per_rank and apart:
-        return note(
-            NAME,
-            f"{what}, but not across the user namespaces that this engine makes",
-            where=engine.path,
-            why="each rank has one of its own; fairlead tells MPI to go without, and messages from 256 kB up "
-            "take longer",
-            remedy="nothing is to be done; a setuid Apptainer, or root, has no such namespaces",
-        )
+        return note("cma-but-not-across-user", what=what, engine_path=engine.path)
     return well(NAME, what, "tried with process_vm_readv")
 
 

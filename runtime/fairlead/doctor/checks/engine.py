@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.checks.packages import apt_fix, apt_line
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, well
 from fairlead.doctor.install.apptainer import RETRY, install_apptainer
@@ -24,12 +23,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
             yield well(NAME, f"{kind} runs here too", ran.argv[0])
         else:
             yield ill(
-                NAME,
-                f"{kind} is here and cannot run a command in an image",
-                where=ran.argv[0],
-                why=ran.said or f"it ended with code {ran.returncode}",
-                remedy="docs/reference/engines.md says what it needs; nothing else uses it",
-                severity=Severity.INFO,
+                "engine-here-cannot-run-command",
+                kind=kind,
+                ran_argv=ran.argv[0],
+                returncode=ran.returncode,
+                ran_said=ran.said,
             )
 
 
@@ -41,23 +39,31 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
     version = world.run((program, "--version"))
     if version.returncode:
         private = private_apptainer(world.environ)
-        yield ill(
-            NAME,
-            "the container engine does not start",
-            where=program,
-            why=version.said,
-            remedy=RETRY if program == str(private) else f"reinstall it, then `{RETRY}`",
-            fix=_own_fix(world) if program == str(private) else None,
+        yield (
+            ill(
+                "engine-container-does-not-start",
+                program=program,
+                version_said=version.said,
+                retry=RETRY,
+                fix=_own_fix(world),
+            )
+            if program == str(private)
+            else ill(
+                "engine-reinstall",
+                program=program,
+                version_said=version.said,
+                retry=RETRY,
+                fix=None,
+            )
         )
         return
     probe = world.probe_engine()
     if probe.returncode:
         yield ill(
-            NAME,
-            "the container engine cannot run a command in an image",
-            where=" ".join(probe.argv),
-            why=probe.said or f"it ended with code {probe.returncode}",
-            remedy="mend what the other checks found, then `fairlead doctor engine`",
+            "engine-container-cannot-run-command",
+            probe_argv=" ".join(probe.argv),
+            returncode=probe.returncode,
+            probe_said=probe.said,
         )
     else:
         yield well(NAME, version.stdout.strip(), program)
@@ -70,20 +76,18 @@ def _absent(world: World, able: list[str]) -> Diagnosis:
     fix: Fix = apt_fix([packaged]) if by_apt else _own_fix(world)
     if able:
         return ill(
-            NAME,
-            "there is no Apptainer",
-            where=f"PATH, {private_apptainer(world.environ)}",
-            why=f"{' and '.join(able)} would do",
-            remedy=f"--engine {able[0]}, or FAIRLEAD_ENGINE={able[0]}; or {RETRY}",
+            "engine-no-apptainer",
+            private_apptainer=private_apptainer(world.environ),
+            able=" and ".join(able),
+            able_0=able[0],
+            retry=RETRY,
             fix=fix,
-            severity=Severity.WARNING,
         )
     return ill(
-        NAME,
-        "there is no container engine",
-        where=f"PATH, {private_apptainer(world.environ)}",
-        why="neither `apptainer` nor `singularity` was found",
-        remedy=f"{RETRY}" + (f", or {apt_line([packaged])}" if packaged else ""),
+        "engine-path",
+        private_apptainer=private_apptainer(world.environ),
+        retry=RETRY,
+        remedy=f", or {apt_line([packaged])}" if packaged else "",
         fix=fix,
     )
 

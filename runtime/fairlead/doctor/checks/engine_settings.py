@@ -85,27 +85,21 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
     file = configuration(world, program)
     text = world.read(file)
     if text is None:
-        yield ill(
-            NAME,
-            "the engine's configuration cannot be read",
-            where=file,
-            why="it is absent, or not readable by you; the engine needs it to start",
-            remedy=f"sudo chmod 644 {file}, or reinstall the engine",
-            severity=Severity.WARNING,
-        )
+        yield ill("engine-settings-configuration-cannot-read", file=file)
         return
     values = parse(text)
     for key, bad, severity, why, good in _RULES:
         value = values.get(key, ("",))[-1].lower()
         if value in bad:
             yield ill(
-                NAME,
-                f"`{key} = {value}` in the engine's configuration",
-                where=file,
+                "engine-settings-configuration",
+                key=key,
+                value=value,
+                file=file,
                 why=why,
-                remedy=_line(world, program, file, key, good),
-                fix=None if severity is Severity.INFO else _fix(world, program, file, key, good),
+                line=_line(world, program, file, key, good),
                 severity=severity,
+                fix=None if severity is Severity.INFO else _fix(world, program, file, key, good),
             )
     yield from _mount_points(world, program, file, values)
     yield from _loop_devices(world, program, file, values)
@@ -119,13 +113,10 @@ def _mount_points(
     underlay = values.get("enable underlay", ("yes",))[-1].lower()
     if overlay == "no" and underlay == "no":
         yield ill(
-            NAME,
-            "`enable overlay` and `enable underlay` are both no",
-            where=file,
-            why="nothing can be bound to a path that the image does not have, such as /opt/fairlead",
-            remedy=_line(world, program, file, "enable underlay", "yes"),
+            "engine-settings-enable-overlay-underlay-both",
+            file=file,
+            line=_line(world, program, file, "enable underlay", "yes"),
             fix=_fix(world, program, file, "enable underlay", "yes"),
-            severity=Severity.ERROR,
         )
 
 
@@ -141,13 +132,12 @@ def _loop_devices(
     ranks = world.cores()
     if not shared and most < ranks:
         yield ill(
-            NAME,
-            f"{most} loop devices for up to {ranks} ranks, and they are not shared",
-            where=file,
-            why="each container takes one, and the next finds none: `no loop devices available`",
-            remedy=_line(world, program, file, "shared loop devices", "yes"),
+            "engine-settings-loop-devices-up-ranks",
+            most=most,
+            ranks=ranks,
+            file=file,
+            line=_line(world, program, file, "shared loop devices", "yes"),
             fix=_fix(world, program, file, "shared loop devices", "yes"),
-            severity=Severity.WARNING,
         )
 
 
@@ -156,34 +146,24 @@ def _others(
 ) -> Iterator[Diagnosis]:
     if values.get("allow setuid", ("yes",))[-1].lower() == "no" and starters(world, program):
         yield note(
-            NAME,
-            "`allow setuid = no`, though the engine is installed setuid",
-            where=file,
-            why="each rank gets a user namespace of its own, as without setuid",
-            remedy=_line(world, program, file, "allow setuid", "yes"),
+            "engine-settings-allow-setuid-no-though",
+            file=file,
+            line=_line(world, program, file, "allow setuid", "yes"),
         )
     for entry in values.get("bind path", ()):
         source = entry.split(":")[0]
         if source and not world.access(source, os.F_OK):
             yield ill(
-                NAME,
-                f"`bind path = {entry}` names what is not there",
-                where=file,
-                why="Apptainer 1.4 warns of it and then starts no container: `mount source … doesn't exist`",
-                remedy=_line(world, program, file, "bind path", shlex.quote(entry), "--unset"),
+                "engine-settings-bind-path-names-not",
+                entry=entry,
+                file=file,
+                line=_line(world, program, file, "bind path", shlex.quote(entry), "--unset"),
                 fix=_fix(world, program, file, "bind path", entry, "--unset"),
-                severity=Severity.ERROR,
             )
     for key in ("limit container owners", "limit container groups", "limit container paths"):
         value = ", ".join(v for v in values.get(key, ()) if v and v.upper() != "NULL")
         if value:
-            yield note(
-                NAME,
-                f"`{key} = {value}`: other images are refused",
-                where=file,
-                why="an administrator allows some images only; fairlead's are in its cache folder",
-                remedy="ask for an exception, or keep images where they are allowed",
-            )
+            yield note("engine-settings-images-refused", key=key, value=value, file=file)
 
 
 def _line(world: World, program: str, file: str, key: str, value: str, how: str = "--set") -> str:
@@ -220,12 +200,9 @@ def _podman(world: World) -> Iterator[Diagnosis]:
     driver, where = podman.storage_driver(world)
     if driver == "vfs":
         yield note(
-            NAME,
-            "Podman keeps images by `vfs`: each layer is a whole copy",
+            "engine-settings-podman-keeps-images-vfs",
             where=where,
-            why="building and starting take ten times as long, and images many times the space",
-            remedy=f'[storage] driver = "overlay" in {podman.own_storage_file(world)}, '
-            "then `podman system reset` (which deletes its images)",
+            own_storage_file=podman.own_storage_file(world),
         )
 
 
@@ -237,25 +214,12 @@ def _ulimits(world: World) -> Iterator[Diagnosis]:
     if not match or int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
         return
     if podman.setting(world, "containers", "default_ulimits")[0] is None:
-        yield note(
-            NAME,
-            "Podman raises limits, which this root may not",
-            where="default_ulimits of containers.conf",
-            why="root lacks CAP_SYS_RESOURCE here: `podman run` ends with `error setting rlimit`; `fairlead run` passes limits that it may, lines of your own must",
-            remedy='[containers] default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"] in '
-            "/etc/containers/containers.conf",
-        )
+        yield note("engine-settings-podman-raises-limits-root")
 
 
 def _charliecloud(world: World) -> Iterator[Diagnosis]:
     if world.which("ch-run") and not world.environ.get("USER"):
-        yield note(
-            NAME,
-            "Charliecloud's ch-run needs the variable USER",
-            where="USER",
-            why="it ends at once where it is not set, as in some services; fairlead sets it, lines of your own must",
-            remedy="export USER=$(id -un)",
-        )
+        yield note("engine-settings-charliecloud-ch-run-needs")
 
 
 CHECK = Check(NAME, "apptainer.conf, Podman's files", examine, Topic.ENGINES, order=50)

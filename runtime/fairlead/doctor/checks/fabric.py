@@ -56,20 +56,14 @@ def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:
     says_so = says(site, "fabric.kind", kind)
     if in_job(world.environ):
         return ill(
-            NAME,
-            f"this node of a job has no {FABRICS[kind]} device",
-            where=DEVICES[kind],
-            why=f"{says_so}; MPI would take TCP",
-            remedy="report the node to the site, or correct the profile: fairlead site show "
-            f"{site.name}",
-            severity=Severity.WARNING,
+            "fabric-node-job-no-device",
+            fabrics=FABRICS[kind],
+            devices=DEVICES[kind],
+            says_so=says_so,
+            site_name=site.name,
         )
     return note(
-        NAME,
-        f"there is no {FABRICS[kind]} device here: this seems to be a login node",
-        where=DEVICES[kind],
-        why=f"{says_so}; what MPI does on a compute node cannot be seen from here",
-        remedy="fairlead doctor fabric, within a job",
+        "fabric-no-device-here-seems", fabrics=FABRICS[kind], devices=DEVICES[kind], says_so=says_so
     )
 
 
@@ -79,15 +73,7 @@ def _unreached(world: World, devices: Mapping[str, str]) -> Iterator[Diagnosis]:
         if not mpis or any(knows(mpi, kind) for mpi in mpis):
             continue
         names = ", ".join(dict.fromkeys(m.library.title for m in mpis))
-        yield ill(
-            NAME,
-            f"no MPI here knows {FABRICS[kind]}: jobs over several nodes would run on TCP",
-            where=path,
-            why=f"found: {names}; behind none is a library or module for it",
-            remedy="load the site's own MPI (module avail mpi), then `fairlead site detect`; "
-            "or name it by --mpi PREFIX",
-            severity=Severity.WARNING,
-        )
+        yield ill("fabric-no-mpi-here-knows", fabrics=FABRICS[kind], path=path, names=names)
 
 
 def knows(mpi: HostMpi, kind: str) -> bool:
@@ -106,13 +92,11 @@ def _profile_forces(site: Site) -> Iterator[Diagnosis]:
     ):
         for found in _forced(values, f"the profile `{site.name}`", Severity.WARNING):
             yield ill(
-                NAME,
-                found.finding.what,
-                where=says(site, key, found.finding.where),
+                "fabric-if-used-now-overlay",
+                finding_what=found.finding.what,
+                says=says(site, key, found.finding.where),
                 why=found.finding.why,
-                remedy=f"if the fabric can be used by now, an overlay of the profile without it; "
-                f"fairlead site show {site.name}",
-                severity=Severity.WARNING,
+                site_name=site.name,
             )
 
 
@@ -121,26 +105,17 @@ def _profile_accepts(site: Site) -> Iterator[Diagnosis]:
     kernel = [name for name in site.fabric.accepts if _TCP.fullmatch(name)]
     if kernel and site.fabric.kind in FABRICS:
         yield ill(
-            NAME,
-            f"the profile takes {', '.join(kernel)} for the fabric",
-            where=says(site, "fabric.accepts", ", ".join(kernel)),
-            why=f"a run that misses {FABRICS[site.fabric.kind]} would be proved all the same",
-            remedy=f"accepts without {', '.join(kernel)} in [fabric] of an overlay; fairlead site show "
-            f"{site.name}",
-            severity=Severity.WARNING,
+            "fabric-profile-takes",
+            kernel=", ".join(kernel),
+            says=says(site, "fabric.accepts", ", ".join(kernel)),
+            fabrics=FABRICS[site.fabric.kind],
+            site_name=site.name,
         )
 
 
 def _forced(values: Mapping[str, str], who: str, severity: Severity) -> Iterator[Diagnosis]:
     for name in _tcp_only(values):
-        yield ill(
-            NAME,
-            f"{name}={values[name]} keeps MPI from the fabric",
-            where=f"{name}={values[name]}",
-            why=f"{who} sets it: right answers, over TCP, many times slower",
-            remedy=f"unset {name}",
-            severity=severity,
-        )
+        yield ill("fabric-keeps-mpi", name=name, values=values[name], who=who, severity=severity)
 
 
 def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:

@@ -19,22 +19,9 @@ _OPEN = RootFix(
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if not world.access(DEVICE, os.F_OK):
-        yield ill(
-            NAME,
-            f"there is no {DEVICE}",
-            where=DEVICE,
-            why="the fuse module is not loaded, or this container was not given the device",
-            remedy="sudo modprobe fuse, or start the container with --device /dev/fuse",
-        )
+        yield ill("fuse-no-module-not-loaded", device=DEVICE)
     elif not world.access(DEVICE, os.R_OK | os.W_OK):
-        yield ill(
-            NAME,
-            f"{world.user} may not open {DEVICE}",
-            where=DEVICE,
-            why="its mode is not the usual 0666",
-            remedy=_OPEN.line,
-            fix=_OPEN,
-        )
+        yield ill("fuse-not-open", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
     else:
         yield well(NAME, f"{world.user} may mount images through {DEVICE}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily, ImageFacts
@@ -65,26 +64,33 @@ def _distance(mpi: HostMpi, images: Mapping[str, str], engine: Engine) -> Diagno
     if not far:
         return None
     worst = next((w for w in far.values() if w.way is GlibcWay.NONE), next(iter(far.values())))
-    what = f"{mpi.library.title} needs glibc {worst.need}, newer than {len(far)} of {len(images)} images"
     names = ", ".join(f"{name} {images[name]}" for name in list(far)[:4])
-    why = f"{worst.by} needs it; images: {names}{', ...' if len(far) > 4 else ''}"
     if worst.way is GlibcWay.NONE:
         return ill(
-            NAME,
-            what,
-            where=mpi.library.path,
-            why=f"{why}; the host's own glibc ({host_glibc(mpi) or 'not found'}) cannot go along",
-            remedy="an image of a newer distribution (`suite` in recipe.toml), or --mpi with an MPI that "
-            "needs less",
-            severity=Severity.WARNING,
+            "glibc-distance-needs-newer-images",
+            library_title=mpi.library.title,
+            worst_need=worst.need,
+            far_count=len(far),
+            images_count=len(images),
+            library_path=mpi.library.path,
+            by=worst.by,
+            names=names,
+            why=", ..." if len(far) > 4 else "",
+            host_glibc=host_glibc(mpi),
         )
-    how = "bound over the image's" if worst.way is GlibcWay.BIND else "used through its loader"
     return note(
-        NAME,
-        what,
-        where=mpi.library.path,
-        why=f"{why}; the host's glibc {host_glibc(mpi)} is {how}, so it runs",
-        remedy="nothing is to be done; `fairlead explain IMAGE` shows which files go along",
+        "glibc-distance-bound-over"
+        if worst.way is GlibcWay.BIND
+        else "glibc-distance-used-through-loader",
+        library_title=mpi.library.title,
+        worst_need=worst.need,
+        far_count=len(far),
+        images_count=len(images),
+        library_path=mpi.library.path,
+        by=worst.by,
+        names=names,
+        why=", ..." if len(far) > 4 else "",
+        host_glibc=host_glibc(mpi),
     )
 
 

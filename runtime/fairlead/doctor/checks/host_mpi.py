@@ -32,10 +32,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     elif site and site.mpi.replaces != "mpi":
         yield note(
-            NAME,
-            "there is no host MPI, and this site exchanges none",
-            why=f"{says(site, 'mpi.replaces', site.mpi.replaces)}: images run on their own MPI",
-            remedy="fairlead run --mpi container",
+            "host-mpi-no-site-exchanges-none", says=says(site, "mpi.replaces", site.mpi.replaces)
         )
     elif site and site.fabric.kind in FABRICS:
         yield _absent_at(site, mpis)
@@ -48,12 +45,13 @@ def _other_than_the_sites(site: Site | None, chosen: HostMpi) -> Diagnosis | Non
     if site is None or not site.mpi.vendor or site.mpi.vendor == chosen.library.vendor:
         return None
     return ill(
-        NAME,
-        f"the host MPI is {_title(chosen)}, and not the site's {site.mpi.vendor}",
-        where=f"{chosen.library.path}, {chosen.found_by}",
-        why=f"{says(site, 'mpi.vendor', site.mpi.vendor)}; it was not found",
-        remedy=_load(site),
-        severity=Severity.WARNING,
+        "host-mpi-not-site",
+        title=_title(chosen),
+        vendor=site.mpi.vendor,
+        library_path=chosen.library.path,
+        found_by=chosen.found_by,
+        says=says(site, "mpi.vendor", site.mpi.vendor),
+        load=_load(site),
     )
 
 
@@ -61,18 +59,23 @@ def _absent_at(site: Site, mpis: tuple[HostMpi, ...]) -> Diagnosis:
     """One from a wheel would not know the network, so none is offered."""
     search = ", ".join(site.mpi.search)
     others = ", ".join(_title(m) for m in mpis)
-    return ill(
-        NAME,
-        "the site's MPI was not found",
-        where=search or "$FAIRLEAD_MPI, PATH, the system's library folders",
-        why=(
-            says(site, "mpi.search", search)
-            if search
-            else f"the profile `{site.name}` has no folder"
+    return (
+        ill(
+            "host-mpi-site-not-found",
+            search=search,
+            says=says(site, "mpi.search", search),
+            others=others,
+            load=_load(site),
+            severity=severity(site, "mpi.search"),
         )
-        + f"; found: {others or 'none'}",
-        remedy=_load(site),
-        severity=severity(site, "mpi.search") if search else Severity.WARNING,
+        if search
+        else ill(
+            "host-mpi-profile-no-folder",
+            search=search,
+            site_name=site.name,
+            others=others,
+            load=_load(site),
+        )
     )
 
 
@@ -86,13 +89,11 @@ def _absent(world: World, mpis: tuple[HostMpi, ...]) -> Diagnosis:
     default = known_wheels().default
     name, _, version = default.partition("==")
     others = ", ".join(_title(m) + ("" if m.launcher else " without a launcher") for m in mpis)
+    # Open MPI's jobs can still be run, so a machine that has it is only lacking.
     return ill(
-        NAME,
-        "there is no host MPI of the MPICH ABI with its launcher",
-        where="$FAIRLEAD_MPI, fairlead's own prefixes, PATH, the system's library folders",
-        why=f"images carry an MPICH, which only its kin can replace; found: {others or 'none'}",
-        remedy=f"{RETRY}, or set FAIRLEAD_MPI to the prefix of an MPICH, Intel MPI or Cray MPICH",
-        # Open MPI's jobs can still be run, so a machine that has it is only lacking.
+        "host-mpi-no-mpich-abi-launcher",
+        others=others,
+        retry=RETRY,
         severity=Severity.WARNING if mpis else Severity.ERROR,
         fix=OwnFix(
             f"installs {default}",

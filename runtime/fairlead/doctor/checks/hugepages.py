@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.site_expectations import DEVICES
 from fairlead.doctor.world import World
@@ -23,31 +22,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
     mounts = [p for p in ("/dev/hugepages", "/var/lib/hugetlbfs") if _mounted(world, p)]
     problems = []
     if chosen and chosen[1] == "never":
-        problems.append(
-            ill(
-                NAME,
-                "transparent huge pages are off",
-                where=f"{SETTING} = never",
-                why="large arrays and message buffers are in pages of 4 kB: more misses of the TLB, slower "
-                "registration with a fabric's card",
-                remedy=f"echo madvise | sudo tee {SETTING}\n"
-                "(and transparent_hugepage=madvise on the kernel's command line to keep it)",
-                severity=Severity.WARNING,
-            )
-        )
+        problems.append(ill("hugepages-transparent-huge-pages-off", setting=SETTING))
     problems += _asked_for(world, pool, mounts)
     if world.matching(DEVICES["aries"]) and not mounts:
-        problems.append(
-            ill(
-                NAME,
-                "there is no hugetlbfs, and Aries' MPI keeps its buffers there",
-                where="/var/lib/hugetlbfs",
-                why="it is not mounted; Cray's MPI then falls back to small pages, or ends in MPI_Init",
-                remedy="sudo mount -t hugetlbfs none /var/lib/hugetlbfs; in a container: "
-                "--bind /var/lib/hugetlbfs",
-                severity=Severity.WARNING,
-            )
-        )
+        problems.append(ill("hugepages-no-hugetlbfs-aries-mpi"))
     yield from problems
     if not problems:
         state = chosen[1] if chosen else "unknown to this kernel"
@@ -62,15 +40,38 @@ def _asked_for(world: World, pool: int, mounts: list[str]) -> Iterator[Diagnosis
         return
     modules = world.environ.get("LOADEDMODULES", "").split(":")
     module = next((m for m in modules if m.startswith("craype-hugepages")), "")
-    yield ill(
-        NAME,
-        f"{asked[0]} asks for huge pages that are not there",
-        where=", ".join(f"{name}={world.environ[name]}" for name in asked)
-        + (f"; module {module}" if module else ""),
-        why=("no hugetlbfs is mounted" if not mounts else "no page is reserved")
-        + "; and an image has no libhugetlbfs to heed it: programs warn, or end when memory is mapped",
-        remedy=f"module unload {module}" if module else f"unset {' '.join(asked)}",
-        severity=Severity.WARNING,
+    yield (
+        (
+            ill(
+                "hugepages-module-unload",
+                asked=asked[0],
+                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
+                module=module,
+            )
+            if module
+            else ill(
+                "hugepages-unset",
+                asked=asked[0],
+                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
+                asked_2=" ".join(asked),
+            )
+        )
+        if not mounts
+        else (
+            ill(
+                "hugepages-module-unload-otherwise",
+                asked=asked[0],
+                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
+                module=module,
+            )
+            if module
+            else ill(
+                "hugepages-unset-otherwise",
+                asked=asked[0],
+                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
+                asked_2=" ".join(asked),
+            )
+        )
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.base.errors import Severity
 from fairlead.doctor import slurm
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import says, severity
@@ -87,14 +86,10 @@ def _against_modules(launcher: Launcher, modules: dict[str, AbiFamily]) -> Itera
     others = [how for how, family in modules.items() if family is not launcher.family]
     if others and launcher.family not in modules.values():
         yield ill(
-            NAME,
-            f"`mpiexec` on PATH is {launcher.title}, and the MPI that is loaded is of another family",
-            where=f"{launcher.path}; {', '.join(others)}",
-            why="a launcher connects the ranks of its own family only: each rank would be rank 0 of 1, with "
-            "exit code 0",
-            remedy="load the launcher of that MPI, or put its bin folder first on PATH; "
-            "`fairlead run` takes the MPI's own",
-            severity=Severity.WARNING,
+            "launcher-match-mpiexec-path-mpi-loaded",
+            launcher_title=launcher.title,
+            launcher_path=launcher.path,
+            others=", ".join(others),
         )
 
 
@@ -106,11 +101,10 @@ def _against_host(world: World, launcher: Launcher) -> Iterator[Diagnosis]:
         return
     if chosen.launcher.family is not launcher.family:
         yield note(
-            NAME,
-            f"`mpiexec` on PATH is {launcher.title}, of another family than the host MPI",
-            where=launcher.path,
-            why=f"fairlead starts ranks by the host MPI's own launcher, {chosen.launcher.path}, so "
-            "nothing is to be done",
+            "launcher-match-mpiexec-path-another-family",
+            launcher_title=launcher.title,
+            launcher_path=launcher.path,
+            chosen_launcher_path=chosen.launcher.path,
         )
 
 
@@ -138,12 +132,9 @@ def _sites_own(world: World) -> Iterator[Diagnosis]:
     programs = list(dict.fromkeys(_PROGRAMS.get(kind, kind) for kind in site.launcher.kinds))
     if not any(world.which(program) for program in programs):
         yield ill(
-            NAME,
-            f"what starts ranks at this site is not here: {', '.join(programs)}",
-            where="PATH",
-            why=says(site, "launcher.kinds", ", ".join(site.launcher.kinds)),
-            remedy="on a node of the site, load the scheduler's module; elsewhere, name another profile: "
-            "export FAIRLEAD_SITE=laptop",
+            "launcher-match-starts-ranks-site-not",
+            programs=", ".join(programs),
+            says=says(site, "launcher.kinds", ", ".join(site.launcher.kinds)),
             severity=severity(site, "launcher.kinds"),
         )
 
@@ -161,13 +152,7 @@ def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
         m.library.family for m in world.host_mpis() if m.library.family in _TITLES
     }
     if default in ("none", "(null)"):
-        yield note(
-            NAME,
-            "`srun` without --mpi starts ranks that do not know of each other",
-            where=f"{where} = {default}",
-            why="only an MPI that is linked with Slurm's libpmi finds its peers then",
-            remedy="srun --mpi=pmi2 (MPICH, Intel MPI) or --mpi=pmix (Open MPI); `srun --mpi=list`",
-        )
+        yield note("launcher-match-srun-without-mpi-starts", where=where, default=default)
     elif default.startswith("pmi2") and families == {AbiFamily.OPENMPI}:
         yield _wrong_default(default, where, "Open MPI", "pmix")
     elif default.startswith("pmix") and families == {AbiFamily.MPICH}:
@@ -178,12 +163,7 @@ def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
 
 def _wrong_default(default: str, where: str, mpi: str, right: str) -> Diagnosis:
     return ill(
-        NAME,
-        f"`srun` speaks {default} unless it is told otherwise, and {mpi} here does not",
-        where=f"{where} = {default}",
-        why="each rank would be rank 0 of 1, with exit code 0",
-        remedy=f"srun --mpi={right}, or export SLURM_MPI_TYPE={right}",
-        severity=Severity.WARNING,
+        "launcher-match-srun-speaks-unless-told", default=default, mpi=mpi, where=where, right=right
     )
 
 

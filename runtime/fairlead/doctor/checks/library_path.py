@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.checks.launcher_match import loaded
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
@@ -44,27 +43,13 @@ def _preloads(world: World) -> Iterator[Diagnosis]:
         for path in re.split(r"[:\s]+", world.environ.get(variable, "")):
             name = path.rpartition("/")[2]
             if _ANY_MPI.match(name) and not name.startswith("libmpi_gtl"):
-                yield ill(
-                    NAME,
-                    f"{variable} brings an MPI into every program",
-                    where=f"{variable}={path}",
-                    why="two MPIs in a process: wrong ranks, or a crash in MPI_Init; `run` refuses it",
-                    remedy=f"unset {variable}",
-                    severity=Severity.WARNING,
-                )
+                yield ill("library-path-brings-mpi-every-program", variable=variable, path=path)
             elif (
                 variable == "LD_PRELOAD"
                 and path.startswith("/")
                 and not world.access(path, os.F_OK)
             ):
-                yield ill(
-                    NAME,
-                    f"{variable} names a file that is not there",
-                    where=f"{variable}={path}",
-                    why="the loader says so at the start of every program, also in the container",
-                    remedy=f"unset {variable}, or correct the path",
-                    severity=Severity.WARNING,
-                )
+                yield ill("library-path-names-file-not", variable=variable, path=path)
 
 
 def _folders(world: World, variable: str) -> Iterator[Diagnosis]:
@@ -82,32 +67,22 @@ def _folders(world: World, variable: str) -> Iterator[Diagnosis]:
         foreign = families - meant
         if meant and foreign and not families & meant:
             yield ill(
-                NAME,
-                f"{variable} has an MPI of {_TITLES[min(foreign)]} in it, and yours is of another",
-                where=f"{folder}: {', '.join(sorted(names)[:3])}",
-                why="programs and libraries that look for an MPI by name find it first",
-                remedy=f"module unload the MPI that you do not mean, or take {folder} out of {variable}",
-                severity=Severity.WARNING,
+                "library-path-mpi-yours-another",
+                variable=variable,
+                titles=_TITLES[min(foreign)],
+                folder=folder,
+                names=", ".join(sorted(names)[:3]),
             )
         if world.access(f"{folder}/libc.so.6", os.F_OK) and not folder.startswith(
             ("/lib", "/usr/lib")
         ):
-            yield ill(
-                NAME,
-                f"{variable} brings another C library",
-                where=f"{folder}/libc.so.6",
-                why="it must fit its loader to the letter: programs end with `undefined symbol: "
-                "... GLIBC_PRIVATE`",
-                remedy=f"take {folder} out of {variable}",
-                severity=Severity.WARNING,
-            )
+            yield ill("library-path-brings-another", variable=variable, folder=folder)
     if "" in entries:
         yield note(
-            NAME,
-            f"{variable} has an empty entry: the current folder",
-            where=f"{variable}={value}",
-            why="libraries are looked for in whichever folder a program stands in",
-            remedy=f"export {variable}={':'.join(e for e in entries if e)}",
+            "library-path-empty-entry-current-folder",
+            variable=variable,
+            value=value,
+            entries=":".join(e for e in entries if e),
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
 from fairlead.doctor.world import World
@@ -25,23 +24,30 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{_words(soft)} of memory may be locked", "RLIMIT_MEMLOCK of this shell")
     elif found:
         kind, device = next(iter(found.items()))
-        yield ill(
-            NAME,
-            f"only {_words(soft)} of memory may be locked, and {FABRICS[kind]} needs it unlimited",
-            where=f"RLIMIT_MEMLOCK: soft {_words(soft)}, hard {_words(hard)}; {device}",
-            why="the card's memory regions cannot be registered: MPI fails at its start, or takes TCP instead",
-            remedy=f"ulimit -l {'unlimited' if hard == UNLIMITED else hard // 1024}"
+        yield (
+            ill(
+                "locked-memory-ulimit",
+                words=_words(soft),
+                fabrics=FABRICS[kind],
+                words_2=_words(hard),
+                device=device,
+                unlimited="unlimited" if hard == UNLIMITED else hard // 1024,
+            )
             if _enough(hard)
-            else "as root, `* - memlock unlimited` in /etc/security/limits.d/fabric.conf, and "
-            "LimitMEMLOCK=infinity\nfor the service that starts jobs (slurmd, pbs_mom)",
-            severity=Severity.WARNING,
+            else ill(
+                "locked-memory-root-etc-security-limits",
+                words=_words(soft),
+                fabrics=FABRICS[kind],
+                words_2=_words(hard),
+                device=device,
+            )
         )
     elif site and site.fabric.kind in _NEED_IT:
         yield note(
-            NAME,
-            f"{_words(soft)} may be locked here, where there is no {FABRICS[site.fabric.kind]} device",
-            why=f"{says(site, 'fabric.kind', site.fabric.kind)}: compute nodes need it unlimited",
-            remedy="fairlead doctor locked-memory, on a compute node",
+            "locked-memory-here-where-no-device",
+            words=_words(soft),
+            fabrics=FABRICS[site.fabric.kind],
+            says=says(site, "fabric.kind", site.fabric.kind),
         )
     else:
         yield well(NAME, f"{_words(soft)} may be locked; no device here needs more")
@@ -57,13 +63,7 @@ def _service(world: World, needed: bool) -> Iterator[Diagnosis]:
     limit = re.search(r"^Max locked memory\s+(\w+)", text or "", re.MULTILINE)
     if limit and limit[1].isdecimal() and not _enough(int(limit[1])):
         yield ill(
-            NAME,
-            f"slurmd itself may lock only {_words(int(limit[1]))}, and its jobs no more",
-            where=f"/proc/{pids[0]}/limits",
-            why="a job's limits are those of slurmd, or of the shell that submitted it where these are lower",
-            remedy="as root: `systemctl edit slurmd`, [Service] LimitMEMLOCK=infinity; and "
-            "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
-            severity=Severity.WARNING,
+            "locked-memory-slurmd-itself-lock-only", words=_words(int(limit[1])), pids=pids[0]
         )
 
 

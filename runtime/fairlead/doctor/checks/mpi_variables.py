@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
@@ -142,24 +141,22 @@ def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[
         value = values.get(rule.variable, "")
         if value and rule.harms(value):
             yield ill(
-                NAME,
-                f"{rule.variable}={value} spoils runs",
+                "mpi-variables-spoils-runs",
+                variable=rule.variable,
+                value=value,
                 where=where(rule.variable),
                 why=rule.why,
                 remedy=rule.remedy,
-                severity=Severity.WARNING,
             )
 
 
 def _of_profile(found: Diagnosis, where: str) -> Diagnosis:
     finding = found.finding
     return ill(
-        NAME,
-        finding.what,
+        "mpi-variables-overlay-profile-without-fairlead",
+        finding_what=finding.what,
         where=where,
         why=finding.why,
-        remedy="an overlay of the profile without it; `fairlead site show` tells where it comes from",
-        severity=Severity.WARNING,
     )
 
 
@@ -169,15 +166,7 @@ def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagn
     if values.get("MPICH_GPU_SUPPORT_ENABLED") != "1" or not cray:
         return
     if not any(mpi.gpu_transport for mpi in cray):
-        yield ill(
-            NAME,
-            "MPICH_GPU_SUPPORT_ENABLED=1, and there is no GPU transport library",
-            where="MPICH_GPU_SUPPORT_ENABLED=1",
-            why=f"no libmpi_gtl_cuda or libmpi_gtl_hsa beside {cray[0].library.path}: MPI_Init ends with "
-            "`GTL library is not linked`",
-            remedy="unset MPICH_GPU_SUPPORT_ENABLED, or load the module of the GPU "
-            "(craype-accel-...)",
-        )
+        yield ill("mpi-variables-mpich-gpu-support-enabled", library_path=cray[0].library.path)
 
 
 def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
@@ -188,14 +177,7 @@ def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
             continue
         here = {world.real(m.prefix) for m in mpis if m.library.family is AbiFamily.OPENMPI}
         if world.real(value) not in here:
-            yield ill(
-                NAME,
-                f"{name} names no Open MPI that is found here",
-                where=f"{name}={value}",
-                why="every Open MPI looks for its parts there: it ends in opal_init, or ranks are alone",
-                remedy=f"unset {name}",
-                severity=Severity.WARNING,
-            )
+            yield ill("mpi-variables-names-no-open-found", name=name, value=value)
 
 
 def _files(world: World) -> Iterator[Diagnosis]:
@@ -203,14 +185,7 @@ def _files(world: World) -> Iterator[Diagnosis]:
     for name in ("I_MPI_PMI_LIBRARY", "MPI4PY_LIBMPI"):
         value = world.environ.get(name, "")
         if value.startswith("/") and not world.access(value, os.F_OK):
-            yield ill(
-                NAME,
-                f"{name} names a file that is not there",
-                where=f"{name}={value}",
-                why="the MPI ends where it opens it",
-                remedy=f"unset {name}, or correct its path",
-                severity=Severity.WARNING,
-            )
+            yield ill("mpi-variables-names-file-not", name=name, value=value)
 
 
 CHECK = Check(NAME, "variables that spoil runs", examine, Topic.MPI, order=40)

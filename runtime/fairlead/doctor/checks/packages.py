@@ -47,15 +47,21 @@ def examine(world: World) -> Iterator[Diagnosis]:
         return
     names = [package.name for package in missing]
     has_apt = world.which("apt-get") is not None
-    yield ill(
-        NAME,
-        f"system packages are missing: {', '.join(names)}",
-        where="PATH and /etc, /usr/share",
-        why="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
-        remedy=apt_line(names)
+    yield (
+        ill(
+            "packages",
+            names=", ".join(names),
+            missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
+            apt_line=apt_line(names),
+            fix=apt_fix(names),
+        )
         if has_apt
-        else "this system has no apt-get: install what provides the files named above",
-        fix=apt_fix(names) if has_apt else None,
+        else ill(
+            "packages-no-apt-get-install",
+            names=", ".join(names),
+            missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
+            fix=None,
+        )
     )
 
 

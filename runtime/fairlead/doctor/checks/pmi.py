@@ -44,14 +44,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     ran = world.run(("srun", "--mpi=list"))
     types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()
     if not types:
-        yield ill(
-            NAME,
-            "srun does not tell which PMI it speaks",
-            where="srun --mpi=list",
-            why=ran.said or f"it ended with code {ran.returncode} and said nothing",
-            remedy="srun --version; if Slurm works, ask its administrator for `srun --mpi=list`",
-            severity=Severity.WARNING,
-        )
+        yield ill("pmi-srun-does-not-tell", returncode=ran.returncode, ran_said=ran.said)
         return
     libraries = _libraries(world)
     told = f"srun speaks {', '.join(types)}" + (
@@ -77,12 +70,11 @@ def _against_profile(world: World, types: tuple[str, ...]) -> Iterator[Diagnosis
     spoken = [kind for kind in _PLUGINS if speaks(kind, types)]
     if not any(speaks(kind, types) for kind in wanted):
         yield ill(
-            NAME,
-            f"srun speaks none of {', '.join(wanted)}",
-            where="srun --mpi=list",
-            why=f"it speaks {', '.join(types)}; {says(site, 'launcher.pmi', ', '.join(wanted))}",
-            remedy="a Slurm with that plugin"
-            + (f"; or pmi = {spoken} in [launcher] of the profile" if spoken else ""),
+            "pmi-launcher-profile" if spoken else "pmi",
+            wanted=", ".join(wanted),
+            types=", ".join(types),
+            says=says(site, "launcher.pmi", ", ".join(wanted)),
+            spoken=spoken,
             severity=severity(site, "launcher.pmi"),
         )
 
@@ -98,23 +90,16 @@ def _against_mpis(
         title = mpi.library.title
         if not slurm_pmi(mpi.library.family, types, preferred):
             yield ill(
-                NAME,
-                f"srun cannot connect ranks of {title}: each would be rank 0 of 1",
-                where=mpi.library.path,
-                why=f"it takes {_TAKES[mpi.library.family]}, and srun offers {', '.join(types)}",
-                remedy=f"start them by its own launcher: {mpi.launcher.path if mpi.launcher else 'mpiexec'}"
-                "; or a Slurm with that plugin",
+                "pmi-srun-cannot-connect-ranks",
+                title=title,
+                library_path=mpi.library.path,
+                takes=_TAKES[mpi.library.family],
+                types=", ".join(types),
+                mpiexec=mpi.launcher.path if mpi.launcher else "mpiexec",
                 severity=severe,
             )
         elif mpi.library.vendor == "Intel MPI" and not _intel_knows(world, libraries):
-            yield ill(
-                NAME,
-                "Intel MPI under srun needs a libpmi2, and none is known",
-                where=mpi.library.path,
-                why="I_MPI_PMI_LIBRARY is not set and no libpmi2.so was found: ranks would be alone",
-                remedy="install Slurm's libpmi2, and export I_MPI_PMI_LIBRARY=.../libpmi2.so",
-                severity=severe,
-            )
+            yield ill("pmi-intel-mpi-under-srun", library_path=mpi.library.path, severity=severe)
 
 
 def _of_families(mpis: tuple[HostMpi, ...]) -> list[HostMpi]:

@@ -95,55 +95,74 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
     severe = Severity.ERROR if place.essential else Severity.WARNING
     if not there and place.chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
         folder = Path(place.folder)
-        yield ill(
-            NAME,
-            f"{place.title} does not exist",
-            where=f"{place.variable}={place.folder}",
-            why="programs that write there fail, or take /tmp without a word",
-            remedy=f"mkdir -p {shlex.quote(place.folder)}, or unset {place.variable}"
-            if place.folder.startswith("/")
-            else f"unset {place.variable}: a relative path is another folder wherever a program stands",
-            fix=OwnFix(
-                f"makes {place.folder}",
-                lambda progress: folder.mkdir(parents=True, exist_ok=True, mode=0o700),
+        yield (
+            ill(
+                "quotas-mkdir",
+                place_title=place.title,
+                variable=place.variable,
+                folder=place.folder,
+                quoted_folder=shlex.quote(place.folder),
+                fix=OwnFix(
+                    f"makes {place.folder}",
+                    lambda progress: folder.mkdir(parents=True, exist_ok=True, mode=0o700),
+                ),
             )
             if place.folder.startswith("/")
-            else None,
-            severity=Severity.WARNING,
+            else ill(
+                "quotas-relative-path-another-folder",
+                place_title=place.title,
+                variable=place.variable,
+                folder=place.folder,
+                fix=None,
+            )
         )
         return
     if there and not world.access(place.folder, os.R_OK | os.W_OK | os.X_OK):
         yield ill(
-            NAME,
-            f"{world.user} may not write to {place.title}",
-            where=place.folder,
-            why="it is another's, or its file system is mounted read-only",
-            remedy=f"export {place.variable}=... with a folder of yours",
+            "quotas-not-write",
+            user=world.user,
+            place_title=place.title,
+            folder=place.folder,
+            variable=place.variable,
             severity=severe,
         )
         return
     fs = world.file_system(place.folder)
     if "noexec" in fs.options and place.maps:
         yield ill(
-            NAME,
-            f"{place.title} is on a file system that is mounted noexec",
-            where=f"{place.folder} ({fs.mount}, {fs.kind})",
-            why="a library there cannot be mapped: `failed to map segment from shared object`; and builds "
-            "cannot run what they unpack",
-            remedy=f"export {place.variable}=... on another file system, or sudo mount -o remount,exec "
-            f"{fs.mount}",
+            "quotas-file-system-mounted-noexec",
+            place_title=place.title,
+            folder=place.folder,
+            mount=fs.mount,
+            fs_kind=fs.kind,
+            variable=place.variable,
             severity=severe if place.variable == "XDG_CACHE_HOME" else Severity.WARNING,
         )
     if fs.total_files and fs.free_files < FILES_NEEDED:
-        yield ill(
-            NAME,
-            f"{place.title} has room for {fs.free_files} more files",
-            where=f"{place.folder} ({fs.mount}, {fs.kind})",
-            why="no file can be made there, whatever space is left"
+        yield (
+            ill(
+                "quotas-no-file-made-whatever",
+                place_title=place.title,
+                free_files=fs.free_files,
+                folder=place.folder,
+                mount=fs.mount,
+                fs_kind=fs.kind,
+                quoted_folder=shlex.quote(place.folder),
+                variable=place.variable,
+                severity=severe,
+            )
             if not fs.free_files
-            else f"building an image makes up to {FILES_NEEDED} files for a while",
-            remedy=f"remove files there (`df -i {shlex.quote(place.folder)}`), or export {place.variable}=... elsewhere",
-            severity=severe if not fs.free_files else Severity.WARNING,
+            else ill(
+                "quotas-building-image-makes-up",
+                place_title=place.title,
+                free_files=fs.free_files,
+                folder=place.folder,
+                mount=fs.mount,
+                fs_kind=fs.kind,
+                files_needed=FILES_NEEDED,
+                quoted_folder=shlex.quote(place.folder),
+                variable=place.variable,
+            )
         )
 
 
@@ -188,12 +207,15 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
         limit = hard or soft
         if limit and used >= FULL * limit:
             yield ill(
-                NAME,
-                f"your quota is used up to {used / limit:.0%} where {place.title} is",
-                where=f"{place.folder}; {where}",
-                why=f"{used} of {limit} {unit}; writing ends with `Disk quota exceeded`",
-                remedy=f"remove files there, or export {place.variable}=... on another file system",
-                severity=Severity.WARNING,
+                "quotas-your-quota-used-up",
+                used=used / limit,
+                place_title=place.title,
+                folder=place.folder,
+                where=where,
+                used_2=used,
+                limit=limit,
+                unit=unit,
+                variable=place.variable,
             )
 
 

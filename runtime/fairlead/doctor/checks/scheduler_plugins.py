@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from fairlead.base.errors import Severity
 from fairlead.doctor import slurm
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
@@ -47,24 +46,20 @@ def examine(world: World) -> Iterator[Diagnosis]:
     gone = [plugin for plugin in plugins if not _there(world, plugin, folder)]
     for plugin in gone:
         yield ill(
-            NAME,
-            f"a plugin of Slurm is not there: {plugin.path}",
-            where=plugin.where,
-            why="it is required, so every srun ends with `Failed to load plugin`"
+            "scheduler-plugins-required-every-ends-failed"
             if plugin.required
-            else "it is optional: srun says so at each start, and its options are missing",
-            remedy=f"install it, or take the line out of {plugin.where.rpartition(':')[0]}",
-            severity=Severity.ERROR if plugin.required else Severity.WARNING,
+            else "scheduler-plugins-optional-says-each-start",
+            plugin_path=plugin.path,
+            where=plugin.where,
+            rpartition=plugin.where.rpartition(":")[0],
         )
     missing = [(plugin, file) for plugin in plugins for file in _lost_files(world, plugin)]
     for plugin, file in missing:
         yield ill(
-            NAME,
-            f"what a plugin of Slurm reads is not there: {file}",
+            "scheduler-plugins-plugin-slurm-reads-not",
+            file=file,
             where=plugin.where,
-            why=f"{PurePosixPath(plugin.path).name} is told to read it",
-            remedy=f"write {file}, or correct the line",
-            severity=Severity.WARNING,
+            pureposixpath_name=PurePosixPath(plugin.path).name,
         )
     yield from pals
     if not gone and not missing and not pals:
@@ -120,15 +115,7 @@ def _pals(world: World) -> list[Diagnosis]:
         return []
     if any(world.access(path, os.F_OK) for path in ("/var/run/palsd", "/run/palsd")):
         return []
-    return [
-        note(
-            NAME,
-            "PALS is here, its daemon is not",
-            where=program,
-            why="there is no /var/run/palsd: this is a login node, or palsd is not running",
-            remedy="fairlead doctor scheduler-plugins, within a job",
-        )
-    ]
+    return [note("scheduler-plugins-pals-here-daemon-not", program=program)]
 
 
 CHECK = Check(NAME, "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)

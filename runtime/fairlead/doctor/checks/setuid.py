@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer_conf import last, parse, places
@@ -80,13 +79,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 
 def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
-    what = "Apptainer's setuid helper has no effect"
     if world.uid == 0:  # root needs none
-        return note(NAME, what, where=starter, why=why, remedy=remedy)
-    why += (
-        "; by itself Apptainer refuses to start, and fairlead has it make a user namespace a rank"
-    )
-    return ill(NAME, what, where=starter, why=why, remedy=remedy, severity=Severity.WARNING)
+        return note("setuid", starter=starter, why=why, remedy=remedy)
+    return ill("setuid-itself-refuses-start-fairlead", starter=starter, why=why, remedy=remedy)
 
 
 CHECK = Check(NAME, "whether a setuid Apptainer is heeded", examine, Topic.ENGINES, order=30)

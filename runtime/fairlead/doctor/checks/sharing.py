@@ -43,15 +43,13 @@ _KINDS = {
 def examine(world: World) -> Iterator[Diagnosis]:
     yield from _room(world)
     if world.engine() is None:
-        yield note(NAME, "not looked into a container: there is no engine", why="see `engine`")
+        yield note("sharing-not-looked-container-no")
         return
     outside, inside = world.look_inside()
     if inside.returncode or outside.returncode:
         yield note(
-            NAME,
-            "not looked into a container: none could be started",
-            why=(inside if inside.returncode else outside).said,
-            remedy="fairlead doctor engine",
+            "sharing-not-looked-container-none",
+            inside_said=(inside if inside.returncode else outside).said,
         )
         return
     here, there = (_values(ran.stdout) for ran in (outside, inside))
@@ -59,10 +57,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for kind in apart:
         name, severity, harm, remedy = _KINDS[kind]
         yield ill(
-            NAME,
-            f"each container has {name} of its own",
-            where=f"{name}: {here.get(kind)} on the node, {there.get(kind)} in a container",
-            why=harm,
+            "sharing-each-container-own",
+            name=name,
+            here=here.get(kind),
+            there=there.get(kind),
+            harm=harm,
             remedy=remedy,
             severity=severity,
         )
@@ -80,14 +79,11 @@ def _room(world: World) -> Iterator[Diagnosis]:
     cores = site.node.cores if site and site.node.cores else world.cores()
     if total < cores * BYTES_PER_RANK:
         yield ill(
-            NAME,
-            f"/dev/shm holds {total / 1e6:.0f} MB, for up to {cores} ranks",
-            where="/dev/shm",
-            why=f"a rank takes up to {BYTES_PER_RANK / 1e6:.0f} MB of it; when it is full, ranks end with "
-            "SIGBUS",
-            remedy=f"sudo mount -o remount,size={max(1, cores * BYTES_PER_RANK * 2 // 10**9)}G /dev/shm; "
-            "in Docker: --shm-size, or --ipc=host",
-            severity=Severity.WARNING,
+            "sharing-dev-shm-holds-mb",
+            total=total / 1e6,
+            cores=cores,
+            bytes_per_rank=BYTES_PER_RANK / 1e6,
+            remedy=max(1, cores * BYTES_PER_RANK * 2 // 10**9),
         )
 
 

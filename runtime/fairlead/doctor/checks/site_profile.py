@@ -27,19 +27,19 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for finding in profile.findings:
         if finding.check == "site-detect":
             yield note(
-                NAME,
-                "no site profile fits this machine: the checks know nothing of the site",
+                "site-profile-no-fits-machine-checks",
                 where=finding.where,
                 why=finding.why,
                 remedy=finding.remedy,
             )
         else:  # a name that is unknown, a file with mistakes: `run` would stop at it too
             yield ill(
-                NAME,
-                finding.what,
-                where=f"FAIRLEAD_SITE={named}" if named else finding.where,
+                "site-profile-unset-fairlead" if named else "site-profile",
+                finding_what=finding.what,
+                named=named,
                 why=finding.why,
-                remedy=finding.remedy + (", or unset FAIRLEAD_SITE" if named else ""),
+                remedy=finding.remedy,
+                where=finding.where,
             )
 
 

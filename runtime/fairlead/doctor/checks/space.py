@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
@@ -25,12 +24,12 @@ def examine(world: World) -> Iterator[Diagnosis]:
             yield well(NAME, f"{free / 1e9:.1f} GB free in {title}", folder)
         else:
             yield ill(
-                NAME,
-                f"only {free / 1e9:.1f} GB free in {title}",
-                where=folder,
-                why=f"building a TensorFlow image needs {needed / 1e9:.0f} GB there",
-                remedy=f"remove files there, or set {variable} to a folder with more room",
-                severity=Severity.WARNING,
+                "space",
+                free=free / 1e9,
+                title=title,
+                folder=folder,
+                needed=needed / 1e9,
+                variable=variable,
             )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
@@ -32,11 +31,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 )
     kernel = _kernel(world)
     if not openers:
-        yield note(
-            NAME,
-            "not tried: tar2sqfs, or what opens its squashfs, is missing",
-            why=f"`packages` and `engine` tell which; the kernel {kernel}",
-        )
+        yield note("squashfs-not-tried-tar2sqfs-opens", kernel=kernel)
         return
     names = " and ".join(name for name, _ in openers)
     wanted, why = _wanted(world)
@@ -49,24 +44,20 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     elif len(broken) == len(TRIED):
         yield note(
-            NAME,
-            "neither a zstd nor a gzip squashfs could be opened",
+            "squashfs-neither-zstd-nor-gzip",
             why="\n".join([*failed["zstd"], f"the kernel {kernel}"]),
-            remedy="it is not the compression: mend what `fuse`, `user-namespaces` and `engine` find",
         )
     else:
         [bad] = broken
         other = next(c for c in TRIED if c != bad)
         yield ill(
-            NAME,
-            f"a {bad} squashfs cannot be opened, a {other} one can",
-            where=names,
-            why="\n".join([*failed[bad], why, f"the kernel {kernel}"]),
-            remedy=f"a squashfuse and a kernel that know {bad}; or images of {other}: [images] compression = "
-            f'"{other}" in the profile'
+            "squashfs-kernel-know-compression-profile"
             if bad == wanted
-            else f"images of others that are packed by {bad} will not start; a squashfuse that knows it",
-            severity=Severity.ERROR if bad == wanted else Severity.WARNING,
+            else "squashfs-packed-will-not-start",
+            bad=bad,
+            other=other,
+            names=names,
+            why="\n".join([*failed[bad], why, f"the kernel {kernel}"]),
         )
 
 

@@ -24,17 +24,17 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{world.user} may map {NEEDED} user and group ids", " and ".join(_FILES))
         return
     entry = f"{world.user}:{_first_free(texts.values())}:{NEEDED}"
-    line = f"echo {entry} | sudo tee -a {' '.join(lacking)}"
     yield ill(
-        NAME,
-        f"{world.user} has no range of {NEEDED} ids for user namespaces",
-        where=" and ".join(lacking),
-        why="building an image makes a user namespace with ids of its own (subuid(5))",
-        remedy=line,
+        "subids",
+        user=world.user,
+        needed=NEEDED,
+        lacking=" and ".join(lacking),
+        entry=entry,
+        lacking_list=" ".join(lacking),
         fix=RootFix(
             f"adds {entry} to {' and '.join(lacking)}",
             ("sh", "-c", _APPEND, "sh", entry, *lacking),
-            line,
+            f"echo {entry} | sudo tee -a {' '.join(lacking)}",
         ),
     )
 

@@ -28,20 +28,20 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for switch, forbids, remedy in _SWITCHES:
         if (world.read(f"/proc/sys/{switch}") or "").strip() == forbids:
             yield ill(
-                NAME,
-                f"{world.user} may not make user namespaces",
-                where=f"/proc/sys/{switch}",
-                why=f"it is {forbids}; {ran.said}",
-                remedy=f"{remedy}\n(and a line in /etc/sysctl.d to keep it)",
+                "user-namespaces-line-etc-sysctl-keep",
+                user=world.user,
+                switch=switch,
+                forbids=forbids,
+                ran_said=ran.said,
+                remedy=remedy,
             )
             return
     yield ill(
-        NAME,
-        f"{world.user} may not make user namespaces",
-        where=" ".join(ran.argv),
-        why=ran.said or f"it ended with code {ran.returncode}",
-        remedy="ask an administrator to allow user namespaces; inside a container engine, start "
-        "it with them,\ne.g. `docker run --security-opt seccomp=unconfined`",
+        "user-namespaces-ask-administrator-allow-inside",
+        user=world.user,
+        ran_argv=" ".join(ran.argv),
+        returncode=ran.returncode,
+        ran_said=ran.said,
     )
 
 

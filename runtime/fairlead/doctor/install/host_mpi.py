@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, data_dir, locked
 from fairlead.base.process import run_checked
 from fairlead.base.progress import Progress, Silent
@@ -60,12 +60,10 @@ def install_wheel_mpi(
     known = {wheel.pin: wheel for wheel in known_wheels().wheel}
     if pin not in known:
         raise fail(
-            f"no pinned wheel of `{pin}`",
-            where="--host-mpi",
-            why=suggest(pin, known),
-            remedy="fairlead doctor --fix --host-mpi " + known_wheels().default,
-            check="host-mpi",
-            code=ExitCode.USAGE,
+            "host-mpi-no-pinned-wheel",
+            pin=pin,
+            suggestion=suggest(pin, known),
+            default=known_wheels().default,
         )
     prefix = data_dir(environ) / "mpi" / f"{name}-{version}"
     with (

@@ -45,13 +45,7 @@ def auc(labels: Labels, scores: npt.NDArray[Any]) -> float:
     signal = int(labels.sum())
     background = len(labels) - signal
     if not signal or not background or np.isnan(scores).any():
-        raise fail(
-            "an AUC needs signal, background, and scores that are numbers",
-            where="fairlead.ml.data.baseline.auc",
-            why=f"{signal} signal, {background} background, {int(np.isnan(scores).sum())} NaN",
-            remedy="pass more events; for NaN, lower the learning rate",
-            check="auc",
-        )
+        raise fail("auc", signal=signal, background=background, sum=int(np.isnan(scores).sum()))
     # Mann-Whitney: the mean rank of equal scores is shared
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]

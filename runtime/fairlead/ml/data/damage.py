@@ -19,12 +19,5 @@ class DamagedFile(FairleadError):
     def __init__(self, path: Path, why: str, kind: str = "data"):
         self.path, self.why = path, why
         super().__init__(
-            error(
-                f"{path.name} is not a whole {kind} file",
-                where=str(path),
-                why=why,
-                remedy=f"rm {shlex.quote(str(path))}; generated files come back with what made them,"
-                " others must be copied again",
-                check="data-damaged",
-            )
+            error("data-damaged", path=path, kind=kind, why=why, quoted_path=shlex.quote(str(path)))
         )

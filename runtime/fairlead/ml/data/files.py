@@ -143,12 +143,10 @@ def _known(path: Path, container: str, names: list[str]) -> Form:
     form = recognised(container, names)
     if form is None:
         raise fail(
-            f"{path.name} is of no known form",
-            where=str(path),
-            why=f"it has {', '.join(f'`{n}`' for n in sorted(names)[:12]) or 'nothing'}; looked for"
-            f" {looked_for(container)}",
-            remedy="give its datasets or features these names, or point to the folder of the data set",
-            check="data-form",
+            "data-form-no-known",
+            path=path,
+            names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
+            looked_for=looked_for(container),
         )
     return form
 
@@ -163,13 +161,7 @@ class _Opened:
         try:
             import h5py
         except ImportError as exc:
-            raise fail(
-                "HDF5 files need h5py",
-                where=str(self._path),
-                why=str(exc),
-                remedy="add `h5py` to packages.pip of the image's recipe, or keep the data as TFRecord",
-                check="data-decoder",
-            ) from exc
+            raise fail("data-decoder-hdf5-files-need-h5py", path=self._path, reason=exc) from exc
         try:
             self._file = h5py.File(self._path, "r")
         except (OSError, RuntimeError, ValueError) as exc:

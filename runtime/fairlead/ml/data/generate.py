@@ -132,13 +132,7 @@ def _room(folder: Path, wanted: int) -> None:
     """
     free = shutil.disk_usage(folder).free
     if wanted > free:
-        raise fail(
-            "there is no room for the samples",
-            where=str(folder),
-            why=f"{wanted / 1e9:.3g} GB are to come, {free / 1e9:.3g} GB are free",
-            remedy="fewer samples (--train-samples N), files of your own (--data), or another cache: XDG_CACHE_HOME",
-            check="data-no-room",
-        )
+        raise fail("data-no-room", folder=folder, wanted=wanted / 1e9, free=free / 1e9)
 
 
 def _leftovers(kind: str, folder: Path) -> Iterator[Path]:

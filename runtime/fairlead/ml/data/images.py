@@ -78,13 +78,7 @@ def decoder() -> str:
     for name in ("tensorflow", "PIL"):
         if name in sys.modules or importlib.util.find_spec(name):
             return name
-    raise fail(
-        "nothing here decodes JPEG",
-        where=f"the Python at {sys.executable}",
-        why="it has neither TensorFlow nor Pillow",
-        remedy="add `pillow` to packages.pip of the image's recipe, or run in the image `tensorflow`",
-        check="data-decoder",
-    )
+    raise fail("data-decoder-nothing-here-decodes-jpeg", executable=sys.executable)
 
 
 def for_training(

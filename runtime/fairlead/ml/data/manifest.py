@@ -98,28 +98,27 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     named = [path for path in folder.glob(f"*{split}*") if _counts(path)]
     if inside and named:
         raise fail(
-            f"two sets of {split} files are in the data folder",
-            where=str(folder),
-            why=f"{inside[0].parent.name}/{inside[0].name} and {named[0].name}, among {len(inside)} and {len(named)}",
-            remedy=f"mkdir {shlex.quote(str(folder / 'other'))}, and move one of the sets there",
-            check="data-form",
+            "data-form-two-sets-files-folder",
+            split=split,
+            folder=folder,
+            inside_parent_name=inside[0].parent.name,
+            inside_name=inside[0].name,
+            named_name=named[0].name,
+            inside_count=len(inside),
+            named_count=len(named),
+            quoted_folder=shlex.quote(str(folder / "other")),
         )
     both = [path for path in named if all(word in path.name for word in _FOLDERS)]
     if both:
         raise fail(
-            "a file's name says both train and val",
-            where=str(both[0]),
-            why=f"{len(both)} of {len(named)} files would be in both splits",
-            remedy="give them other names, or put each split into a folder `train` or `val`",
-            check="data-form",
+            "data-form-file-name-says-both",
+            both=both[0],
+            both_count=len(both),
+            named_count=len(named),
         )
     if not (paths := inside or named):
         raise fail(
-            f"no {split} files in the data folder",
-            where=f"{folder}/*{split}*, {folder}/{split}/*",
-            why="looked for names that end in .h5, .hdf5, .tfrecord, .tfrecords, .tfrecord.gz or -00000-of-01024",
-            remedy=f"python3 -m fairlead.ml.data.generate --out {shlex.quote(str(folder))}",
-            check="data-missing",
+            "data-missing", split=split, folder=folder, quoted_folder=shlex.quote(str(folder))
         )
     return tuple(sorted(paths))
 
@@ -214,11 +213,12 @@ def _manifest(
     others = [(path, why) for path, word, why in results if word == "other"]
     if others:
         raise fail(
-            f"the {split} files are not all of one kind",
-            where=str(others[0][0]),
-            why=f"{others[0][1]}; {len(others)} of {len(paths)} files are other than the first whole one",
-            remedy="give each data set a folder of its own",
-            check="data-form",
+            "data-form-files-not-kind",
+            split=split,
+            others=others[0][0],
+            others_1=others[0][1],
+            others_count=len(others),
+            paths_count=len(paths),
         )
     damaged = tuple(Damage(path, why) for path, word, why in results if word == "damaged")
     shards = tuple(Shard(path, rows) for path, word, rows in results if word == "rows")

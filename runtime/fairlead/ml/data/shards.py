@@ -135,11 +135,12 @@ class Rows:
         each = self.batches_per_epoch(batch)
         if each == 0:
             raise fail(
-                "there are fewer samples than one step needs",
-                where=str(self.manifest.shards[0].path.parent) if self.manifest.shards else "",
-                why=f"{self.total} samples for batches of {batch} on every rank",
-                remedy="lower the batch or generate more samples",
-                check="data-too-small",
+                "data-too-small",
+                shards_path_parent=str(self.manifest.shards[0].path.parent)
+                if self.manifest.shards
+                else "",
+                total=self.total,
+                batch=batch,
             )
         epoch, begin = divmod(first, each)
         while epochs is None or epoch < epochs:

@@ -174,14 +174,12 @@ def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Pa
     differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
     if differ:
         raise fail(
-            "the checkpoint is of another training",
-            where=str(path_of(folder, kept_state.step)),
-            why="; ".join(
+            "checkpoint-other",
+            path_of=path_of(folder, kept_state.step),
+            differ="; ".join(
                 f"{k}: {kept_state.identity.get(k)!r} there, {identity[k]!r} asked for"
                 for k in differ
             ),
-            remedy="ask for the same, or train into another folder (-o)",
-            check="checkpoint-other",
         )
 
 
@@ -192,13 +190,7 @@ def require_none(folder: Path) -> None:
         FairleadError: it has some, which could not be distinguished from new ones.
     """
     if there := kept(folder):
-        raise fail(
-            "checkpoints of an earlier training are there",
-            where=str(there[-1]),
-            why="a training that begins anew would mix its own among them",
-            remedy=f"go on from the last one: --resume; or begin in another folder: -o; or rm -r {shlex.quote(str(folder))}",
-            check="checkpoint-there",
-        )
+        raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
 
 
 class Writer:
@@ -269,11 +261,4 @@ class Writer:
             self._thread = None
         if self._failed is not None:
             failed, self._failed = self._failed, None
-            raise fail(
-                "a checkpoint could not be written",
-                where=str(self._folder),
-                why=str(failed),
-                remedy="make room there, or train into another folder (-o); then run the same command with"
-                " --resume",
-                check="checkpoint-write",
-            ) from failed
+            raise fail("checkpoint-write", folder=self._folder, failed=failed) from failed

@@ -189,14 +189,7 @@ def work(
     try:
         return from_json(WorkerResult, json.loads(result.read_text()))
     except (OSError, ValueError) as exc:
-        raise fail(
-            "the ranks ended well but left no result",
-            where=str(result),
-            why=str(exc),
-            remedy="run the same command again; the image's fairlead may be another version:"
-            " build it anew",
-            check="train-no-result",
-        ) from exc
+        raise fail("train-no-result", result=result, reason=exc) from exc
 
 
 class _ShowTraining:

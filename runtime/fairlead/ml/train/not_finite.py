@@ -40,13 +40,16 @@ def error(
     name = "gradient" if math.isfinite(loss) else "loss"
     more = f"; {culprit['why']}" if culprit["why"] else ""
     return fail(
-        f"the {name} on rank {rank} is not finite in step {step + 1}",
-        where=f"rank {rank} on {culprit['host']}, step {step + 1}",
-        why=f"loss {loss:.4g}, norm of the gradients {norm:.4g}{more}",
-        remedy="fix or remove what is named"
+        "loss-not-finite-fix-remove-named"
         if "samples" in more
-        else "look for bad values in that rank's files, or train with a smaller batch or in float32",
-        check="loss-not-finite",
+        else "loss-not-finite-look-bad-values-files",
+        name=name,
+        rank=rank,
+        step=step + 1,
+        host=culprit["host"],
+        loss=loss,
+        norm=norm,
+        more=more,
     )
 
 

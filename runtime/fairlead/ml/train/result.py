@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import Finding, Severity, error
+from fairlead.base.errors import Finding, error, warning
 from fairlead.ml import registry
 from fairlead.ml.task import Gate, Task
 from fairlead.ml.train.model import WorkerResult
@@ -79,37 +79,38 @@ def judge(result: TrainResult) -> Iterator[Finding]:
         score, linear = result.scores[gate.metric], result.baseline.scores[gate.metric]
         if not gate.better(score, linear):
             yield error(
-                f"{task.title} ({score_name(gate.metric)} {score:.3f}) did not beat the linear model ({linear:.3f})",
-                where=held_out,
-                why=how_long,
-                remedy=longer,
-                check="train-not-learnt",
+                "train-not-learnt",
+                task_title=task.title,
+                score_name=score_name(gate.metric),
+                score=score,
+                linear=linear,
+                held_out=held_out,
+                how_long=how_long,
+                longer=longer,
             )
         elif not gate.passed(score):
-            yield Finding(
-                Severity.WARNING,
-                f"{score_name(gate.metric)} {score:.3f} is not {gate.words}",
-                held_out,
-                f"training stopped by {result.all.stopped_by} after {how_long}",
-                longer,
+            yield warning(
                 "train-below-gate",
+                score_name=score_name(gate.metric),
+                score=score,
+                gate_words=gate.words,
+                held_out=held_out,
+                stopped_by=result.all.stopped_by,
+                how_long=how_long,
+                longer=longer,
             )
     if result.all.damaged:
-        yield Finding(
-            Severity.WARNING,
-            f"{len(result.all.damaged)} files were left out because they cannot be read",
-            result.all.damaged[0],
-            "truncated, altered or of another kind: the same on every rank",
-            "copy or generate them again",
-            "train-skipped",
+        yield warning(
+            "train-skipped-files-left-out-because",
+            damaged_count=len(result.all.damaged),
+            damaged=result.all.damaged[0],
         )
     if result.all.unreadable:
-        since = f"went on after step {result.all.resumed_from}"
-        yield Finding(
-            Severity.WARNING,
-            f"{len(result.all.unreadable)} checkpoints were passed over because they are damaged",
-            "; ".join(result.all.unreadable),
-            since if result.all.resumed_from else "none was whole: the training began anew",
-            "nothing: the training writes them again; look at that disk",
-            "checkpoint-damaged",
+        yield warning(
+            "checkpoint-damaged-went-after-step"
+            if result.all.resumed_from
+            else "checkpoint-damaged-none-whole-began-anew",
+            unreadable_count=len(result.all.unreadable),
+            unreadable="; ".join(result.all.unreadable),
+            resumed_from=result.all.resumed_from,
         )

@@ -106,17 +106,19 @@ def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -
     if errors:
         first = errors[0]
         return fail(
-            first["what"],
+            "failure",
+            check=first.get("check", "train-rank"),
+            what=first["what"],
             where=first.get("where", ""),
             why=first.get("why", ""),
-            remedy=first.get("remedy") or f"see {events}",
-            check=first.get("check", "train-rank"),
+            events=events,
+            remedy=first.get("remedy"),
         )
     last = "\n".join(outcome.output.strip().splitlines()[-12:])
     return fail(
-        f"`{' '.join(command[:3])}` ended with exit code {outcome.code}",
-        where=" ".join(command),
-        why=last or "it printed nothing",
-        remedy="fix what it says, then run the same command again",
-        check="train-launch",
+        "train-launch",
+        command=" ".join(command[:3]),
+        status=outcome.code,
+        command_list=" ".join(command),
+        last=last,
     )

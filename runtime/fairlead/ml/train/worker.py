@@ -216,11 +216,10 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
     manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
     if manifest.total == 0:
         raise fail(
-            f"there is no {split} sample",
-            where=str(config.data),
-            why=f"{len(manifest.shards)} {split} files without a sample",
-            remedy="copy or generate them again",
-            check="data-too-small",
+            "data-too-small-no-sample",
+            split=split,
+            data=config.data,
+            shards_count=len(manifest.shards),
         )
     return Rows(manifest, split, ranks.rank, ranks.size, threads=config.threads)
 
@@ -248,11 +247,7 @@ def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tu
     each = rows.batches_per_epoch(recipe.batch)
     if each == 0:
         raise fail(
-            "there are fewer samples than one step needs",
-            where=str(config.data),
-            why=f"{rows.total} training samples for batches of {recipe.batch} on every rank",
-            remedy="lower the batch or generate more samples",
-            check="data-too-small",
+            "data-too-small-training", data=config.data, total=rows.total, batch=recipe.batch
         )
     steps, stopped_by = each * recipe.epochs, "epochs"
     if config.max_steps is not None and config.max_steps < steps:
@@ -293,12 +288,11 @@ def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
     if match.first is not None:
         name = network.variables[match.first].path
         raise fail(
-            f"the ranks' weights differ {when}",
-            where=f"{name}, ranks {list(match.ranks)}",
-            why="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
-            remedy="run it again with `--mpi container`; if that is well, the host MPI's Allreduce"
-            " does not give all ranks the same bits",
-            check="weights-differ",
+            "weights-differ",
+            when=when,
+            name=name,
+            ranks=list(match.ranks),
+            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
         )
     return match.digests
 
@@ -310,13 +304,7 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
     if not whole and not config.measure_only:
         return None
     if not whole:
-        raise fail(
-            "no step was timed",
-            where="fairlead.ml.train.worker",
-            why="all steps were warm-up, or the time was up before",
-            remedy="allow more steps or seconds",
-            check="too-few-steps",
-        )
+        raise fail("too-few-steps")
     step, forward, update = (statistics.median(t) for t in (whole, timed.forward_s, timed.update_s))
     both = map(sum, zip(timed.forward_s, timed.backward_s, strict=True))
     return Speed(

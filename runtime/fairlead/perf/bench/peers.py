@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.base.suggest import suggest
 
 # By the name of the bundled model.
@@ -91,14 +91,7 @@ def find(name: str) -> Peer:
             return peer
     if re.fullmatch(r"ps-[1-9]\d{0,3}", name):
         return _server(int(name[3:]))
-    raise fail(
-        f"unknown peer `{name}`",
-        where="--peers",
-        why=f"{suggest(name, NAMES)} Also ps-N, with N servers.",
-        remedy="fairlead bench peers --peers fairlead,horovod,ps-2",
-        check="bench-peer",
-        code=ExitCode.USAGE,
-    )
+    raise fail("bench-peer", name=name, suggestion=suggest(name, NAMES))
 
 
 def select(names: Sequence[str] | None) -> tuple[Peer, ...]:

@@ -87,11 +87,7 @@ def require_names(hosts: Sequence[str]) -> None:
             socket.getaddrinfo(name, None)
         except OSError as exc:
             raise fail(
-                f"host name `{name}` does not resolve",
-                where=os.uname().nodename,
-                why=f"{exc.strerror or exc}; gRPC uses names and TCP",
-                remedy=f"getent hosts {name}; add it to DNS, or bind a hosts file: -B FILE:/etc/hosts:ro",
-                check="bench-name",
+                "bench-name", name=name, nodename=os.uname().nodename, strerror=exc.strerror or exc
             ) from None
 
 

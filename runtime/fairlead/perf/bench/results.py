@@ -1,4 +1,4 @@
-"""What ``fairlead bench`` is told and what it finds, as values; files are their JSON form."""
+"""Settings and results of ``fairlead bench``, as values; files are their JSON form."""
 
 from __future__ import annotations
 

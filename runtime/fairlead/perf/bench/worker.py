@@ -376,11 +376,11 @@ def _words(exc: BaseException, doing: str) -> dict[str, Any]:
     """What an error says, as :mod:`fairlead.ml.train.host` reads it."""
     lines = [line for line in str(exc).strip().splitlines() if line.strip()]
     own = error(
-        f"a rank failed: {type(exc).__name__}",
-        where=f"{os.uname().nodename}, {doing}",
-        why="\n".join(lines[:6]) or "it gave no reason",
-        remedy="`ranks.log` in the output folder has what the ranks printed",
-        check="bench-rank",
+        "bench-rank",
+        type=type(exc).__name__,
+        nodename=os.uname().nodename,
+        doing=doing,
+        lines="\n".join(lines[:6]),
     )
     finding = exc.findings[0] if isinstance(exc, FairleadError) else own
     return {k: getattr(finding, k) for k in ("what", "where", "why", "remedy", "check")}

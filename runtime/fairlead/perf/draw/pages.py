@@ -51,10 +51,4 @@ def require_tools(*names: str) -> None:
     """
     for module in names or ("jinja2", "numpy"):
         if importlib.util.find_spec(module) is None:
-            raise fail(
-                "the report cannot be drawn",
-                where="fairlead.perf.draw",
-                why=f"{module} is not installed",
-                remedy="pip install 'fairlead[report]'",
-                check="report-extra",
-            )
+            raise fail("report-extra", module=module)

@@ -49,7 +49,7 @@ class LineChange:
         low, high: 95 % interval of ``times``; None where there are too few repeats.
         p: of the test, corrected for all lines that were compared; None where it could not be made.
         state_before, state_after: how it stood against what was expected of it.
-        why: of what cannot be told.
+        why: the reason, if the change is unknown.
     """
 
     key: str

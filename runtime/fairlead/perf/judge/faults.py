@@ -46,7 +46,7 @@ def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tu
     """Errors before warnings, and of each the most fundamental first; ``stopped``, by which the proof did not hold and
     the validation ended, before all.
 
-    What several steps have met is one fault, told where it was met first, with how many others did. Who is slow is no
+    What several steps have met is one fault, reported where it was met first, with the number of others. Who is slow is no
     fault of its own: a culprit (:class:`fairlead.perf.records.evidence.Culprit`) explains lines.
     """
     met: dict[tuple[str, str, str], list[Finding]] = {}
@@ -68,13 +68,7 @@ def native_mpi(mpis: Mapping[str, str]) -> Iterator[Finding]:
     """
     native, inside = mpis.get("native"), mpis.get("container")
     if native and inside and native != inside:
-        yield error(
-            "the native ranks ran another MPI than those in the container",
-            where=f"native: {native}",
-            why=f"in the container ran {inside}, as planned; what differs between the two is not the container's",
-            remedy="check what that Python loads: MPI4PY_LIBMPI, LD_PRELOAD, a wrapper around it",
-            check="validate-mpi",
-        )
+        yield error("validate-mpi", native=native, inside=inside)
 
 
 def words(fault: Finding) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
+from fairlead.base.errors import Severity, fail
 from fairlead.perf import stats
 from fairlead.perf.records import documents
 from fairlead.perf.records.validation import Measurement, State, Validation
@@ -104,26 +104,13 @@ def read(path: Path, site: str | None = None) -> References:
         {k.key for k in references.values if sum(o.key == k.key for o in references.values) > 1}
     )
     if double:
-        raise _refused(path, f"these lines are in it twice: {', '.join(double)}", _REMEDY)
+        raise fail("validate-document-lines-twice", path=path, double=", ".join(double))
     if site is not None and references.site != site:
-        raise _refused(
-            path, f"it is of `{references.site}`, not of `{site}`", "rename or remove it"
-        )
+        raise fail("validate-document-not-rename", path=path, site=references.site, site_2=site)
     return references
 
 
 _REMEDY = "fix the file, or remove it and save references again: fairlead validate --save-reference"
-
-
-def _refused(path: Path, why: str, remedy: str) -> FairleadError:
-    return fail(
-        "references cannot be used",
-        where=str(path),
-        why=why,
-        remedy=remedy,
-        check="validate-document",
-        code=ExitCode.USAGE,
-    )
 
 
 def make(validation: Validation) -> References:
@@ -183,11 +170,9 @@ def save(
         documents.write(target, whole, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
         raise fail(
-            "the references cannot be written",
-            where=str(target),
-            why=exc.strerror or str(exc),
-            remedy="set FAIRLEAD_SITES_EXTRA to a folder that you may write to",
-            check="reference-save",
+            "reference-save-references-cannot-written",
+            target=target,
+            reason=exc.strerror or str(exc),
         ) from None
     return target, whole
 
@@ -212,11 +197,10 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
         remedy = "fix that first; or --save-slow, where it is the new normal"
     if why:
         raise fail(
-            "these measurements are not kept as references",
-            where=f"validation {validation.id}",
+            "reference-save-measurements-not-kept-references",
+            validation_id=validation.id,
             why=why,
             remedy=remedy,
-            check="reference-save",
         )
 
 

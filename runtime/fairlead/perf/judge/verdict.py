@@ -1,4 +1,4 @@
-"""Each measurement held against what is to be expected of it: normal, slow, wrong, or why that cannot be told.
+"""Each measurement compared with what is expected of it: normal, slow, wrong, or why that is unknown.
 
 What is expected comes from the first of these that there is:
 
@@ -11,7 +11,7 @@ A container's line that is normal by 1 or 2 must be so by 3 too, which is the sh
 same hour on the same nodes.
 
 A measurement is slow when the whole 95 % interval of its median is beyond what is normal, and normal when its
-median is within. Between the two nothing can be told, and more repeats are the remedy.
+median is within. In between there is no verdict, and more repeats are the remedy.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def judge(
 
 
 def worst(verdicts: Sequence[Verdict]) -> State:
-    """Of all lines: wrong before slow before normal; unknown where nothing could be told of any."""
+    """Of all lines: wrong before slow before normal; unknown if there is no verdict on any."""
     states = {v.state for v in verdicts}
     order = (State.WRONG, State.SLOW, State.NORMAL, State.UNKNOWN)
     return next((s for s in order if s in states), State.UNKNOWN)

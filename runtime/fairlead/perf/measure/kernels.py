@@ -35,7 +35,7 @@ class Sample:
     Attributes:
         waited_s: that the process was able to run and had no core; None where the kernel does not say.
         throttled_s: that its cgroup was held back by a quota; None where that cannot be read.
-        mhz, nominal_mhz: the clock of the core at the end, and the one that it is sold with; None where not told.
+        mhz, nominal_mhz: the clock of the core at the end, and its nominal one; None if unknown.
         hot: how often the core was slowed down for heat meanwhile; None where that is not counted, or where it
             changed the core.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import fairlead
 from fairlead import native
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import cache_dir
 from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine
@@ -48,31 +48,24 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
         answer = json.loads(done.stdout)
     except subprocess.CalledProcessError as exc:
         output = exc.stderr.strip().rpartition("\n")[2]
-        raise _unfit(
-            python, f"exit code {exc.returncode}: {output or 'it printed nothing'}"
+        raise fail(
+            "validate-native-exit-code", python=python, returncode=exc.returncode, output=output
         ) from None
     except subprocess.TimeoutExpired:
-        raise _unfit(python, "it did not start within a minute") from None
+        raise fail("validate-native-did-not-start-within", python=python) from None
     except OSError as exc:
-        raise _unfit(python, exc.strerror or str(exc)) from None
+        raise fail(
+            "validate-native-name-machine", python=python, reason=exc.strerror or str(exc)
+        ) from None
     except ValueError:
-        raise _unfit(python, "its output is not that of a Python") from None
+        raise fail("validate-native-output-not", python=python) from None
     lacking = [name for name in ("numpy", "mpi4py") if name not in answer["modules"]]
     if lacking:
         install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
-        raise _unfit(python, f"it has no {' and no '.join(lacking)}", install)
+        raise fail(
+            "validate-native-no", python=python, lacking=" and no ".join(lacking), install=install
+        )
     return answer["python"], tuple(answer["modules"])
-
-
-def _unfit(python: Path, why: str, remedy: str = "name a Python of this machine") -> FairleadError:
-    return fail(
-        "this Python cannot run the native measurements",
-        where=f"--native {python}",
-        why=why,
-        remedy=f"{remedy}; or leave --native out",
-        check="validate-native",
-        code=ExitCode.USAGE,
-    )
 
 
 def runner(
@@ -111,7 +104,7 @@ def runner(
             if seen:
                 seen.begun()
             done = launching.launch(
-                line, folder, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL
+                line, folder, streams=launching.Streams(stream, stream, subprocess.DEVNULL)
             )
         if seen:
             seen.ended()

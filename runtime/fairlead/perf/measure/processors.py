@@ -34,7 +34,7 @@ class Reading:
 
     Attributes:
         mhz: its clock; None where the system does not measure it.
-        nominal_mhz: the clock that the processor is sold with, without boost; None where that is not told.
+        nominal_mhz: the clock that the processor is sold with, without boost; None if unknown.
         throttled: how often this core or its package was slowed down for heat since the start of the system; None
             where that is not counted.
     """
@@ -72,7 +72,7 @@ def core_now() -> int | None:
 
 
 def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, ...]:
-    """For each host what its slowest rank had: facts, in the order of ``hosts``; hosts that told nothing are left out.
+    """For each host what its slowest rank had: facts, in the order of ``hosts``; hosts that report nothing are left out.
 
     Args:
         every: what ranks' kernels took, with their clocks.

@@ -81,11 +81,5 @@ def run_program(
     try:
         document: dict[str, Any] = json.loads(out.read_text())
     except (OSError, ValueError) as exc:
-        raise fail(
-            "the ranks ended without an error but left no result",
-            where=str(out),
-            why=str(exc),
-            remedy="build the image again: its fairlead may be another version",
-            check="bench-no-result",
-        ) from exc
+        raise fail("bench-no-result", out=out, reason=exc) from exc
     return document

@@ -49,7 +49,7 @@ class Outcome:
     """The outcome of a search; has a JSON form (:mod:`fairlead.base.serde`).
 
     Attributes:
-        reason: a sentence; for UNKNOWN, why nothing can be told.
+        reason: a sentence; for UNKNOWN, why there is no answer.
         rounds: number of rounds measured.
         usual_s: the usual time in seconds; None if there is none.
         unsure: what was slow at times, in words; not among the culprits.

@@ -108,7 +108,7 @@ class Context:
 
     Attributes:
         ways: how programs are launched; at least one, which is in a container.
-        launcher: its kind, by which measurements are told apart.
+        launcher: its kind, by which measurements are distinguished.
     """
 
     options: Options
@@ -208,9 +208,7 @@ class Step:
 def _unwritable(cause: OSError) -> FairleadError:
     """A file of the report's folder that cannot be read or written, mostly for lack of space."""
     return fail(
-        "a file of the report's folder cannot be read or written",
-        where=str(cause.filename or "the report's folder"),
-        why=cause.strerror or str(cause),
-        remedy="make room there, or write the report elsewhere: -o FOLDER",
-        check="output-unwritable",
+        "output-unwritable-file-report-folder-cannot",
+        filename=cause.filename or "the report's folder",
+        reason=cause.strerror or str(cause),
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
 from fairlead.site.model import Site
 
@@ -94,12 +94,10 @@ def network(name: str) -> Network:
     """
     if name not in NETWORKS:
         raise fail(
-            f"no fabric `{name}`",
-            where="--fabric",
-            why=suggest(name, NETWORKS),
-            remedy=f"one of {', '.join(NETWORKS)}; or --bandwidth and --latency",
-            check="project-fabric",
-            code=ExitCode.USAGE,
+            "project-fabric-no-bandwidth-latency",
+            name=name,
+            suggestion=suggest(name, NETWORKS),
+            networks=", ".join(NETWORKS),
         )
     return NETWORKS[name]
 
@@ -159,14 +157,7 @@ def given(bandwidth: float | None, latency_s: float | None, known: Network | Non
         FairleadError: exit code 2; a number is neither given nor known.
     """
     if known is None and None in (bandwidth, latency_s):
-        raise fail(
-            "no fabric is named",
-            where="the command line",
-            why="the network between the nodes decides what a gradient costs, and a file of small runs does not name it",
-            remedy="add --fabric NAME, --site NAME, or --bandwidth GB/S and --latency US",
-            check="project-fabric",
-            code=ExitCode.USAGE,
-        )
+        raise fail("project-fabric-no-named")
     base = known or Network("as given", None, None)
     source = "as given on the command line"
     network = Network(
@@ -188,13 +179,9 @@ def given(bandwidth: float | None, latency_s: float | None, known: Network | Non
 
 
 def _unknown(network: Network, absent: list[str]) -> FairleadError:
-    pingpong = "a pingpong between two nodes, as `osu_bw` and `osu_latency` of the site's MPI, measures them"
-    other = "" if network.name in NETWORKS else ", or --fabric NAME instead of --site"
     return fail(
-        f"unknown {' and '.join(word.split()[0][2:] for word in absent)} of `{network.name}`",
-        where="the table of fabrics, and the site profiles",
-        why=f"no source gives a number, and fairlead does not guess; {pingpong}",
-        remedy=f"add {' '.join(absent)}{other}",
-        check="project-fabric",
-        code=ExitCode.USAGE,
+        "project-fabric" if network.name in NETWORKS else "project-fabric-name-instead",
+        absent=" and ".join(word.split()[0][2:] for word in absent),
+        network_name=network.name,
+        absent_list=" ".join(absent),
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import fail
 from fairlead.perf.projection.cost_model import (
     Algorithm,
     Allreduce,
@@ -96,7 +96,7 @@ class Projection:
 
     Attributes:
         draws: shape (draws,).
-        assumed: what no run told, in words.
+        assumed: what no run shows, in words.
     """
 
     draws: tuple[Draw, ...]
@@ -158,21 +158,15 @@ def fit(
     usual = [run for run in runs if run.local_batch == seen_batch]
     computing = [run for run in runs if run.compute_s]
     if not any(run.local_batch == seen_batch for run in computing):
-        raise _absent("no run at that batch tells computing time", "give `compute_s` of one rank")
+        raise fail("project-runs-no-run-tells-computing")
     assumed: list[str] = []
     tell_spread = _spread_of(usual, assumed)
     line = _line(computing, seen_batch)
     if batch not in (None, seen_batch) and len({run.local_batch for run in computing}) == 1:
-        raise _absent(
-            f"a local batch of {batch} is asked for, and all runs have {seen_batch}",
-            f"add runs at another, or --batch {seen_batch}",
-        )
+        raise fail("project-runs-asked-add-another", batch=batch, seen_batch=seen_batch)
     reducing = [run for run in usual if run.ranks > 1]
     if target.ranks > 1 and not any(run.ranks > run.nodes for run in reducing):
-        raise _absent(
-            f"{target.ranks} ranks of a node are asked for, and no run had several on one",
-            "measure that, or --per-node 1",
-        )
+        raise fail("project-runs-ranks-node-asked-no", ranks=target.ranks)
     if any(run.nodes > 1 for run in reducing):
         assumed.append("the runs of several nodes were on this very fabric")
     else:
@@ -228,13 +222,13 @@ Random = np.random.Generator
 def _spread_of(
     runs: Sequence[SmallRun], assumed: list[str]
 ) -> Callable[[Random, float], tuple[float, Spread]]:
-    """How a draw is told computing time and spread: from the ranks' own times, else from how long they wait, else from
+    """A function that draws computing time and spread: from the ranks' own times, else from how long they wait, else from
     what steps take longer."""
     tables = [np.array(run.compute_s) for run in runs if len(run.compute_s) == run.ranks]
     several = [run for run in runs if run.ranks > 1]
     if not several or any(len(run.compute_s) == run.ranks for run in several):
         if not any(table.shape[1] > 1 for table in tables):
-            raise _absent("one step of a rank tells no spread", "give at least 20 steps")
+            raise fail("project-runs-step-rank-tells-no")
         seen_spread = seen(tables)
         if not seen_spread.between_free:
             assumed.append(
@@ -274,7 +268,7 @@ def _line(
     if not others:
         return lambda random, compute: (None, None)
 
-    def told(random: Random, compute: float) -> tuple[float, float]:
+    def draw_line(random: Random, compute: float) -> tuple[float, float]:
         above, below = 0.0, 0.0
         for other in others:
             times = [
@@ -286,11 +280,11 @@ def _line(
         sample = min(max(above / below, 0.0), compute / batch)
         return compute - sample * batch, sample
 
-    return told
+    return draw_line
 
 
 def _overlap_of(runs: Sequence[SmallRun], assumed: list[str]) -> Callable[[Random], float]:
-    """How a draw is told the overlap, from whole steps of runs whose slowest rank is known."""
+    """A function that draws the overlap, from whole steps of runs whose slowest rank is known."""
     whole = [run for run in runs if run.step_s]
     timed = [
         run for run in whole if len(run.compute_s) == run.ranks or (run.compute_s and run.wait_s)
@@ -331,7 +325,7 @@ def _moving(
     runs: Sequence[SmallRun], bandwidth: float, latency_s: float, random: Random
 ) -> _Moving:
     """From a bootstrap of each run's times. Between nodes only the link's use is fitted, the latency being the fabric's:
-    with a single size, and few nodes, both cannot be told apart."""
+    with a single size, and few nodes, the two cannot be separated."""
     inside = [
         Allreduce(Layout(1, run.ranks, run.ranks), run.bytes, seconds)
         for run in runs
@@ -357,14 +351,3 @@ def _mean(values: Sequence[float] | Floats, random: Random) -> float:
         return 0.0
     array = np.asarray(values, np.float64)
     return float(array[random.integers(0, len(array), len(array))].mean())
-
-
-def _absent(why: str, remedy: str) -> Exception:
-    return fail(
-        "the small runs are not sufficient",
-        where="the runs at the local batch that most of them have",
-        why=why,
-        remedy=remedy,
-        check="project-runs",
-        code=ExitCode.USAGE,
-    )

@@ -42,7 +42,7 @@ class SmallRun:
         input_s: until the input pipeline has a batch; shape (steps,); empty where it costs nothing.
         bytes: of gradients.
         local_batch: samples a rank and step.
-        step_s: of whole steps, all included; shape (steps,); empty where unknown. The overlap is told from it.
+        step_s: of whole steps, all included; shape (steps,); empty where unknown. The overlap is fitted to it.
     """
 
     ranks: int
@@ -104,9 +104,9 @@ def read(
     try:
         data = json.loads(path.read_bytes())
     except OSError as exc:
-        raise _refused(path, exc.strerror or str(exc), "give the file of small runs") from None
+        raise fail("project-runs-give-file", path=path, reason=exc.strerror or str(exc)) from None
     except (ValueError, RecursionError) as exc:
-        raise _refused(path, f"it is not JSON: {exc}", "give the file of small runs") from None
+        raise fail("project-runs-not-json", path=path, reason=exc) from None
     schema = data.get("schema") if isinstance(data, Mapping) else None
     try:
         if schema == VALIDATION:
@@ -115,9 +115,9 @@ def read(
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
             return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
-        raise _refused(path, str(exc), _EXAMPLE) from None
+        raise fail("project-runs-otherwise", path=path, reason=exc) from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
-    raise _refused(path, why, _EXAMPLE.removeprefix("fix it; "))
+    raise fail("project-runs", path=path, why=why, example=_EXAMPLE.removeprefix("fix it; "))
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -134,14 +134,14 @@ def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
         FairleadError: exit code 2; there are none, or one of them cannot be.
     """
     wrong = [
-        _refused(f"{path}, run {number}", mistake, _EXAMPLE)
+        fail("project-runs-run", path=path, number=number, mistake=mistake)
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]
     if wrong:
         raise FairleadError([f for exc in wrong for f in exc.findings], ExitCode.USAGE)
     if not runs:
-        raise _refused(path, "it has no runs", "measure at 1, 2 and 4 ranks at least")
+        raise fail("project-runs-no-measure-1-2", path=path)
     return runs
 
 
@@ -166,9 +166,9 @@ def of_rates(
     names = sorted({m.subject for m in trained})
     if not names:
         why = "it has no training rates of ranks that have a core each"
-        raise _refused(path, why, "run the validation with a model, and no more ranks than cores")
+        raise fail("project-runs-run-validation-model-no", path=path, why=why)
     if not model and len(names) > 1:
-        raise _refused(path, f"it has several models: {', '.join(names)}", "add --model NAME")
+        raise fail("project-runs-several-models", path=path, names=", ".join(names))
     name = model or names[0]
     chosen = [m for m in trained if m.subject == name]
     size = size or PARAMETERS.get(name, 0) * GRADIENT
@@ -183,7 +183,7 @@ def of_rates(
     ]
     if absent:
         why = f"of `{name}`, trained were {', '.join(names)}; a rate tells neither gradients nor batch"
-        raise _refused(path, why, f"add {' and '.join(absent)}")
+        raise fail("project-runs-add", path=path, why=why, absent=" and ".join(absent))
     assert batch is not None
     way = min(chosen, key=lambda m: m.ranks).way  # native before container, as they were measured
     runs = []
@@ -197,7 +197,7 @@ def of_rates(
         runs.append(run)
     if not runs or runs[0].ranks > 1 or runs[-1].ranks == 1:
         why = f"`{name}` was not trained on one rank, or on one rank only"
-        raise _refused(path, why, "measure 1, 2 and 4 ranks at least")
+        raise fail("project-runs-measure-1-2-4", path=path, why=why)
     return checked(tuple(runs), path)
 
 
@@ -216,7 +216,7 @@ def _allreduce(
     there.sort(key=lambda m: abs(math.log((m.bytes or 1) / size)))
     if not there:
         why = f"no allreduce was measured on {run.ranks} ranks, {run.nodes} nodes"
-        raise _refused(path, why, "validate the collectives at the same ranks")
+        raise fail("project-runs-validate-collectives-same-ranks", path=path, why=why)
     near = there[0]
     if len(there) == 1 or near.bytes == size:
         return tuple(t * size / (near.bytes or 1) for t in near.samples)
@@ -224,14 +224,3 @@ def _allreduce(
     a, b = near.bytes or 1, other.bytes or 1
     lines = zip(near.samples, other.samples, strict=False)
     return tuple(max(s + (t - s) * (size - a) / (b - a), 0.0) for s, t in lines)
-
-
-def _refused(where: object, why: str, remedy: str) -> FairleadError:
-    return fail(
-        "these small runs cannot be projected",
-        where=str(where),
-        why=why,
-        remedy=remedy,
-        check="project-runs",
-        code=ExitCode.USAGE,
-    )

@@ -98,13 +98,7 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
 
 
 def _mistake(path: Path, called: str, why: str, remedy: str) -> Finding:
-    return error(
-        f"this file is not {called}",
-        where=str(path),
-        why=why,
-        remedy=remedy,
-        check=CHECK,
-    )
+    return error("validate-document-file-not", called=called, path=path, why=why, remedy=remedy)
 
 
 def _no_number(word: str) -> NoReturn:

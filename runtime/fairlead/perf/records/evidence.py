@@ -76,7 +76,7 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Clock:
-    """A host's processor while its ranks computed, as its slowest rank saw it; None where that is not told.
+    """A host's processor while its ranks computed, as its slowest rank saw it; None if unknown.
 
     Attributes:
         seen_mhz: the clock of the core at the end of each sample of arithmetic, median.

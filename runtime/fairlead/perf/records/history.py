@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked, state_dir
 from fairlead.base.suggest import suggest
 from fairlead.perf.records import documents
@@ -51,13 +51,7 @@ def keep(validation: Validation, environ: Mapping[str, str] = os.environ) -> Pat
                 raise FileExistsError(0, "a validation with this id exists already")
             documents.write(path, validation, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
-        raise fail(
-            "the validation cannot be kept",
-            where=str(path),
-            why=exc.strerror or str(exc),
-            remedy="set XDG_STATE_HOME to a folder that you may write to",
-            check="validation-keep",
-        ) from None
+        raise fail("validation-keep", path=path, reason=exc.strerror or str(exc)) from None
     return path
 
 
@@ -120,12 +114,11 @@ def _resolve(name: str, known: tuple[str, ...]) -> str:
 
 def _none(name: str, why: str) -> FairleadError:
     return fail(
-        f"no validation `{name}`",
-        where="kept validations",
+        "validation-unknown-report-list"
+        if "several" in why or not why.startswith("0")
+        else "validation-unknown-validate",
+        name=name,
         why=why,
-        remedy=_REMEDY if "several" in why or not why.startswith("0") else "fairlead validate",
-        check="validation-unknown",
-        code=ExitCode.USAGE,
     )
 
 
@@ -138,14 +131,7 @@ def read(path: Path) -> Validation:
     validation = documents.read(path, Validation, SCHEMA, SCHEMA_VERSION, "a validation", _REMEDY)
     wrong = next(_contradictions(validation), None)
     if wrong:
-        raise fail(
-            "this validation contradicts itself",
-            where=str(path),
-            why=wrong,
-            remedy=_REMEDY,
-            check=documents.CHECK,
-            code=ExitCode.USAGE,
-        )
+        raise fail("validation-contradicts-itself", check=documents.CHECK, path=path, wrong=wrong)
     return validation
 
 

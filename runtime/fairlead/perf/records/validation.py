@@ -133,7 +133,7 @@ class Verdict:
 
     Attributes:
         times: how many times slower than expected; 1 and less is as expected; None if nothing is.
-        because: the likeliest reason of slowness, or why nothing can be told; with its evidence.
+        because: the likeliest reason of slowness, or why there is no verdict; with its evidence.
         remedy: the next command or step.
     """
 

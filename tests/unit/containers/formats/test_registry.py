@@ -101,12 +101,11 @@ def test_broken_format_of_another_package_is_named(
     with pytest.raises(FairleadError) as caught:
         chosen(["listing"], None)
     (finding,) = caught.value.findings
-    assert "`listing` cannot be used" in finding.what and why in finding.why
+    assert "`listing` cannot be" in finding.what and why in finding.why
 
 
 def test_formats_are_documented() -> None:
     docs = Path(__file__).parents[4] / "docs"
-    pages = "\n".join(page.read_text("utf-8") for page in docs.rglob("*.md"))
-    (row,) = [r for r in pages.splitlines() if r.startswith("| `--format`") and "`shifter`" in r]
+    rows = {line for page in docs.rglob("*.md") for line in page.read_text("utf-8").splitlines()}
     for name in FORMATS.names():
-        assert f"`{name}`" in row and f"\n| `{name}` |" in pages, name
+        assert any(row.startswith(f"| `{name}` | NAME.") for row in rows), name

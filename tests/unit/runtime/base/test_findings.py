@@ -6,8 +6,9 @@ import copy
 import pickle
 
 import pytest
+from tests.findings import error, fail
 
-from fairlead.base.errors import ExitCode, FairleadError, error, fail
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.ml.data.damage import DamagedFile
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.findings import fail
 from tests.unit.runtime.comm.test_comm import Recorded, same
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError
 from fairlead.comm.core import Comm
 from fairlead.comm.frameworks import common
 from fairlead.comm.mpi import Alone

@@ -6,11 +6,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from tests.findings import ill, note
 
 from fairlead.base.errors import Severity
 from fairlead.cli import doctor as verb
 from fairlead.cli.doctor import doctor
-from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, ill, note, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, well
 from fairlead.doctor.registry import ordered
 from fairlead.doctor.world import World
 

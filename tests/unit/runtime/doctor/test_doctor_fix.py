@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.findings import fail, ill
 
-from fairlead.base.errors import FairleadError, Severity, fail
+from fairlead.base.errors import FairleadError, Severity
 from fairlead.base.process import Ran, follow, run
 from fairlead.base.progress import Progress, Silent
 from fairlead.doctor.checks import packages, subids
-from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, ill, well
+from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, well
 from fairlead.doctor.fix import apply, examine, mend
 from fairlead.doctor.world import LocalWorld, World
 

@@ -96,7 +96,10 @@ def test_launch_rank_killed_is_128_and_its_signal(run) -> None:
 
 def test_launch_rank_killed_and_the_others_waiting_are_ended(run) -> None:
     with pytest.raises(FairleadError) as caught:
-        run("[ $PMI_RANK = 1 ] && kill -11 $$; trap '' TERM; sleep 600", after_death_s=0.5)
+        run(
+            "[ $PMI_RANK = 1 ] && kill -11 $$; trap '' TERM; sleep 600",
+            limits=launch.Limits(after_death_s=0.5),
+        )
     assert caught.value.code is ExitCode.WATCHDOG
     [finding] = caught.value.findings
     assert finding.check == "rank-died" and "rank 1, killed by SIGSEGV" in finding.where
@@ -113,10 +116,10 @@ def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
 
     script = f"[ $PMI_RANK = 1 ] && exit 3; sleep {600 if within else 2}"
     if not within:
-        assert run(script, after_death_s=0.5, watch=note).code == 3
+        assert run(script, limits=launch.Limits(after_death_s=0.5), watch=note).code == 3
         return
     with pytest.raises(FairleadError) as caught:
-        run(script, after_death_s=0.5, watch=note)
+        run(script, limits=launch.Limits(after_death_s=0.5), watch=note)
     assert caught.value.code is ExitCode.WATCHDOG
     [finding] = caught.value.findings
     assert finding.check == "rank-died" and finding.where == "rank 1, exit code 3"
@@ -124,7 +127,10 @@ def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
 
 def test_launch_that_hangs_is_ended_by_the_watchdog(run, tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
-        run(f"trap '' TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600", limit_s=1)
+        run(
+            f"trap '' TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600",
+            limits=launch.Limits(wall_s=1),
+        )
     assert caught.value.code is ExitCode.WATCHDOG
     assert caught.value.findings[0].check == "watchdog"
     for path in tmp_path.glob("pid.*"):
@@ -166,7 +172,10 @@ def test_launch_interrupted_leaves_nothing(run, tmp_path: Path) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            run(f"trap '' INT TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600", limit_s=60)
+            run(
+                f"trap '' INT TERM; echo $$ >{tmp_path}/pid.$PMI_RANK; sleep 600",
+                limits=launch.Limits(wall_s=60),
+            )
     finally:
         signal.signal(signal.SIGINT, before)
     for path in tmp_path.glob("pid.*"):
@@ -175,7 +184,8 @@ def test_launch_interrupted_leaves_nothing(run, tmp_path: Path) -> None:
 
 def test_launch_output_goes_where_it_is_told(run, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
-        run("echo to out $PMI_RANK; echo to err >&2", stdout=out, stderr=subprocess.STDOUT)
+        streams = launch.Streams(out, subprocess.STDOUT)
+        run("echo to out $PMI_RANK; echo to err >&2", streams=streams)
     lines = sorted((tmp_path / "out").read_text().splitlines())
     assert lines == ["to err", "to err", "to out 0", "to out 1"]
 

@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from tests.findings import fail
 from tools import json_schemas
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.progress import Silent
 from fairlead.base.serde import from_json, to_json
 from fairlead.cli import bench, bench_peers

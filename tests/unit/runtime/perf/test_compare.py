@@ -20,9 +20,7 @@ from fairlead.perf.records.validation import Validation, Way, What
 
 BEFORE = demo(seed=3, bad_node=None, steps=2, id="20260101T000000-demo")
 AGAIN = demo(seed=4, bad_node=None, steps=2, id="20260102T000000-demo")
-SLOWER = demo(
-    seed=5, bad_node=None, steps=2, slower=1.25, mpi="CRAY MPICH 8.1.31", id="20260103T000000-demo"
-)
+SLOWER = demo(seed=5, bad_node=None, steps=2, upgraded=True, id="20260103T000000-demo")
 
 
 def test_same_set_up_shows_no_change() -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.findings import fail
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
 from fairlead.ml.train.host import RunOutcome

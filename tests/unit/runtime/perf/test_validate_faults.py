@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from tests.findings import error, fail
 from tests.support.validated import demo
 from tests.unit.runtime.perf.test_verdict import EXACT, measured, reference
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.progress import Silent
 from fairlead.cli.validate import _data
 from fairlead.launch import launch

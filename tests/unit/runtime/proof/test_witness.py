@@ -9,7 +9,7 @@ import pytest
 from tests.support.recorded import planned
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.proof.preload import Startup, asked, read_records
+from fairlead.proof.preload import Expected, Startup, asked, read_records
 from fairlead.proof.verdict import Proof
 from fairlead.swap.model import Plan
 
@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Start:
     def make(plan: Plan, limit_s: float = 30.0) -> tuple[Startup, list[Proof], Clock]:
         told: list[Proof] = []
         clock = Clock()
-        return Startup(plan, 2, 77, tmp_path, limit_s, told.append, clock), told, clock
+        return Startup(Expected(plan, 2, 77, tmp_path), limit_s, told.append, clock), told, clock
 
     return make
 

@@ -134,7 +134,7 @@ def refused(code: int, check: str, call: Callable[[], object]) -> str:
 
 
 def staged(tmp_path: Path, *items: InItem, name: str = "1", **more: object) -> node.Begun:
-    return node.stage_in(str(tmp_path / f"{PREFIX}{name}"), items, **more)  # type: ignore[arg-type]
+    return node.stage_in(str(tmp_path / f"{PREFIX}{name}"), items, node.InOptions(**more))  # type: ignore[arg-type]
 
 
 def left(folder_: Path) -> list[str]:
@@ -338,7 +338,7 @@ def test_interrupted_stage_in_leaves_nothing(source: Path, tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        staged(tmp_path, InItem(str(source), "x"), told=interrupt)
+        node.stage_in(str(tmp_path / f"{PREFIX}1"), [InItem(str(source), "x")], told=interrupt)
     assert left(tmp_path) == []
     assert threading.active_count() == 1
 

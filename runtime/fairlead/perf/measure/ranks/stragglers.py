@@ -104,7 +104,7 @@ def together(outcomes: Mapping[str, Outcome]) -> Outcome:
 
 
 class Rank:
-    """What a rank can be told to do."""
+    """The commands that a rank obeys."""
 
     def __init__(self, control: RankControl):
         self._control = control

@@ -30,13 +30,7 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
     if rates["checkpoint"]:
         seen.measurements.append(replace(line, samples=tuple(rates["checkpoint"])))
     if rates["failed"]:
-        raise fail(
-            "a checkpoint cannot be written",
-            where=str(folder),
-            why=f"{rates['failed']}, with {size >> 20} MiB to write",
-            remedy="make room there, or write the report elsewhere: -o FOLDER",
-            check="validate-checkpoint",
-        )
+        raise fail("validate-checkpoint", folder=folder, failed=rates["failed"], size=size >> 20)
 
 
 def _line(options: Options, way: Way) -> Measurement:

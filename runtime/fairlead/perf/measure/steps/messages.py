@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import error
 from fairlead.ml.train.runner import Runner
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import messages
@@ -33,13 +33,12 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
         ]
         if document["wrong_answers"]:
             seen.findings.append(
-                Finding(
-                    Severity.ERROR,
-                    f"{document['wrong']} answers of {ranks} ranks were wrong",
-                    f"messages, {way.value}",
-                    json.dumps(document["wrong_answers"][0]),
-                    "fairlead doctor; then the same by `--mpi container`, which tells whose MPI it is",
+                error(
                     "validate-wrong",
+                    wrong=document["wrong"],
+                    ranks=ranks,
+                    way_value=way.value,
+                    dumps=json.dumps(document["wrong_answers"][0]),
                 )
             )
 

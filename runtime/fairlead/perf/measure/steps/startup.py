@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import Finding, warning
 from fairlead.ml.train.runner import Runner
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import startup
@@ -61,13 +61,12 @@ def clock_findings(offsets: Mapping[str, Sequence[float]]) -> Iterator[Finding]:
     """
     for host, (ahead, uncertainty) in offsets.items():
         if abs(ahead) - uncertainty > _CLOCKS_S:
-            yield Finding(
-                Severity.WARNING,
-                f"the clock of {host} is {abs(ahead):.3g} s {'ahead' if ahead > 0 else 'behind'}",
-                host,
-                f"measured by messages to the first rank's host, to within {uncertainty:.2g} s",
-                "have the node's clock set (chronyc tracking tells its state); until then times in its logs are off",
+            yield warning(
                 "validate-clock",
+                host=host,
+                ahead=abs(ahead),
+                ahead_2="ahead" if ahead > 0 else "behind",
+                uncertainty=uncertainty,
             )
 
 

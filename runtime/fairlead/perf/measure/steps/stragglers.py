@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import warning
 from fairlead.base.serde import from_json
 from fairlead.perf.measure import processors
 from fairlead.perf.measure.kernels import KernelTimes
@@ -33,15 +33,17 @@ def _search(context: Context) -> None:
     for straggler in stragglers.outcomes(document)["all"].culprits:
         culprit = _culprit(straggler, seen.hosts)
         seen.culprits.append(culprit)
-        others = culprit.against if culprit.against == "the other way" else "the others"
         seen.findings.append(
-            Finding(
-                Severity.WARNING,
-                f"{culprit.name} is {straggler.times_slower:.1f} times slower than {others}",
-                " - ".join(straggler.names),
-                straggler.evidence,
-                straggler.remedy,
-                "validate-slow",
+            warning(
+                "validate-slow"
+                if culprit.against == "the other way"
+                else "validate-slow-otherwise",
+                culprit_name=culprit.name,
+                times_slower=straggler.times_slower,
+                against=culprit.against,
+                names=" - ".join(straggler.names),
+                evidence=straggler.evidence,
+                remedy=straggler.remedy,
             )
         )
 

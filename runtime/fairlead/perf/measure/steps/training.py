@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import warning
 from fairlead.base.progress import Silent
 from fairlead.ml import registry
 from fairlead.ml.task import Task
@@ -89,15 +89,14 @@ def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> N
     speed = json.loads(out.read_text())
     seen.measurements.append(replace(_input_line(task)(way), samples=tuple(speed["windows"])))
     if skipped := speed["skipped"]:
-        files = f"{len(skipped)} damaged file{'s' if len(skipped) > 1 else ''}"
         seen.findings.append(
-            Finding(
-                Severity.WARNING,
-                f"{files} of {task.title} {'were' if len(skipped) > 1 else 'was'} left out",
-                skipped[0],
-                "truncated, altered or of another kind, and --skip-damaged was given",
-                "copy or generate them again",
-                "train-skipped",
+            warning(
+                "train-skipped-damaged-file-left-out",
+                skipped_count=len(skipped),
+                s="s" if len(skipped) > 1 else "",
+                task_title=task.title,
+                were="were" if len(skipped) > 1 else "was",
+                skipped=skipped[0],
             )
         )
 

@@ -1,0 +1,71 @@
+"""The texts of messages, which stand in catalogues and not in the code that raises them.
+
+A catalogue is a folder ``messages`` of a package, with one TOML file for each of its rooms. A table
+is a message, its name the message's id:
+
+    [host-mpi-no-library-below]
+    check = "host-mpi"                      # what `--json` shows, and a section of the docs
+    severity = "warning"                    # left out: error
+    exit = "usage"                          # the exit code of `fail`; left out: failed
+    what = "no MPI library below {prefix}"  # fields as in str.format
+    where = "{option}"
+    why = "no lib/ of it holds a libmpi"
+    remedy = "give the prefix of an MPI"
+    if_empty.option = "--mpi"               # stands for a field that is empty
+    like = "host-mpi-any"                   # that message's keys, where this one has none
+
+Ids are unique over all catalogues. A file is searched for the line ``[id]`` and only that table is
+parsed, so that the first message of a process costs a few milliseconds and the others nothing. No
+line of a text may look like such a header; ``tests/unit/project/test_messages.py`` checks it.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.errors import CATALOGUES, ExitCode, Finding, Severity
+
+PARTS = ("what", "where", "why", "remedy", "check")
+
+
+@cache
+def find(message: str) -> Mapping[str, Any]:
+    """The table of a message, with what it takes over from the one that it is like.
+
+    Raises:
+        LookupError: no catalogue has it.
+        OSError: a catalogue cannot be read.
+    """
+    header = re.compile(rb"^\[%s\]$" % re.escape(message.encode()), re.MULTILINE)
+    for folder in CATALOGUES:
+        for file in sorted(Path(folder).glob("*.toml")):
+            text = file.read_bytes()
+            if match := header.search(text):
+                after = re.compile(rb"^\[[a-z0-9-]+\]$", re.MULTILINE).search(text, match.end())
+                table = text[match.end() : after.start() if after else len(text)]
+                values = tomllib.loads(table.decode())
+                return {**find(values.pop("like")), **values} if "like" in values else values
+    raise LookupError(f"no catalogue has a message {message}")
+
+
+def render(message: str, fields: Mapping[str, object]) -> tuple[Finding, ExitCode]:
+    """A message with its fields filled in, and the exit code of a failure with it."""
+    try:
+        table = find(message)
+    except (OSError, LookupError) as exc:  # a damaged installation must not hide what went wrong
+        known = "; ".join(f"{name}: {value}" for name, value in fields.items())
+        why = f"its text is not here: {exc}"
+        return Finding(Severity.ERROR, message.replace("-", " "), known, why), ExitCode.FAILED
+    values = dict(fields)
+    for name, text in table.get("if_empty", {}).items():
+        values[name] = values[name] or text.format_map(fields)
+    what, where, why, remedy, check = (table.get(p, "").format_map(values) for p in PARTS)
+    severity = Severity(table.get("severity", Severity.ERROR))
+    return Finding(severity, what, where, why, remedy, check), ExitCode[
+        table.get("exit", "failed").upper()
+    ]
