@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.cli.main import VERBS, entry, main
-from fairlead.cli.options import Planning, variables
+from fairlead.cli.options import Planning, collected, variables
 from fairlead.cli.screen import finding_lines, human_bytes, table
 from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
@@ -353,3 +354,20 @@ def test_site_list_show_and_detect_answer_in_json(tmp_path: Path) -> None:
         assert code == 0, err
         said = json.loads(out)
         assert (said["schema"], said["version"]) == (f"fairlead/{schema}", 1)
+
+
+@dataclass(frozen=True)
+class _Flags:
+    size: int
+    name: str = "unnamed"
+
+
+def test_parameters_named_like_fields_reach_the_function_as_one_value() -> None:
+    @collected(_Flags)
+    def verb(image: str, flags: _Flags) -> tuple[str, _Flags]:
+        return image, flags
+
+    assert verb(image="x", size=3, name="n") == ("x", _Flags(3, "n"))
+    assert verb(size=3, image="x") == ("x", _Flags(3))
+    with pytest.raises(TypeError, match="other"):
+        verb(image="x", size=3, other=1)
