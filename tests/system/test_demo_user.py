@@ -61,7 +61,7 @@ def test_demo_by_an_ordinary_user_is_proved_and_learns(home: Path) -> None:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "each rank runs in a user namespace of its own" in done.stdout
+    assert "each rank runs in a separate user namespace" in done.stdout
     report = json.loads((home / "fairlead/fairlead-report/report.json").read_text())
     assert [row["rank"] for row in report["proof"]] == [0, 1]
     assert report["training"]["scores"]["auc"] >= 0.9

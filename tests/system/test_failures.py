@@ -296,7 +296,7 @@ def test_program_may_take_long_before_init(clean) -> None:
 def test_hang_in_init_without_shared_memory_is_ended(clean) -> None:
     command = ("--engine-arg=--contain", hosts.image(), "--", *START)
     done = fairlead("run", "-n", "2", "--json", *command)
-    stopped(done, 121, "namespaces", "--contain", "/dev/shm of its own")
+    stopped(done, 121, "namespaces", "--contain", "private /dev/shm")
     done = fairlead(
         "run",
         "-n",

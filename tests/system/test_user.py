@@ -127,8 +127,8 @@ def test_user_preflight_says_that_each_rank_has_a_namespace(user: User) -> None:
     assert said["engine"]["userns_per_rank"] is True
     [finding] = [f for f in said["findings"] if f["check"] == "namespaces"]
     assert finding["severity"] == "info"
-    assert "each rank runs in a user namespace of its own" in finding["what"]
-    assert "cross-memory attach is switched off" in finding["why"]
+    assert "each rank runs in a separate user namespace" in finding["what"]
+    assert "cross-memory attach is off" in finding["why"]
     assert said["env"]["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
 
 

@@ -111,7 +111,7 @@ class Document:
         """``mistake`` with its line."""
         where, edit = _place(mistake.loc, self.path, self.lines)
         return error(
-            "finding",
+            "document-mistake",
             check=mistake.check,
             mistake_what=mistake.what,
             where=where,
@@ -196,7 +196,7 @@ def _finding(
         check = "bad-value"
     where, edit = _place(loc, path, lines)
     return error(
-        "finding-2", check=check, what=what, where=where, why=why, edit=edit, remedy=remedy
+        "document-value", check=check, what=what, where=where, why=why, edit=edit, remedy=remedy
     )
 
 

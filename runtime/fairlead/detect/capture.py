@@ -116,7 +116,7 @@ def write(capture: Capture, path: Path) -> None:
             out.write("\n")
     except OSError as exc:
         raise fail(
-            "output-unwritable-capture-cannot-written", path=path, reason=exc.strerror or str(exc)
+            "output-unwritable-capture", path=path, reason=exc.strerror or str(exc)
         ) from None
 
 
@@ -145,7 +145,7 @@ def read(path: Path) -> Capture:
     except (OSError, ValueError, RecursionError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise fail(
-            "site-capture-no-machine",
+            "site-capture",
             path=path,
             why=(why or str(exc))[:300],
             path_name=shlex.quote(path.name),
@@ -164,7 +164,7 @@ def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:
         return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in found)
     known = ", ".join(dict.fromkeys(mpi.prefix for mpi in capture.mpis))
     raise fail(
-        "host-mpi-no-captured",
+        "host-mpi-not-captured",
         prefix=prefix,
         capture_node=capture.node,
         known=known,
@@ -179,7 +179,5 @@ def engine_of(capture: Capture) -> Engine:
         FairleadError: exit code 121; it has none.
     """
     if capture.engine is None:
-        raise fail(
-            "engine-machine-fairlead-doctor-fix", capture_node=capture.node, taken=capture.taken
-        )
+        raise fail("engine-not-captured", capture_node=capture.node, taken=capture.taken)
     return capture.engine

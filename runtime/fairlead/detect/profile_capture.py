@@ -136,14 +136,14 @@ def policy(site: Site, mpi: str) -> Iterator[Finding]:
     known = site.status("mpi.replaces")
     if site.mpi.replaces == "none":
         yield finding_of(
-            "site-mpi-offers-no-container-exchanged",
+            "site-mpi-none",
             site_name=site.name,
             known_by=known_by(site, "mpi.replaces"),
             severity=Severity.WARNING if known is Status.GUESS else Severity.ERROR,
         )
         return
     yield warning(
-        "site-mpi-exchanges-libfabric-containers-not",
+        "site-mpi-libfabric",
         site_name=site.name,
         known_by=known_by(site, "mpi.replaces"),
     )

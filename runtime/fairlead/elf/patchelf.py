@@ -34,4 +34,4 @@ def set_rpath(file: Path, rpath: str) -> None:
             return
     except (OSError, subprocess.TimeoutExpired) as exc:
         why = str(exc)
-    raise fail("stage-library-host-not-told", file=file, why=why[-300:])
+    raise fail("stage-rpath-not-set", file=file, why=why[-300:])

@@ -52,10 +52,10 @@ _KEYS = (
 # Options that part the ranks of a node.
 _PARTING = MappingProxyType(
     {
-        "--contain": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
-        "-c": "a /dev/shm of its own for each rank: ranks would wait for each other for ever",
-        "--containall": "a /dev/shm, PID and IPC namespace of its own for each rank",
-        "-C": "a /dev/shm, PID and IPC namespace of its own for each rank",
+        "--contain": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
+        "-c": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
+        "--containall": "a private /dev/shm, PID and IPC namespace for each rank",
+        "-C": "a private /dev/shm, PID and IPC namespace for each rank",
         "--pid": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
         "-p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
         "--ipc": "an IPC namespace for each rank: System V shared memory is not shared",

@@ -33,7 +33,7 @@ def named_or_on_path(
     chosen = environ.get(variable)
     found = shutil.which(chosen or program, path=path)
     if chosen and not found:
-        raise fail("engine", variable=variable, chosen=chosen, program=program)
+        raise fail("engine-variable", variable=variable, chosen=chosen, program=program)
     return Path(found).absolute() if found else None
 
 
@@ -48,7 +48,7 @@ def find_apptainer(environ: Mapping[str, str] = os.environ) -> Path | None:
     if chosen := environ.get(VARIABLE):
         found = shutil.which(chosen, path=environ.get("PATH"))
         if not found:
-            raise fail("engine-apptainer", variable=VARIABLE, chosen=chosen)
+            raise fail("engine-variable-apptainer", variable=VARIABLE, chosen=chosen)
         return Path(found)
     for name in ("apptainer", "singularity"):
         if found := shutil.which(name, path=environ.get("PATH", os.defpath)):

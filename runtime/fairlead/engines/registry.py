@@ -35,7 +35,7 @@ def choose(
     chosen = wanted or environ.get(CHOSEN)
     if chosen and not (chosen in ENGINES and ENGINES.get(chosen).driven):
         raise fail(
-            "engine-no-called",
+            "engine-unknown",
             chosen=chosen,
             engine="--engine" if wanted else f"${CHOSEN}",
             suggestion=suggest(chosen, kinds()),
@@ -54,14 +54,14 @@ def choose(
         remedy = f"install {chosen}, or leave out {'--engine' if wanted else CHOSEN}"
     raise (
         fail(
-            "engine-fairlead-own-prefix" if "apptainer" in tried else "engine-no-machine",
+            "engine-chosen-not-in-prefix" if "apptainer" in tried else "engine-chosen-missing",
             chosen=chosen,
             why=why,
             remedy=remedy,
         )
         if chosen
         else fail(
-            "engine-container-fairlead-own-prefix" if "apptainer" in tried else "engine-container",
+            "engine-none-in-prefix" if "apptainer" in tried else "engine-none",
             why=why,
             remedy=remedy,
         )

@@ -139,9 +139,7 @@ def new_key(path: Path, passphrase: bytes) -> PublicKey:
     except OSError as exc:
         for half in (path, public_file(path)):
             half.unlink(missing_ok=True)
-        raise fail(
-            "key-unwritable-give-another-file", path=path, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("key-unwritable-new", path=path, reason=exc.strerror or str(exc)) from None
     return public
 
 
@@ -163,10 +161,10 @@ def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
     """
     raw = _content(path, "fairlead key new")
     if path.stat().st_mode & 0o077:
-        raise fail("key-exposed-read-private", path=path, s_imode=stat.S_IMODE(path.stat().st_mode))
+        raise fail("key-exposed-private", path=path, s_imode=stat.S_IMODE(path.stat().st_mode))
     encrypted, stored = _header(path, raw)
     if not encrypted:
-        raise fail("key-passphrase-private-no", path=path)
+        raise fail("key-passphrase-missing", path=path)
     _, formats = _library()
     try:
         secret = formats.load_ssh_private_key(raw, passphrase())
@@ -175,14 +173,14 @@ def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
             str(path),
         )
     except (ValueError, TypeError, binascii.Error) as exc:
-        raise fail("key-passphrase-private-does-not-open", path=path, reason=exc) from None
+        raise fail("key-passphrase-wrong", path=path, reason=exc) from None
     except Exception as exc:
         if type(exc).__name__ == "UnsupportedAlgorithm":
             raise _no_library(str(exc)) from None
         raise
     # The format has no checksum over the secret itself: what it gives must fit the public half.
     if public.raw != stored:
-        raise fail("key-damaged-secret-half-does-not", path=path)
+        raise fail("key-damaged-halves", path=path)
     return PrivateKey(public, secret)
 
 
@@ -216,7 +214,7 @@ def _header(path: Path, raw: bytes) -> tuple[bool, bytes]:
         if not 0 < rounds <= _MOST_ROUNDS:
             raise ValueError(f"it asks for {rounds} rounds of bcrypt")
     except (ValueError, IndexError, struct.error) as exc:
-        raise fail("key-damaged-take-your-backup-make", path=path, reason=exc) from None
+        raise fail("key-damaged-private", path=path, reason=exc) from None
     return True, point
 
 
@@ -258,7 +256,7 @@ def read_public(path: Path) -> PublicKey:
             raise ValueError("its text is not as OpenSSH writes it")
     except (ValueError, struct.error) as exc:
         raise fail(
-            "key-damaged-begins-like" if raw.startswith(b"-----BEGIN") else "key-damaged-no-public",
+            "key-damaged-private-given" if raw.startswith(b"-----BEGIN") else "key-damaged-public",
             path=path,
             path_name=path.name.removesuffix(SUFFIX),
             suffix=SUFFIX,
@@ -278,7 +276,7 @@ def _content(path: Path, remedy: str) -> bytes:
             "key-unreadable", path=path, reason=exc.strerror or str(exc), remedy=remedy
         ) from None
     if len(raw) > _MOST_BYTES:
-        raise fail("key-damaged-more-bytes", path=path, most_bytes=_MOST_BYTES)
+        raise fail("key-damaged-too-large", path=path, most_bytes=_MOST_BYTES)
     return raw
 
 
@@ -298,10 +296,10 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
         for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
             for part in (folder, path):
                 if why := open_to_others(part):
-                    raise fail("key-exposed-folder-trusted-keys-open", part=part, why=why)
+                    raise fail("key-exposed-trusted-folder", part=part, why=why)
             key = read_public(path)
             if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
-                raise fail("key-damaged-holds-not-called-after", path=path, key_id=key.id)
+                raise fail("key-damaged-other-id", path=path, key_id=key.id)
             found[key.id] = key
     return found
 
@@ -336,9 +334,7 @@ def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:
         finally:
             os.umask(before)
     except OSError as exc:
-        raise fail(
-            "key-unwritable-set-xdg-config-home", path=path, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("key-unwritable-trust", path=path, reason=exc.strerror or str(exc)) from None
     return path
 
 
@@ -373,6 +369,4 @@ def distrust(path: Path) -> None:
     try:
         path.unlink()
     except OSError as exc:
-        raise fail(
-            "key-unwritable-cannot-removed", path=path, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("key-unwritable-remove", path=path, reason=exc.strerror or str(exc)) from None

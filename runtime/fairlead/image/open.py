@@ -99,7 +99,7 @@ def find(
             why = "it begins with neither docker:// nor oras://"
             remedy = "fairlead pull docker://HOST/REPOSITORY:TAG, then that as IMAGE"
         raise fail(
-            "image-no",
+            "image-missing",
             name=name,
             image="IMAGE" if "://" in name else str(path.absolute()),
             why=why,
@@ -116,7 +116,7 @@ def find(
         why = f"no recipe of that name was built here. {suggest(name, known)}"
         if not name or not os.path.isdir(bundled("recipes") / name.split(":")[0]):  # noqa: PTH112
             remedy = "fairlead recipe list"
-    raise fail("image-no-called", name=name, why=why, remedy=remedy)
+    raise fail("image-unknown", name=name, why=why, remedy=remedy)
 
 
 def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
@@ -185,7 +185,7 @@ def open_image(
 
 def _check_root(path: Path) -> None:
     if not any((path / name).is_dir() for name in ("bin", "usr/bin")):
-        raise fail("image-format-holds-root-system-neither", path_name=path.name or path, path=path)
+        raise fail("image-format-folder", path_name=path.name or path, path=path)
 
 
 def unreadable(path: Path, exc: OSError) -> FairleadError:
@@ -200,7 +200,7 @@ def unreadable(path: Path, exc: OSError) -> FairleadError:
 def file_format(path: Path) -> str:
     try:
         if not path.is_file():  # a pipe would be waited for, for ever
-            raise fail("image-format-device-pipe-socket", path_name=path.name or path, path=path)
+            raise fail("image-format-special-file", path_name=path.name or path, path=path)
         with path.open("rb") as stream:
             magic = stream.read(4)
         if magic == _SQUASHFS_MAGIC:
@@ -209,7 +209,7 @@ def file_format(path: Path) -> str:
             return "sif"
     except OSError as exc:
         raise unreadable(path, exc) from None
-    raise fail("image-format-neither-nor-does-not", path_name=path.name or path, path=path)
+    raise fail("image-format-magic", path_name=path.name or path, path=path)
 
 
 def _read(
@@ -226,7 +226,7 @@ def _read(
     expected = record.get("squashfs_sha256", "")
     if expected and digest != expected:
         raise fail(
-            "image-digest-file-system-sha256-says",
+            "image-digest-file-system",
             path=path,
             digest=digest[:16],
             expected=str(expected)[:16],
@@ -236,7 +236,7 @@ def _read(
         text = sif.document_bytes(_RECORD_NAME) or b""
         if sif.uuid != str(identity(digest, text)):
             raise fail(
-                "image-digest-does-not-match-identifier",
+                "image-digest-identifier",
                 path=path,
                 record_name=_RECORD_NAME,
                 recipe=record.get("recipe", "RECIPE"),
@@ -280,7 +280,7 @@ def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
         and all(map(texts, packages.values()))
         and texts({k: record.get(k, "") for k in _TEXTS})
     ):
-        raise fail("image-record-damaged-env-packages-must", path=path, record_name=_RECORD_NAME)
+        raise fail("image-record", path=path, record_name=_RECORD_NAME)
     return record
 
 

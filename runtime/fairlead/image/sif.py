@@ -75,15 +75,13 @@ class Sif:
                 if item.filesystem == FS_SQUASHFS:
                     return item
                 raise fail(
-                    "sif-partition-holds-no-squashfs",
+                    "sif-partition-type",
                     path=self.path,
                     item_id=item.id,
                     filesystem=item.filesystem,
                     fs_squashfs=FS_SQUASHFS,
                 )
-        raise fail(
-            "sif-partition-holds-no-root-file", path=self.path, objects_count=len(self.objects)
-        )
+        raise fail("sif-partition-missing", path=self.path, objects_count=len(self.objects))
 
     def document(self, name: str) -> dict[str, Any] | None:
         """The generic JSON object called ``name``; None when the SIF has none.
@@ -97,9 +95,9 @@ class Sif:
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError) as exc:
-            raise fail("sif-damaged", path=self.path, name=name, reason=exc) from None
+            raise fail("sif-damaged-json", path=self.path, name=name, reason=exc) from None
         if not isinstance(value, dict):
-            raise fail("sif-damaged-otherwise", path=self.path, name=name)
+            raise fail("sif-damaged-json-type", path=self.path, name=name)
         return value
 
     def document_bytes(self, name: str) -> bytes | None:
@@ -108,7 +106,7 @@ class Sif:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
                     raise fail(
-                        "sif-damaged-object-claims-bytes-json",
+                        "sif-damaged-json-size",
                         path=self.path,
                         name=name,
                         item_size=item.size,
@@ -189,7 +187,7 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
     if len(head) < HEADER.size:
         if head[32 : 32 + len(MAGIC)] == MAGIC:
             raise _truncated(path, real, HEADER.size)
-        raise fail("sif-magic-bytes-header-alone", path=path, real=real, header_size=HEADER.size)
+        raise fail("sif-magic-too-short", path=path, real=real, header_size=HEADER.size)
     (
         _,
         magic,
@@ -206,16 +204,16 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
         data_size,
     ) = HEADER.unpack(head)
     if magic.rstrip(b"\0") != MAGIC:
-        raise fail("sif-magic-bytes-32-41", path=path, magic=magic, magic_2=MAGIC)
+        raise fail("sif-magic-wrong", path=path, magic=magic, magic_2=MAGIC)
     if version.rstrip(b"\0") != VERSION:
-        raise fail("sif-magic-format-version-reads", path=path, version=version, version_2=VERSION)
+        raise fail("sif-magic-version", path=path, version=version, version_2=VERSION)
     if not 0 < total <= _MOST_DESCRIPTORS:
-        raise fail("sif-damaged-header-claims-objects", path=path, total=total)
+        raise fail("sif-damaged-object-count", path=path, total=total)
     if (
         min(table_offset, data_offset, data_size) < HEADER.size - 1
         or max(table_offset, data_offset) > 1 << 62
     ):
-        raise fail("sif-damaged-offset-header-points-beyond", path=path)
+        raise fail("sif-damaged-header-offset", path=path)
     names = {code: name for name, code in ARCHES.items()}
     size = total * DESCRIPTOR.size
     return _Header(
@@ -239,7 +237,7 @@ def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
             continue
         if offset < HEADER.size or size < 0 or offset + size > 1 << 62:
             raise fail(
-                "sif-damaged-object-claims-bytes-offset",
+                "sif-damaged-object-range",
                 path=path,
                 ident=ident,
                 size=size,

@@ -314,10 +314,10 @@ def _read(image: Path, progress: Progress) -> _Read:
             if name == "image":
                 squashfs = squashfs_digest if sif else digest
             elif name.startswith("blobs/") and not name.endswith(f"/{digest}"):
-                raise fail("image-digest", path=path, digest=digest)
+                raise fail("image-digest-file", path=path, digest=digest)
     told = str(record.get("squashfs_sha256", "") or squashfs)
     if told != squashfs:
-        raise fail("image-digest-record-says-squashfs", image=image, told=told[:64])
+        raise fail("image-digest-squashfs", image=image, told=told[:64])
     return _Read(kind, tuple(files), squashfs, str(record.get("tree_sha256", "")), tuple(seen))
 
 
@@ -329,7 +329,7 @@ def _meta(image: Path) -> Path:
 def _layout(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every file of an OCI layout."""
     if not (folder / "oci-layout").is_file():
-        raise fail("signature-format-folder-cannot-signed", folder=folder)
+        raise fail("signature-format-folder", folder=folder)
     count = 0
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
@@ -337,9 +337,7 @@ def _layout(folder: Path) -> Iterator[tuple[str, Path]]:
             count += 1
             mode = path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or count > _MOST_FILES:
-                raise fail(
-                    "signature-format-no-sound-oci-layout", folder_name=folder.name, path=path
-                )
+                raise fail("signature-format-oci-layout", folder_name=folder.name, path=path)
             if stat.S_ISREG(mode):
                 yield str(path.relative_to(folder)), path
 
@@ -363,7 +361,7 @@ def _hash(
     except OSError as exc:
         raise unreadable(path, exc) from None
     if before != after or at != before.size:
-        raise fail("signature-changed-while-read", path=path)
+        raise fail("signature-changed-during-read", path=path)
     return whole.hexdigest(), part.hexdigest(), after
 
 
@@ -403,4 +401,4 @@ def _difference(statement: Statement, read: _Read) -> str:
 
 def changed(verified: Verified, why: str) -> FairleadError:
     """The error of an image that is no longer the one that was verified."""
-    return fail("signature-changed-image-after-checked", verified_path=verified.path, why=why)
+    return fail("signature-changed-after-check", verified_path=verified.path, why=why)

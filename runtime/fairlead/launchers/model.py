@@ -157,7 +157,7 @@ class Driver:
 def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadError:
     """The error of a shape that a launcher has no word for."""
     return fail(
-        "shape-cannot-told",
+        "launcher-option-unsupported",
         launcher_title=launcher.title,
         option=option,
         launcher_path=launcher.path,

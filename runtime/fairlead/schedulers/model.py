@@ -190,7 +190,7 @@ def array(text: str) -> Array:
     made = Array(*(int(part or 0) for part in match.groups())) if match else Array(1, 0)
     made = Array(made.first, made.last, made.step or 1, made.limit)
     if not match or made.last < made.first:
-        raise fail("script-array-no-range", text=text)
+        raise fail("script-array", text=text)
     return made
 
 
@@ -201,13 +201,13 @@ def name(option: str, text: str) -> str:
         FairleadError: exit code 2; it holds a blank, a quote or the like.
     """
     if text and not _NAME.fullmatch(text):
-        raise fail("script-directive-ends-blank-name", option=option, text=shlex.quote(text))
+        raise fail("script-directive-name", option=option, text=shlex.quote(text))
     return text
 
 
 def lacks(kind: str, what: str, remedy: str) -> FairleadError:
     """The error of a scheduler that has no word for something."""
-    return fail("script-job-cannot", kind=kind, what=what, remedy=remedy)
+    return fail("script-no-directive", kind=kind, what=what, remedy=remedy)
 
 
 def leading(sites: Iterable[str], given: Iterable[str], partition: str) -> tuple[str, ...]:

@@ -47,5 +47,5 @@ def script(kind: str, job: Job) -> str:
     text = "\n".join([*lines[1 + len(said) :], job.body, ""])
     for line in text.splitlines():
         if line.lstrip().startswith(reader.sentinel.strip()):  # LSF reads them wherever they are
-            raise fail("script-line-within-word-looks", line=line[:60], kind=kind)
+            raise fail("script-line-in-word", line=line[:60], kind=kind)
     return "\n".join([*lines[: 1 + len(said)], text])

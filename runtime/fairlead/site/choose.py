@@ -120,12 +120,12 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
         tied = "\n".join(found.notes)
         raise (
             fail(
-                "site-detect-several-profiles-fit-equally",
+                "site-detect-tie",
                 node=platform.node(),
                 tied=tied or reasons,
                 ties=found.ties[0],
             )
             if found.ties
-            else fail("site-detect-no-profile-fits", node=platform.node(), tied=tied or reasons)
+            else fail("site-detect-none", node=platform.node(), tied=tied or reasons)
         )
     return load_site(found.profile, environ), "detected"

@@ -88,11 +88,9 @@ def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | Fairle
 def _no_base(base: str, known: Mapping[str, tuple[Path, ...]], seen: list[Path]) -> Mistake:
     if base in known:
         names = " -> ".join(p.stem for p in seen)
-        return mistake_at(
-            ("site", "extends"), "site-extends-comes-round-itself", base=base, names=names
-        )
+        return mistake_at(("site", "extends"), "site-extends-cycle", base=base, names=names)
     return mistake_at(
-        ("site", "extends"), "site-extends-not", base=base, suggestion=suggest(base, known)
+        ("site", "extends"), "site-extends-unknown", base=base, suggestion=suggest(base, known)
     )
 
 
@@ -106,7 +104,7 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
             if name is not None and name not in known:
                 yield mistake_at(
                     (section, "sources", key) if key in own else (section, key),
-                    "site-source",
+                    "site-source-name",
                     name=name,
                     suggestion=suggest(name, known),
                 )
@@ -114,7 +112,7 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
             if key not in values:
                 yield mistake_at(
                     (section, "sources", key),
-                    "site-source-not-set-here",
+                    "site-source-unused",
                     section=section,
                     key=key,
                     values=", ".join(k for k in values if k not in _PROVENANCE),
@@ -123,7 +121,7 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
             if key not in (*_PROVENANCE, *own) and "source" not in values:
                 yield mistake_at(
                     (section, key),
-                    "site-source-does-not-say-where",
+                    "site-source-missing",
                     section=section,
                     key=key,
                     guess=GUESS,
@@ -132,7 +130,7 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
         if reference["source"] not in known:
             yield mistake_at(
                 ("performance", number, "source"),
-                "site-source-2",
+                "site-source-reference",
                 source=reference["source"],
                 suggestion=suggest(reference["source"], known),
             )
@@ -172,13 +170,13 @@ def _merged(documents: tuple[Document, ...]) -> Site:
     profile = SiteProfile.model_validate(data)
     if not profile.fabric.accepts:
         raise fail(
-            "missing-key-profile-accepts-no-transport",
+            "missing-key-fabric-accepts",
             documents_path=documents[-1].path,
             remedy=documents[-1].remedy,
         )
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
         raise fail(
-            "missing-key-profile-prefers-dl-comm",
+            "missing-key-comm-plugin",
             documents_path=documents[-1].path,
             remedy=documents[-1].remedy,
         )

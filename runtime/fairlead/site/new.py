@@ -91,24 +91,24 @@ def plan(
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        raise fail("site-new-profile-cannot-called", name=name, near=near)
+        raise fail("site-new-name", name=name, near=near)
     known = all_sites(environ).sites
     if parent is None and name not in known:
         families = ", ".join(sorted(n for n, site in known.items() if site.is_family))
-        raise fail("site-new-does-extend", name=name, families=families)
+        raise fail("site-new-extends", name=name, families=families)
     parent = parent or name
     base = load_site(parent, environ)
     path = path or config_dir(environ) / "sites" / f"{name}.toml"
     if path.name != f"{name}.toml":
         raise fail(
-            "site-new-file-must-called-toml",
+            "site-new-file",
             name=name,
             path=path,
             parent=parent,
             path_parent=shlex.quote(str(path.parent / name)),
         )
     if path.exists() or path.is_symlink():
-        raise fail("site-new-profile-already", path=path, quoted_path=shlex.quote(str(path)))
+        raise fail("site-new-exists", path=path, quoted_path=shlex.quote(str(path)))
     return NewSite(path, _text(name, base, parent, path, environ))
 
 
@@ -177,5 +177,5 @@ def write(made: NewSite) -> None:
                 out.write(text)
     except OSError as exc:
         raise fail(
-            "site-new-profile-cannot-written", made_path=made.path, reason=exc.strerror or str(exc)
+            "site-new-unwritable", made_path=made.path, reason=exc.strerror or str(exc)
         ) from None

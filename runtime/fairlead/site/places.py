@@ -37,7 +37,7 @@ def _listed(variable: str, environ: Mapping[str, str]) -> tuple[Path, ...]:
     for folder in named:
         if not folder.is_dir():
             raise fail(
-                "site-folder-file" if folder.exists() else "site-folder-nothing-name",
+                "site-folder-file" if folder.exists() else "site-folder-missing",
                 variable=variable,
                 folder=folder,
                 quoted_folder=shlex.quote(str(folder)),

@@ -85,7 +85,7 @@ def pmi(plan: Plan) -> Iterator[Finding]:
         yield _ok("pmi", "Slurm's default is Cray's own here; the proof will show", launcher.path)
     elif not said:
         yield error(
-            "pmi-slurm-offers-no-way",
+            "pmi-missing",
             planned_title=plan.planned_title or mapped,
             launcher_path=launcher.path,
             mapped=mapped,
@@ -93,7 +93,7 @@ def pmi(plan: Plan) -> Iterator[Finding]:
         )
     elif said == "none" or connects(said, mapped) not in (mapped, AbiFamily.UNKNOWN):
         yield error(
-            "pmi-mpi-does-not-connect",
+            "pmi-wrong",
             said=said,
             planned_title=plan.planned_title or mapped,
             where=shlex.join((launcher.path, *launcher.options, *asked)),
@@ -110,7 +110,7 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
     offered = plan.launcher.family
     if offered is not mapped and offered is not AbiFamily.UNKNOWN:
         yield error(
-            "launcher-family-mpi-cannot-connect-ranks",
+            "launcher-family-mismatch",
             launcher_title=plan.launcher.title,
             planned_title=plan.planned_title or mapped,
             launcher_path=plan.launcher.path,
@@ -118,7 +118,7 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
             mapped=mapped,
         )
     elif offered is AbiFamily.UNKNOWN:
-        yield warning("launcher-family-cannot-told", launcher_path=plan.launcher.path)
+        yield warning("launcher-family-unknown", launcher_path=plan.launcher.path)
     else:
         yield _ok(
             "launcher-family", f"launcher and MPI are of the {mapped} family", plan.launcher.title
@@ -188,7 +188,7 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         if version and not have:
             bad = True
             yield error(
-                "glibc-host-needs-image-does",
+                "glibc-library-missing",
                 library_title=plan.host.library.title,
                 name=name,
                 who=who,
@@ -199,7 +199,7 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         elif version and version_key(version) > version_key(have):
             bad = True
             yield error(
-                "glibc-host-needs-newer-image",
+                "glibc-too-old",
                 library_title=plan.host.library.title,
                 name=name,
                 who=who,
@@ -228,7 +228,7 @@ def _other_glibc(plan: Plan, glibc: Glibc) -> Iterator[Finding]:
         how = "starts the program by its own loader"
     elif glibc.way is GlibcWay.NONE:
         yield error(
-            "glibc-host-cannot-take-place",
+            "glibc-no-replacement",
             version=version,
             glibc=plan.facts.glibc,
             plan_image=plan.image,
@@ -244,7 +244,7 @@ def _other_glibc(plan: Plan, glibc: Glibc) -> Iterator[Finding]:
     )
     if glibc.left:
         yield warning(
-            "glibc-image-will-meet-newer",
+            "glibc-mixed",
             left=", ".join(glibc.left),
             plan_image=plan.image,
             version=version,
@@ -328,11 +328,11 @@ def namespaces(plan: Plan) -> Iterator[Finding]:
     parting = ENGINES.get(plan.engine.kind).parting_options if plan.engine.kind in ENGINES else {}
     bad = [o for o in plan.request.engine_args if o in parting]
     for option in bad if plan.request.ranks > 1 else ():
-        yield error("namespaces-engine-option-part-ranks", option=option, parting=parting[option])
+        yield error("namespaces-engine-option", option=option, parting=parting[option])
     if bad and plan.request.ranks > 1:
         return
     if plan.engine.userns_per_rank:
-        yield info("namespaces-each-rank-runs-user", engine_path=plan.engine.path)
+        yield info("namespaces-per-rank", engine_path=plan.engine.path)
     else:
         yield _ok(
             "namespaces", "the ranks of a node share /dev/shm, PIDs, IPC and the user namespace"
@@ -345,7 +345,7 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
     ask = f"ask an administrator to change it in {engine.config}"
     if engine.forbids_binds and plan.binds:
         yield error(
-            "engine-settings-host-mpi" if plan.host else "engine-settings-run",
+            "engine-settings-binds-mpi" if plan.host else "engine-settings-binds-proof",
             engine_config=engine.config,
             forbids_binds=engine.forbids_binds,
             ask=ask,
@@ -357,7 +357,9 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
         bound = folder != "/dev/shm" and folder in {bind.target for bind in plan.binds}
         if folder == "/dev/shm" or (_speaks(plan) is AbiFamily.OPENMPI and not bound):
             yield error(
-                "engine-settings-use-another" if folder != "/tmp" else "engine-settings-bind-tmp",
+                "engine-settings-private-folder"
+                if folder != "/tmp"
+                else "engine-settings-private-tmp",
                 folder=folder,
                 engine_config=engine.config,
                 setting=setting,
@@ -392,7 +394,7 @@ def architecture(plan: Plan) -> Iterator[Finding]:
     """Both sides are for the same processor."""
     if plan.host and plan.facts.arch and plan.host.library.elf.machine != plan.facts.arch:
         yield error(
-            "architecture-image-host-mpi",
+            "architecture",
             arch=plan.facts.arch,
             machine=plan.host.library.elf.machine,
             plan_image=plan.image,

@@ -162,7 +162,7 @@ def names_of(
 def _no_host(family: AbiFamily, notes: tuple[Line, ...], machine: str) -> FairleadError:
     seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
     return fail(
-        "host-mpi-no-replace-image-family" if machine else "host-mpi-fairlead-doctor-fix",
+        "host-mpi-none-on-machine" if machine else "host-mpi-none-here",
         machine=machine,
         family=family,
         machine_2=machine,

@@ -93,7 +93,7 @@ def _own_kept(draft: Draft) -> Draft:
     """The image's own MPI, as ``--mpi container`` asks."""
     own = draft.own
     if own is None:
-        raise fail("image-mpi-no-own", inputs_image=draft.inputs.image)
+        raise fail("image-mpi-missing", inputs_image=draft.inputs.image)
     line = Line("keep", f"{own.title} of the image", "--mpi container asks for it", own.path)
     kept = replace(draft, planned_file=own.path, planned_title=own.title)
     return kept.plus(Changes(lines=(line,)))

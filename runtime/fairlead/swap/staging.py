@@ -124,7 +124,7 @@ def _fill(tree: Path, staging: Staging) -> None:
 
 def _failed(folder: Path, exc: OSError) -> Exception:
     return fail(
-        "stage-host-mpi-not-staged",
+        "stage-failed",
         filename=exc.filename or folder,
         reason=exc.strerror or str(exc),
     )

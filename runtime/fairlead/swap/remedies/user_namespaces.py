@@ -1,4 +1,4 @@
-"""Ranks in user namespaces of their own may not read each other's memory or descriptors."""
+"""Ranks in separate user namespaces may not read each other's memory or descriptors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UserNamespaces(Remedy):
     """Switches off cross-memory attach."""
 
     name = "user-namespaces"
-    title = "switches off cross-memory attach where each rank has a user namespace of its own"
+    title = "switches off cross-memory attach where each rank has a separate user namespace"
     phase = Phase.RUNNING
 
     def applies(self, draft: Draft) -> bool:
@@ -30,7 +30,7 @@ class UserNamespaces(Remedy):
     def change(self, draft: Draft) -> Changes:
         assert draft.mapped is not None
         settings = _SETTINGS.get(draft.mapped.vendor, {})
-        why = "each rank has a user namespace of its own here, so cross-memory attach is refused"
+        why = "each rank has a separate user namespace, so the kernel refuses cross-memory attach"
         lines = tuple(Line("env", f"{name}={value}", why) for name, value in settings.items())
         return Changes(env=settings, lines=lines)
 

@@ -67,14 +67,14 @@ def test_what_comes_back_is_what_went_in(tmp_path: Path, engine: object) -> None
 def test_file_of_another_kind_is_refused(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(FairleadError, match="no capture of a machine") as caught:
+    with pytest.raises(FairleadError, match="not a capture of a machine") as caught:
         capture.read(path)
     assert caught.value.code is ExitCode.USAGE and why in caught.value.findings[0].why
 
 
 def test_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(FairleadError, match="no capture of a machine"):
+        with pytest.raises(FairleadError, match="not a capture of a machine"):
             capture.read(path)
 
 
@@ -111,7 +111,9 @@ def test_mpi_is_chosen_among_those_that_were_captured() -> None:
         capture.mpi_below(given, Path(given.mpis[-1].prefix + "/"))[0].prefix
         == given.mpis[-1].prefix
     )
-    with pytest.raises(FairleadError, match="no MPI of /opt/none was captured") as caught:
+    with pytest.raises(
+        FairleadError, match="the capture has no MPI with prefix /opt/none"
+    ) as caught:
         capture.mpi_below(given, Path("/opt/none"))
     assert "--mpi /opt/none" in caught.value.findings[0].remedy
 

@@ -183,10 +183,7 @@ def test_three_mistakes_in_two_files_are_three_findings(environ: dict[str, str])
         (f"{path}:8", "site-source"),
     }
     assert "allowed: cobalt" in found[f"{base}:8", "bad-value"].why
-    assert (
-        "`launcher.kinds` does not say where it comes from"
-        in found[f"{path}:6", "site-source"].what
-    )
+    assert "`launcher.kinds` has no source" in found[f"{path}:6", "site-source"].what
     assert "Did you mean `guess`?" in found[f"{path}:8", "site-source"].why
     assert found[f"{path}:6", "site-source"].remedy == "edit line 6, then `fairlead site show mine`"
 
@@ -320,7 +317,7 @@ def test_new_profile_of_a_known_name_amends_it(environ: dict[str, str]) -> None:
     [
         ("My Site", "laptop", None, "fairlead site new my-site"),
         ("mine", None, None, "Families: cray-ex-slingshot, cray-xc-aries, ethernet"),
-        ("mine", "laptop", "other.toml", "must be called mine.toml"),
+        ("mine", "laptop", "other.toml", "must be mine.toml"),
         ("mine", "labtop", None, "Did you mean `laptop`?"),
     ],
 )

@@ -133,7 +133,7 @@ def test_new_is_written_shown_and_not_written_over(environ: dict[str, str], tmp_
     assert call(environ, "show", "mine")[1].startswith("mine: mine, on top of omni-path\n")
     path.write_text(text + "# mine\n")
     code, _, err = call(environ, "new", "mine", "--extends", "omni-path")
-    assert code == 2 and "error[site-new]: there is a profile already" in err
+    assert code == 2 and "error[site-new]: the profile exists already" in err
     assert path.read_text().endswith("# mine\n")
     code, out, _ = call(
         environ, "new", "b", "--extends", "mine", "-o", str(tmp_path / "b.toml"), "--json"

@@ -159,7 +159,7 @@ def test_engine_option_that_parts_ranks_is_refused_for_more_than_one(
 def test_namespace_a_rank_is_told_and_stops_nothing() -> None:
     [finding] = [f for f in checks.check(planned(engine=USER_ENGINE)) if f.check == "namespaces"]
     assert finding.severity is Severity.INFO
-    assert "user namespace of its own" in finding.what
+    assert "separate user namespace" in finding.what
 
 
 def test_unknown_launcher_is_a_warning() -> None:
