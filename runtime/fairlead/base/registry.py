@@ -1,8 +1,8 @@
-"""Declarations by name: the modules of a package, and entry points of other distributions.
+"""Registries of declarations: modules of a package, and entry points of other distributions.
 
-An engine, a scheduler, a check is one module with one declaration in it. To add one is to add a file; another
-distribution adds its own by an entry point. A name is the module's, with ``-`` for ``_``, so that names are
-known without importing what they stand for.
+Each engine, scheduler and check is a module with one declaration. To add one, add a file; another
+distribution adds one by an entry point. The name is the module's name with ``-`` for ``_``, so names are
+known without importing the modules.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Registry(Generic[T]):
     """The declarations of one kind.
 
     Attributes:
-        package: whose modules are declarations, e.g. ``fairlead.engines``.
-        attribute: what the declaration is called in each module, e.g. ``ENGINE``.
+        package: the package with the modules, e.g. ``fairlead.engines``.
+        attribute: the name of the declaration in each module, e.g. ``ENGINE``.
         helpers: modules of the package that are not declarations.
     """
 
@@ -41,22 +41,22 @@ class Registry(Generic[T]):
         return self.package
 
     def bundled(self) -> tuple[str, ...]:
-        """The names in the package, sorted. Imports none of them."""
+        """The names in the package, sorted. Imports no module."""
         left_out = {"__init__", "model", "registry", *self.helpers}
         modules = _modules(self.package) - left_out
         return tuple(sorted(name.replace("_", "-") for name in modules))
 
     def names(self) -> tuple[str, ...]:
-        """Every name: the bundled ones, then those of other distributions."""
+        """All names: bundled first, then those of other distributions."""
         bundled = self.bundled()
         return (*bundled, *sorted({e.name for e in self._entry_points()} - set(bundled)))
 
     def get(self, name: str) -> T:
-        """The declaration called ``name``. Entry points are searched only where the package has none.
+        """The declaration called ``name``. Searches entry points only if the package has none.
 
         Raises:
-            KeyError: there is none.
-            FairleadError: another distribution's cannot be loaded.
+            KeyError: the name is unknown.
+            FairleadError: the entry point of another distribution cannot be loaded.
         """
         if name in self.bundled():
             module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
@@ -90,14 +90,14 @@ N = TypeVar("N", bound=Named)
 
 @dataclass(frozen=True)
 class NamedRegistry(Generic[N]):
-    """Declarations that carry their names, of which a module may hold several.
+    """Declarations that carry their names; a module may contain several.
 
     Attributes:
-        package: its modules hold the bundled declarations.
-        attribute: the sequence of declarations in each module.
-        group: entry-point group of other distributions; each entry point loads one declaration, under its name.
-        module_of: the module in which a bundled name is declared.
-        order: sort key of the bundled ones.
+        package: the package with the bundled declarations.
+        attribute: the name of the sequence of declarations in each module.
+        group: entry-point group for other distributions; each entry point loads the declaration of its name.
+        module_of: returns the module that declares a bundled name.
+        order: sort key of the bundled declarations.
     """
 
     package: str
@@ -110,7 +110,7 @@ class NamedRegistry(Generic[N]):
         """The declaration of that name, or None. Loads no other bundled module.
 
         Raises:
-            FairleadError: another distribution declares it, and cannot be loaded.
+            FairleadError: the entry point of another distribution cannot be loaded.
         """
         module = self.module_of(name)
         if module in _modules(self.package) - {"__init__"}:
@@ -129,8 +129,8 @@ class NamedRegistry(Generic[N]):
         return tuple(sorted((d for m in modules for d in self._of(m)), key=self.order))
 
     def every(self) -> tuple[N, ...]:
-        """Bundled declarations, then those of other distributions. One that cannot be loaded is left out: a broken
-        plugin must not break a list; :meth:`find` reports it."""
+        """Bundled declarations, then those of other distributions. Skips entry points that cannot be loaded, since
+        a broken plugin must not break a list; :meth:`find` reports it."""
         bundled = self.bundled()
         names = {declaration.name for declaration in bundled}
         others = [d for d in self._others() if d.name not in names]
@@ -157,14 +157,14 @@ def _modules(package: str) -> frozenset[str]:
 
 @functools.cache
 def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
-    """Reads every distribution's metadata, once for each state of ``sys.path``."""
+    """Reads the metadata of every distribution, once for each value of ``sys.path``."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))
 
 
 def _load(entry: Any, group: str) -> Any:
-    """The declaration of an entry point.
+    """Loads the declaration of an entry point.
 
     Raises:
         FairleadError: it cannot be loaded.

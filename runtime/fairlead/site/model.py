@@ -1,6 +1,6 @@
-"""What is known of a site, as frozen values: a plan, a launch, a check and an export read these.
+"""What fairlead knows about a site, as frozen values for plans, launches, checks and exports.
 
-Where each value comes from, and how well it is known, stands in :attr:`Site.origins`.
+:attr:`Site.origins` records the source and the status of each value.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 
 class Status(enum.StrEnum):
-    """How well a value is known, the best first."""
+    """How reliable a value is, the most reliable first."""
 
-    RUN = "run"  # seen to work, with real software
-    DOCUMENTED = "documented"  # the site or the maker says so
+    RUN = "run"  # seen to work with real software
+    DOCUMENTED = "documented"  # stated by the site or the vendor
     USER = "user"  # from a user's job script or issue
-    GUESS = "guess"  # nobody has said so
+    GUESS = "guess"  # no source states it
 
 
 NOBODY = "nobody has said so"  # the source of a value whose file says `guess`
@@ -27,9 +27,9 @@ class Origin:
     """Where a value of a profile comes from.
 
     Attributes:
-        source: who says so, in words.
-        read: when that was read, as ``2026-06-01``; empty where it has no date.
-        profile: name of the profile whose file holds it; a family's, for what is inherited.
+        source: the source, in words.
+        read: the date on which it was read, e.g. ``2026-06-01``; empty if unknown.
+        profile: name of the profile whose file sets the value; a family's for inherited values.
     """
 
     status: Status
@@ -40,14 +40,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Clues:
-    """What tells that a machine is of this site.
+    """How to recognise that a machine belongs to this site.
 
     Attributes:
-        environ: variables of which one with this value is enough to name the site.
-        hostnames: patterns (``*``, ``?``, ``[…]``) of which one is enough to name the site.
+        environ: variables with patterns of their values; one match identifies the site.
+        hostnames: patterns (``*``, ``?``, ``[…]``) of host names; one match identifies the site.
         clusters: values of $SLURM_CLUSTER_NAME, $LMOD_SYSTEM_NAME or Slurm's ClusterName, likewise.
-        present_paths: what every machine of the family has; patterns.
-        absent_programs, absent_paths: what none has.
+        present_paths: patterns of paths that exist on every machine of the family.
+        absent_programs, absent_paths: what no machine of the family has.
     """
 
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -59,19 +59,19 @@ class Clues:
 
     @property
     def named(self) -> bool:
-        """Whether there is anything by which this one site could be told from its family."""
+        """Whether any clue distinguishes this site from the others of its family."""
         return bool(self.environ or self.hostnames or self.clusters)
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """What gives nodes.
+    """The scheduler that allocates nodes.
 
     Attributes:
         kind: ``slurm``, ``pbs``, ``lsf``, ``flux``, ``cobalt``, or ``none``.
-        directives: words that every job script of the site needs, e.g. ``-C haswell``.
+        directives: options that every job script of the site needs, e.g. ``-C haswell``.
         account: whether a job must name an account.
-        nodes: names of partitions or queues that tell of kinds of node, by what they have.
+        nodes: names of partitions, queues or constraints, with the hardware of their nodes.
     """
 
     kind: str = "none"
@@ -82,14 +82,14 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class Starter:
-    """What starts ranks.
+    """The launchers that start ranks.
 
     Attributes:
-        kinds: ``mpiexec`` (of the MPI itself), ``srun``, ``pals``, ``aprun``, ``jsrun``, ``flux``,
-            ``ibrun``; the preferred first.
-        pmi: how ranks find each other, the preferred first: ``cray``, ``pmi2``, ``pmix``, ``pmi1``,
+        kinds: ``mpiexec`` (that of the MPI), ``srun``, ``pals``, ``aprun``, ``jsrun``, ``flux`` or
+            ``ibrun``, in order of preference.
+        pmi: how ranks find each other, in order of preference: ``cray``, ``pmi2``, ``pmix``, ``pmi1``,
             ``hydra``.
-        options: words for the launcher, by its kind.
+        options: arguments for a launcher, by its kind.
     """
 
     kinds: tuple[str, ...] = ("mpiexec",)
@@ -99,12 +99,12 @@ class Starter:
 
 @dataclass(frozen=True)
 class Engines:
-    """What runs images.
+    """The container engines that run images.
 
     Attributes:
-        kinds: the preferred first.
-        options: words for an engine, by its kind.
-        modules: environment modules that bring it.
+        kinds: in order of preference.
+        options: arguments for an engine, by its kind.
+        modules: environment modules that provide it.
     """
 
     kinds: tuple[str, ...] = ("apptainer",)
@@ -118,9 +118,9 @@ class Fabric:
 
     Attributes:
         kind: ``aries``, ``slingshot``, ``infiniband``, ``omni-path``, ``ethernet``, or ``none``.
-        accepts: transports that a proof may find in use.
-        interfaces: network interfaces of the fabric, patterns.
-        counters: files that count its traffic, patterns.
+        accepts: transports that the proof accepts.
+        interfaces: patterns of the fabric's network interfaces.
+        counters: patterns of files that count its traffic.
     """
 
     kind: str = "none"
@@ -131,20 +131,20 @@ class Fabric:
 
 @dataclass(frozen=True)
 class MpiHere:
-    """The site's own MPI, and how to find it.
+    """The site's MPI, and how to find it.
 
     Attributes:
-        vendor: as ``fairlead site detect`` names it, e.g. ``Cray MPICH``; empty when several are offered.
-        family: ``mpich``, ``openmpi``, ``mpi5``; empty when several are offered.
-        search: folders in which its library for foreign programs is, patterns; of several matches
-            the one of the highest version. What is in them is identified from the file itself.
-        variable: a variable that names its prefix once a module is loaded.
-        modules: what to load, ``-NAME`` for what to unload.
-        replaces: what a container's is exchanged for here: ``mpi``, ``libfabric`` under it, or
-            ``none``: the site runs the image's own.
-        missing: libraries that the site's MPI does not have though others of its family do.
-        level: the edition of the MPI standard that it reaches, ``3.1``; empty where unknown.
-        glibc: the version of glibc that it and its dependencies need; empty where unknown.
+        vendor: as ``fairlead site detect`` names it, e.g. ``Cray MPICH``; empty if the site offers several.
+        family: ``mpich``, ``openmpi``, ``mpi5``; empty if the site offers several.
+        search: patterns of folders with its library for programs built against another MPI of the family;
+            of several matches, the highest version. fairlead identifies the library from its file.
+        variable: the variable that holds its prefix once a module is loaded.
+        modules: modules to load; ``-NAME`` unloads a module.
+        replaces: which library of a container the site replaces: ``mpi``, ``libfabric`` below it, or
+            ``none`` if images run their own MPI.
+        missing: libraries that the site's MPI lacks although other MPIs of its family have them.
+        level: the version of the MPI standard that it implements, e.g. ``3.1``; empty if unknown.
+        glibc: the version of glibc that it and its dependencies need; empty if unknown.
     """
 
     vendor: str = ""
@@ -160,12 +160,12 @@ class MpiHere:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What the site's MPI needs and the loader would not find by itself.
+    """What the site's MPI needs and the loader does not find on its own.
 
     Attributes:
-        folders: searched after the loader's own, patterns.
-        files: single libraries that are opened by name, patterns.
-        expected: SONAMEs that its closure is known to have; a check says which are not there.
+        folders: patterns of folders to search after the loader's.
+        files: patterns of libraries that the MPI opens by name.
+        expected: SONAMEs that belong to its closure; a check reports those that are missing.
     """
 
     folders: tuple[str, ...] = ()
@@ -178,8 +178,8 @@ class Environment:
     """Variables.
 
     Attributes:
-        set: what a container needs here.
-        keep: patterns of those that the launcher sets and a rank must see.
+        set: variables to set in containers on this machine.
+        keep: patterns of launcher variables that a rank must see.
     """
 
     set: Mapping[str, str] = field(default_factory=dict)
@@ -192,10 +192,10 @@ class Gpu:
 
     Attributes:
         vendor: ``nvidia``, ``amd``, ``intel``, or ``none``.
-        per_node: how many; 0 where unknown or none.
-        transport: the library by which MPI sends from GPU to GPU, a pattern.
-        set: variables for that.
-        options: words for an engine, by its kind.
+        per_node: GPUs per node; 0 if unknown or none.
+        transport: a pattern of the library by which MPI sends from GPU to GPU.
+        set: variables to set for GPU support.
+        options: arguments for an engine, by its kind.
     """
 
     vendor: str = "none"
@@ -207,11 +207,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What carries the gradients of :mod:`fairlead.comm` here.
+    """The backend that carries the gradients of :mod:`fairlead.comm`.
 
     Attributes:
-        backend: the one that the site prefers; empty to leave it to fairlead.
-        plugin: folders that hold the site's own ``dl_comm``, patterns; of several the newest.
+        backend: the site's preference; empty: fairlead chooses.
+        plugin: patterns of folders with the site's ``dl_comm``; of several matches, the newest.
     """
 
     backend: str = ""
@@ -220,14 +220,14 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where data can lie near a node. Paths may hold variables of the job, as ``$SCRATCH``.
+    """Where data can be stored near a node. Paths may contain variables of the job, e.g. ``$SCRATCH``.
 
     Attributes:
         shared: the file system for a job's data.
-        node_local: a disk of each node; empty where there is none.
+        node_local: a disk local to each node; empty if there is none.
         memory: a file system in a node's memory.
         burst_buffer: ``datawarp`` or ``none``.
-        burst_buffer_options: words of its directive.
+        burst_buffer_options: arguments of its directive.
     """
 
     shared: str = ""
@@ -239,11 +239,12 @@ class Storage:
 
 @dataclass(frozen=True)
 class Node:
-    """A compute node; 0 and empty where unknown.
+    """A compute node; 0 or empty if unknown.
 
     Attributes:
-        processor: names as archspec knows them.
-        memory_gib: of memory.
+        processor: archspec names.
+        memory_gib: GiB of memory.
+        count: number of nodes.
     """
 
     processor: tuple[str, ...] = ()
@@ -254,12 +255,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Reference:
-    """A number that a measurement here can be held against.
+    """A reference value to compare a measurement on this machine with.
 
     Attributes:
         what: e.g. ``pingpong latency``.
         value, unit: e.g. 1.3 and ``us``.
-        higher_is_better: of bandwidths, not of latencies.
+        higher_is_better: true for bandwidths, false for latencies.
         conditions: sizes, ranks, versions.
     """
 
@@ -273,11 +274,11 @@ class Reference:
 
 @dataclass(frozen=True)
 class Images:
-    """What images must be like here.
+    """Requirements on images.
 
     Attributes:
-        require_signature: signed with a trusted key.
-        compression: of squashfs; ``gzip`` where a kernel knows no zstd.
+        require_signature: images must be signed with a trusted key.
+        compression: of squashfs; ``gzip`` for kernels without zstd.
     """
 
     require_signature: bool = False
@@ -286,19 +287,19 @@ class Images:
 
 @dataclass(frozen=True)
 class Site:
-    """A profile, with what it inherits.
+    """A profile with its inherited values.
 
     Attributes:
-        lineage: the profiles it is made of, itself first, then what it extends.
-        is_family: it describes a kind of machine rather than one.
-        since, until: dates of validity as ``2021-05-27``; empty where open.
-        notes: what a person should know.
-        accepts: transports that a proof may find in use (``fabric.accepts``).
-        start_s: seconds until every rank must have reported.
+        lineage: the names of this profile and of those it extends, in that order.
+        is_family: it describes a family of machines, not a single machine.
+        since, until: dates of validity, e.g. ``2021-05-27``; empty: unlimited.
+        notes: notes for users.
+        accepts: transports that the proof accepts (``fabric.accepts``).
+        start_s: seconds within which every rank must report.
         require_signature: images must be signed with a trusted key.
-        binds: folders and files that the container sees, where they exist; patterns.
-        devices: device nodes, patterns.
-        origins: of each value that a file sets, by ``section.key``.
+        binds: patterns of folders and files to bind into the container if they exist.
+        devices: patterns of device nodes.
+        origins: origin of each value that a file sets, by ``section.key``.
     """
 
     name: str
@@ -331,12 +332,12 @@ class Site:
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def status(self, key: str) -> Status:
-        """How well a value is known; what no file sets is fairlead's own default, a guess."""
+        """How reliable a value is; a value that no file sets is fairlead's default, a guess."""
         origin = self.origins.get(key)
         return origin.status if origin else Status.GUESS
 
     @property
     def known(self) -> dict[Status, int]:
-        """How many values are known how well; those that it inherits count as its own."""
+        """The number of values by status, inherited values included."""
         found = [o.status for key, o in self.origins.items() if key.count(".") == 1]
         return {status: found.count(status) for status in Status}

@@ -1,8 +1,8 @@
-"""The format of ``sitecfg/NAME.toml``: what a profile may say, checked when it is read.
+"""The format of ``sitecfg/NAME.toml``, validated when the file is read.
 
-Every value says where it comes from: a section's ``source``, or ``sources.KEY`` for one key of it,
-names an entry of the file's ``[sources]``. :mod:`fairlead.site.layers` lays a profile over what it
-extends; what comes of that is a :class:`fairlead.site.model.Site`.
+Every value has a source: a section's ``source``, or ``sources.KEY`` for a single key, names an entry of
+the file's ``[sources]``. :mod:`fairlead.site.layers` merges a profile with the profiles that it extends
+into a :class:`fairlead.site.model.Site`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Words = tuple[Text, ...]
 Variables = dict[Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str]
-# A pattern of paths. It may begin with a variable, as $CRAY_MPICH_ROOTDIR/gtl/lib.
+# A glob pattern of paths. It may begin with a variable, as in $CRAY_MPICH_ROOTDIR/gtl/lib.
 Glob = Annotated[str, StringConstraints(pattern=r"^(/|\$[A-Z_]+/)")]
 Globs = tuple[Glob, ...]
 
@@ -58,104 +58,119 @@ GUESS = "guess"  # the source that needs no entry
 
 
 class About(Strict):
-    name: Name = Field(description="the profile's name, that of its file")
-    summary: Text = Field(description="one line for people")
+    name: Name = Field(description="the profile's name, equal to its file name")
+    summary: Text = Field(description="a one-line description")
     extends: Name | None = Field(
         None,
-        description="the profile that it is laid over; its own name amends the one that it would hide",
+        description="the profile that this one extends; its own name: the profile that it would otherwise hide",
     )
-    family: bool = Field(False, description="it describes a kind of machine rather than one")
-    operator: str = Field("", description="who runs it")
-    since: datetime.date | None = Field(None, description="the profile holds from this day")
+    family: bool = Field(
+        False, description="it describes a family of machines, not a single machine"
+    )
+    operator: str = Field("", description="the organisation that operates the machine")
+    since: datetime.date | None = Field(
+        None, description="the first day on which the profile is valid"
+    )
     until: datetime.date | None = Field(
-        None, description="until this day; retired machines have one"
+        None, description="the last day on which the profile is valid; set for retired machines"
     )
-    notes: Words = Field((), description="what a person should know")
+    notes: Words = Field((), description="notes for users")
 
 
 class Source(Strict):
     """Where values come from."""
 
-    text: Text = Field(description="who says so")
+    text: Text = Field(description="the document, script or person that states the values")
     status: Literal["run", "documented", "user", "guess"] = Field(
-        description="how well it is known: seen to work, documented by the site or maker, from a user's "
-        "script or issue, or said by nobody"
+        description="how reliable it is: seen to work, documented by the site or vendor, from a user's "
+        "script or issue, or a guess"
     )
-    read: datetime.date | None = Field(None, description="when it was read")
+    read: datetime.date | None = Field(None, description="the date on which it was read")
 
 
 class Section(Strict):
-    source: Text | None = Field(
-        None, description="the entry of [sources] that its values come from"
-    )
+    source: Text | None = Field(None, description="the entry of [sources] for the section's values")
     sources: dict[str, Text] = Field(
-        default_factory=dict, description="the same for single keys of the section"
+        default_factory=dict, description="the entry of [sources] for single keys of the section"
     )
 
 
 class Detect(Section):
     environ: Variables = Field(
-        default_factory=dict, description="variables of which one names the site"
+        default_factory=dict,
+        description="variables with patterns of their values; one match identifies the site",
     )
-    hostnames: Words = Field((), description="host names of which one names the site; patterns")
+    hostnames: Words = Field(
+        (), description="patterns of host names; one match identifies the site"
+    )
     clusters: Words = Field(
-        (), description="names of the cluster, as Slurm or Lmod say it, of which one names the site"
+        (), description="cluster names as Slurm or Lmod report them; one match identifies the site"
     )
-    present_paths: Globs = Field((), description="what every such machine has; patterns")
+    present_paths: Globs = Field(
+        (), description="patterns of paths that exist on every such machine"
+    )
     absent_programs: Words = Field((), description="programs that must not be on PATH")
-    absent_paths: Globs = Field((), description="paths that must not exist; patterns")
+    absent_paths: Globs = Field((), description="patterns of paths that must not exist")
 
 
 class SchedulerSection(Section):
-    kind: SchedulerKind = Field("none", description="what gives nodes")
-    directives: Words = Field((), description="options that each of the site's job scripts needs")
+    kind: SchedulerKind = Field("none", description="the scheduler that allocates nodes")
+    directives: Words = Field((), description="options that every job script of the site needs")
     account: bool = Field(False, description="whether a job must name an account")
     nodes: dict[str, str] = Field(
-        default_factory=dict, description="partitions, queues or constraints, and what they have"
+        default_factory=dict,
+        description="partitions, queues or constraints, with the hardware of their nodes",
     )
 
 
 class LauncherSection(Section):
     kinds: tuple[LauncherKind, ...] = Field(
-        ("mpiexec",), min_length=1, description="what starts ranks, the preferred first"
+        ("mpiexec",), min_length=1, description="launchers that start ranks, in order of preference"
     )
-    pmi: tuple[Pmi, ...] = Field((), description="how ranks find each other, the preferred first")
+    pmi: tuple[Pmi, ...] = Field(
+        (), description="PMI flavours by which ranks find each other, in order of preference"
+    )
     options: dict[LauncherKind, Words] = Field(
-        default_factory=dict, description="words for a launcher, by its kind"
+        default_factory=dict, description="arguments for a launcher, by its kind"
     )
 
 
 class EngineSection(Section):
     kinds: tuple[EngineKind, ...] = Field(
-        ("apptainer",), min_length=1, description="container engines, the preferred first"
+        ("apptainer",), min_length=1, description="container engines, in order of preference"
     )
     options: dict[EngineKind, Words] = Field(
-        default_factory=dict, description="words for an engine, by its kind"
+        default_factory=dict, description="arguments for an engine, by its kind"
     )
-    modules: Words = Field((), description="environment modules that bring it")
+    modules: Words = Field((), description="environment modules that provide it")
 
 
 class FabricSection(Section):
     kind: FabricKind = Field("none", description="the network between nodes")
-    accepts: Words = Field((), description="transports that a proof may find in use")
-    interfaces: Words = Field((), description="its network interfaces; patterns")
-    counters: Globs = Field((), description="files that count its traffic; patterns")
+    accepts: Words = Field((), description="transports that the proof accepts")
+    interfaces: Words = Field((), description="patterns of its network interfaces")
+    counters: Globs = Field((), description="patterns of files that count its traffic")
 
 
 class MpiSection(Section):
-    vendor: str = Field("", description="whose MPI the site offers, as `site detect` names it")
-    family: Literal["mpich", "openmpi", "mpi5", ""] = Field("", description="its binary interface")
-    search: Globs = Field((), description="folders of its library for foreign programs; patterns")
-    variable: str = Field("", description="a variable that names its prefix")
-    modules: Words = Field((), description="modules to load; -NAME to unload")
+    vendor: str = Field("", description="the vendor of the site's MPI, as `site detect` names it")
+    family: Literal["mpich", "openmpi", "mpi5", ""] = Field(
+        "", description="the family of its binary interface"
+    )
+    search: Globs = Field(
+        (),
+        description="patterns of folders with its library for programs built against another MPI of the family",
+    )
+    variable: str = Field("", description="the variable that holds its prefix")
+    modules: Words = Field((), description="modules to load; -NAME unloads a module")
     replaces: Literal["mpi", "libfabric", "none"] = Field(
-        "mpi", description="what of a container is exchanged here"
+        "mpi", description="which library of a container the site replaces"
     )
     missing: Words = Field(
-        (), description="libraries that others of its family have and it has not"
+        (), description="libraries that it lacks although other MPIs of its family have them"
     )
     level: Literal["", "2.2", "3.0", "3.1", "4.0", "4.1", "5.0"] = Field(
-        "", description="the edition of the MPI standard that it reaches"
+        "", description="the version of the MPI standard that it implements"
     )
     glibc: Annotated[str, StringConstraints(pattern=r"^(2\.\d+)?$")] = Field(
         "", description="the version of glibc that it and its dependencies need"
@@ -163,59 +178,65 @@ class MpiSection(Section):
 
 
 class DependenciesSection(Section):
-    folders: Globs = Field((), description="searched for what its MPI needs; patterns")
-    files: Globs = Field((), description="libraries that are opened by name; patterns")
-    expected: Words = Field((), description="SONAMEs that its MPI is known to need")
+    folders: Globs = Field(
+        (), description="patterns of folders to search for libraries that its MPI needs"
+    )
+    files: Globs = Field((), description="patterns of libraries that it opens by name")
+    expected: Words = Field((), description="SONAMEs that its MPI needs")
 
 
 class PathsSection(Section):
-    paths: Globs = Field((), description="seen in the container where they exist; patterns")
+    paths: Globs = Field(
+        (), description="patterns of paths to bind into the container if they exist"
+    )
 
 
 class EnvironmentSection(Section):
     set: Variables = Field(
-        default_factory=dict, description="variables that a container needs here"
+        default_factory=dict, description="variables to set in containers on this machine"
     )
-    keep: Words = Field((), description="variables of the launcher that a rank must see; patterns")
+    keep: Words = Field((), description="patterns of launcher variables that a rank must see")
 
 
 class GpuSection(Section):
-    vendor: Literal["nvidia", "amd", "intel", "none"] = Field("none", description="whose GPUs")
-    per_node: int = Field(0, ge=0, description="GPUs of a node, as a job sees them")
-    transport: Glob | Literal[""] = Field(
-        "", description="the library by which MPI sends from GPU to GPU; a pattern"
+    vendor: Literal["nvidia", "amd", "intel", "none"] = Field(
+        "none", description="the vendor of the GPUs"
     )
-    set: Variables = Field(default_factory=dict, description="variables for that")
+    per_node: int = Field(0, ge=0, description="GPUs per node that a job sees")
+    transport: Glob | Literal[""] = Field(
+        "", description="a pattern of the library by which MPI sends from GPU to GPU"
+    )
+    set: Variables = Field(default_factory=dict, description="variables to set for GPU support")
     options: dict[EngineKind, Words] = Field(
-        default_factory=dict, description="words for an engine, by its kind"
+        default_factory=dict, description="arguments for an engine, by its kind"
     )
 
 
 class CommSection(Section):
     backend: CommBackendName = Field(
-        "", description="what carries gradients here by preference; empty to leave it to fairlead"
+        "", description="the preferred backend for gradients; empty: fairlead chooses"
     )
-    plugin: Globs = Field((), description="folders of the site's own module dl_comm; patterns")
+    plugin: Globs = Field((), description="patterns of folders with the site's module dl_comm")
 
 
 class StorageSection(Section):
     shared: str = Field("", description="the file system for a job's data")
-    node_local: str = Field("", description="a disk of each node")
+    node_local: str = Field("", description="a disk local to each node")
     memory: str = Field("/dev/shm", description="a file system in a node's memory")
-    burst_buffer: Literal["datawarp", "none"] = Field("none", description="nodes that hold data")
-    burst_buffer_options: Words = Field((), description="words of its directive")
+    burst_buffer: Literal["datawarp", "none"] = Field("none", description="the burst-buffer system")
+    burst_buffer_options: Words = Field((), description="arguments of its directive")
 
 
 class NodeSection(Section):
-    processor: Words = Field((), description="processors, as archspec names them")
-    cores: int = Field(0, ge=0, description="cores of a compute node")
-    memory_gib: float = Field(0, ge=0, description="GiB of memory of a compute node")
-    count: int = Field(0, ge=0, description="compute nodes")
+    processor: Words = Field((), description="processor targets, as archspec names them")
+    cores: int = Field(0, ge=0, description="cores per compute node")
+    memory_gib: float = Field(0, ge=0, description="GiB of memory per compute node")
+    count: int = Field(0, ge=0, description="the number of compute nodes")
 
 
 class WatchdogSection(Section):
     start_s: float = Field(
-        30, gt=0, le=3600, description="seconds until every rank must have reported"
+        30, gt=0, le=3600, description="seconds within which every rank must report"
     )
 
 
@@ -224,27 +245,29 @@ class ImagesSection(Section):
         False, description="whether images must be signed with a trusted key"
     )
     compression: Literal["zstd", "gzip"] = Field(
-        "zstd", description="of squashfs; gzip where a kernel knows no zstd"
+        "zstd", description="the compression of squashfs images; gzip for kernels without zstd"
     )
 
 
 class ReferenceSection(Strict):
-    """A number that a measurement can be held against."""
+    """A reference value to compare a measurement with."""
 
-    what: Text = Field(description="what was measured")
-    value: float = Field(gt=0, description="how much")
-    unit: Text = Field(description="of what")
-    better: Literal["higher", "lower"] = Field(description="which way is better")
+    what: Text = Field(description="the measured quantity")
+    value: float = Field(gt=0, description="the measured value")
+    unit: Text = Field(description="its unit")
+    better: Literal["higher", "lower"] = Field(
+        description="whether a higher or a lower value is better"
+    )
     conditions: str = Field("", description="sizes, ranks, versions")
-    source: Text = Field(description="the entry of [sources] that it comes from")
+    source: Text = Field(description="the entry of [sources] for the value")
 
 
 class SiteProfile(Strict):
-    """One ``sitecfg/NAME.toml``. All but ``site`` may be left to what it extends."""
+    """One ``sitecfg/NAME.toml``. Every table except ``site`` may be inherited from the profile it extends."""
 
     site: About
     sources: dict[Name, Source] = Field(
-        default_factory=dict, description="where values come from; `guess` needs no entry"
+        default_factory=dict, description="the sources of values; `guess` needs no entry"
     )
     detect: Detect = Field(default_factory=Detect)
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
@@ -263,11 +286,11 @@ class SiteProfile(Strict):
     watchdog: WatchdogSection = Field(default_factory=WatchdogSection)
     images: ImagesSection = Field(default_factory=ImagesSection)
     performance: tuple[ReferenceSection, ...] = Field(
-        (), description="what a measurement can be held against"
+        (), description="reference values to compare measurements with"
     )
 
 
-# In the order in which they are shown.
+# In display order.
 SECTIONS: tuple[str, ...] = tuple(
     name
     for name, field in SiteProfile.model_fields.items()
@@ -276,7 +299,7 @@ SECTIONS: tuple[str, ...] = tuple(
 
 
 def section_model(name: str) -> type[BaseModel]:
-    """The format of ``[name]``."""
+    """The model of the table ``[name]``."""
     model = SiteProfile.model_fields[name].annotation
     assert isinstance(model, type) and issubclass(model, BaseModel)
     return model

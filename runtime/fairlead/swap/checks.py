@@ -1,7 +1,7 @@
-"""Preflight: will this plan work? Each check reads facts only, and says what to do when it fails.
+"""Preflight: will this plan work? Each check reads only facts, and its failure names a remedy.
 
-The checks that count are those whose failures look like success: the wrong launcher, a missing
-alias, an RPATH all end with exit code 0 and the wrong MPI, or every rank alone.
+Most valuable are the checks for failures that look like success: the wrong launcher, a missing
+alias or a DT_RPATH ends with exit code 0 on the wrong MPI, or with every rank alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _RUNTIME = {"GLIBCXX": "libstdc++.so.6", "GFORTRAN": "libgfortran.so.5"}
 
 
 def check(plan: Plan) -> tuple[Finding, ...]:
-    """Every finding about a plan, one a check at least: a check that finds nothing wrong says so."""
-    return tuple(finding for one in CHECKS for finding in one(plan))
+    """Every finding about a plan. Most checks that pass report that, with severity OK."""
+    return tuple(finding for run in CHECKS for finding in run(plan))
 
 
 def refused(findings: tuple[Finding, ...]) -> bool:
@@ -41,7 +41,7 @@ def _ok(check_name: str, what: str, why: str = "") -> Finding:
 
 
 def abi_family(plan: Plan) -> Iterator[Finding]:
-    """One binary interface on both sides."""
+    """Image and host must have the same binary interface."""
     if plan.host is None:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
@@ -75,7 +75,7 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
 
 
 def pmi(plan: Plan) -> Iterator[Finding]:
-    """Under srun, ranks find each other only by a way that both Slurm and their MPI know."""
+    """Under srun, ranks find each other only through a PMI that both Slurm and their MPI support."""
     launcher, asked = plan.launcher, plan.request.shape.extra
     if launcher.kind != "srun" or plan.request.ranks < 2:
         return
@@ -103,9 +103,9 @@ def pmi(plan: Plan) -> Iterator[Finding]:
 
 
 def launcher_family(plan: Plan) -> Iterator[Finding]:
-    """A launcher of another family starts every rank alone, and nobody says so."""
+    """A launcher of another family starts every rank alone, without an error."""
     if plan.launcher.kind == "srun":
-        return  # Slurm starts any; `pmi` is what matters
+        return  # srun starts any family; `pmi` checks how the ranks connect
     mapped = _speaks(plan)
     offered = plan.launcher.family
     if offered is not mapped and offered is not AbiFamily.UNKNOWN:
@@ -126,19 +126,19 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
 
 
 def _speaks(plan: Plan) -> AbiFamily:
-    """The family whose launchers the mapped MPI can be started by."""
+    """The family whose launchers can start the mapped MPI."""
     family = image_family(plan.facts, programs_of(plan.request))
     return speaks(plan.host.library if plan.host else own_mpi(plan.facts, family), family)
 
 
 def symbols(plan: Plan) -> Iterator[Finding]:
-    """Every ``MPI_*`` that the image calls is in the host's library."""
+    """The host's library must define every ``MPI_*`` function that the image calls."""
     if plan.host is None or plan.host.library.family is not plan.family:
         return
     offered = set(plan.host.library.elf.mpi_exports)
     for part in plan.host.companions:
         offered.update(part.mpi_exports)
-    for elf in plan.facts.consumers:  # the image's own Fortran and C++ bindings stay in place
+    for elf in plan.facts.consumers:  # the image's Fortran and C++ bindings stay in place
         if elf.soname:
             offered.update(elf.mpi_exports)
     bad = False
@@ -177,9 +177,9 @@ def glibc(plan: Plan) -> Iterator[Finding]:
         ("GFORTRAN", plan.facts.libgfortran, "libgfortran"),
     ):
         if prefix in _RUNTIME and any(e.soname == _RUNTIME[prefix] for e in parts):
-            continue  # the host's newer one comes along
+            continue  # the host's newer library is staged too
         if prefix == "GFORTRAN" and not any("libgfortran.so.5" in e.needed for e in plan.consumers):
-            continue  # Fortran's interface of the host, which nothing here uses
+            continue  # only the host's Fortran interface needs it, and the image does not use that
         version, who = needs(parts, prefix)
         if prefix == "GLIBC" and plan.glibc and plan.glibc.pieces:
             yield from _other_glibc(plan, plan.glibc)
@@ -252,7 +252,7 @@ def _other_glibc(plan: Plan, glibc: Glibc) -> Iterator[Finding]:
 
 
 def rpath(plan: Plan) -> Iterator[Finding]:
-    """DT_RPATH beats LD_LIBRARY_PATH: such a program keeps the image's MPI, with exit code 0."""
+    """DT_RPATH takes precedence over LD_LIBRARY_PATH: the program keeps the image's MPI and exits with 0."""
     if plan.host is None:
         return
     held = {m.path.rpartition("/")[0] for m in plan.facts.mpis if m.path not in plan.bound}
@@ -271,15 +271,15 @@ def rpath(plan: Plan) -> Iterator[Finding]:
 
 
 def static(plan: Plan) -> Iterator[Finding]:
-    """A program that contains an MPI cannot be given another."""
+    """The MPI of a statically linked program cannot be replaced."""
     for elf in plan.consumers:
-        wraps = "PMPI_Init" in elf.mpi_imports  # a tracer, whatever its name
+        wraps = "PMPI_Init" in elf.mpi_imports  # a tracer, which also defines MPI_Init
         if "MPI_Init" in elf.mpi_exports and not (elf.soname or wraps) and plan.host is not None:
             yield error("static", elf_path=elf.path)
 
 
 def python_prefix(plan: Plan) -> Iterator[Finding]:
-    """mpi4py loads an MPI that sits in its own Python prefix before any other."""
+    """mpi4py loads an MPI in its Python prefix before any other."""
     if plan.host is None:
         return
     for mpi in plan.facts.mpis:
@@ -293,7 +293,7 @@ def python_prefix(plan: Plan) -> Iterator[Finding]:
 
 
 def names(plan: Plan) -> Iterator[Finding]:
-    """Every name by which the image asks for its MPI leads to the host's."""
+    """Every SONAME by which the image requests its MPI must lead to the host's."""
     if plan.staging is None or plan.host is None or plan.host.library.family is not plan.family:
         return
     there = {f.target for f in plan.staging.files} | {link for link, _ in plan.staging.aliases}
@@ -312,7 +312,7 @@ def names(plan: Plan) -> Iterator[Finding]:
 
 
 def closure(plan: Plan) -> Iterator[Finding]:
-    """Everything behind the host's MPI was found."""
+    """Every library that the host's MPI needs must exist."""
     if plan.host is None:
         return
     for name, by in plan.host.missing:
@@ -324,7 +324,7 @@ def closure(plan: Plan) -> Iterator[Finding]:
 
 
 def namespaces(plan: Plan) -> Iterator[Finding]:
-    """Ranks of one node must share memory; options that part them make a hang or an abort."""
+    """The ranks of a node must share memory; options that isolate them cause a hang or an abort."""
     parting = ENGINES.get(plan.engine.kind).parting_options if plan.engine.kind in ENGINES else {}
     bad = [o for o in plan.request.engine_args if o in parting]
     for option in bad if plan.request.ranks > 1 else ():
@@ -340,7 +340,7 @@ def namespaces(plan: Plan) -> Iterator[Finding]:
 
 
 def engine_settings(plan: Plan) -> Iterator[Finding]:
-    """What an administrator keeps from containers, and the engine then leaves out."""
+    """Settings by which an administrator forbids binds, which the engine then silently drops."""
     engine = plan.engine
     ask = f"ask an administrator to change it in {engine.config}"
     if engine.forbids_binds and plan.binds:
@@ -353,7 +353,7 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
     if plan.request.ranks < 2:
         return
     for folder, setting in engine.hides:
-        # A bind over what the container has already is left out.
+        # The engine drops a bind over a folder that the container has already.
         bound = folder != "/dev/shm" and folder in {bind.target for bind in plan.binds}
         if folder == "/dev/shm" or (_speaks(plan) is AbiFamily.OPENMPI and not bound):
             yield error(
@@ -368,7 +368,7 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
 
 
 def user_libraries(plan: Plan) -> Iterator[Finding]:
-    """A preloaded MPI would be mapped beside the planned one."""
+    """A preloaded MPI would be mapped in addition to the planned one."""
     for word in plan.request.preload.replace(":", " ").split():
         name = word.rsplit("/", 1)[-1]
         if family_of_soname(name) is not AbiFamily.UNKNOWN:
@@ -376,7 +376,7 @@ def user_libraries(plan: Plan) -> Iterator[Finding]:
 
 
 def gpu(plan: Plan) -> Iterator[Finding]:
-    """GPU support that is asked for needs its transport library, or MPI_Init ends the program."""
+    """Requested GPU support needs its transport library; without it MPI_Init aborts."""
     if not plan.request.gpu or plan.host is None:
         return
     found = gpu_transport(plan.host, plan.request)
@@ -391,7 +391,7 @@ def gpu(plan: Plan) -> Iterator[Finding]:
 
 
 def architecture(plan: Plan) -> Iterator[Finding]:
-    """Both sides are for the same processor."""
+    """Image and host must be for the same processor architecture."""
     if plan.host and plan.facts.arch and plan.host.library.elf.machine != plan.facts.arch:
         yield error(
             "architecture",

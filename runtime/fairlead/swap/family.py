@@ -1,4 +1,4 @@
-"""Which MPI of an image and of a host belong together, from their ELF facts."""
+"""Matches an image's MPI with a host's, from their ELF facts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fairlead.swap.model import Line, Request
 def choose_host(
     facts: ImageFacts, hosts: Sequence[HostMpi], request: Request, started: bool = False
 ) -> tuple[HostMpi | None, tuple[Line, ...]]:
-    """The first host MPI of the image's family that has a launcher, and why not the others.
+    """The first host MPI of the image's family that has a launcher, and why the others were not chosen.
 
-    Where there is none of that family, the first of another to which what runs can cross.
+    If the host has none of that family: the first of a family that the programs can cross to.
 
     Args:
-        started: the site's own launcher starts the ranks of any of them.
+        started: the site's launcher starts ranks of any MPI, so none needs its own.
     """
     wanted = image_family(facts, programs_of(request))
     near = [h for h in hosts if h.library.family is wanted and (started or h.launcher is not None)]
@@ -37,7 +37,7 @@ def choose_host(
             if not near and over.modules:
                 why += f"; {over.why_not}"
         elif host.launcher is None and not started:
-            why = "it has no mpiexec beside it that could start its ranks"
+            why = "its prefix has no mpiexec to start its ranks"
         elif chosen is not None:
             why = f"{chosen.library.title} comes first: {chosen.found_by}"
         else:
@@ -50,11 +50,11 @@ def choose_host(
 
 
 def image_family(facts: ImageFacts, programs: Sequence[str] = ()) -> AbiFamily:
-    """The family of the image's own MPI, or what most of its consumers ask for when it has none.
+    """The family of the image's MPI; without one, the family that most of its consumers need.
 
-    A program that will run and is compiled for a family decides, since an image may have several
-    MPIs. Where its MPI offers several, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the one that
-    most consumers ask for; the programs that come with an MPI do not count.
+    An image may have several MPIs, so the family that a named program is compiled for takes precedence. If
+    one MPI offers several families, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the family that
+    most consumers need wins; programs that come with an MPI do not count.
     """
     for elf in facts.consumers:
         names = (elf.path, PurePosixPath(elf.path).name)
@@ -85,13 +85,13 @@ def replaceable(
     notes: tuple[Line, ...] = (),
     machine: str = "",
 ) -> AbiFamily:
-    """The family of the image's MPI, once it is sure that there is something to plan.
+    """The family of the image's MPI, after checking that a plan is possible.
 
     Args:
-        machine: the name of another machine that it is planned for.
+        machine: name of the other machine that the plan is for; empty for this one.
 
     Raises:
-        FairleadError: exit code 121; the image uses no MPI, or this host has none for it.
+        FairleadError: exit code 121; the image uses no MPI, or the host has no MPI to replace it.
     """
     family = image_family(facts, programs_of(request))
     if family is AbiFamily.UNKNOWN:
@@ -102,20 +102,20 @@ def replaceable(
 
 
 def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
-    """The image's own MPI: of its family, one outside every Python prefix first."""
+    """The image's MPI of ``family``; one outside every Python prefix is preferred."""
     own = [m for m in facts.mpis if m.family is family]
     return min(own, key=lambda m: (bool(m.python_prefix), m.path), default=None)
 
 
 def programs_of(request: Request) -> tuple[str, ...]:
-    """The programs that will run, as far as they were named."""
+    """The programs that will run, as far as the user named them."""
     return request.apps or request.command[:1]
 
 
 def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
-    """The family whose launchers an MPI's ranks can be started by.
+    """The family whose launchers can start an MPI's ranks.
 
-    The ABI of the MPI-5 standard says nothing of launchers, so there it is the vendor's.
+    The MPI-5 ABI does not cover launchers, so for it the vendor decides.
     """
     if library is None or library.family is not AbiFamily.MPI5:
         return library.family if library else family
@@ -123,7 +123,7 @@ def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
 
 
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
-    """The consumers that this request can run: its programs, and every library and extension."""
+    """The consumers that this request can run: its programs, and all libraries and extension modules."""
     programs = set(request.apps)
     if request.command and not programs:
         first = request.command[0]
@@ -139,12 +139,12 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
     for elf in facts.consumers:
         beside_mpi = PurePosixPath(elf.path).parent in homes and is_binding(elf.soname)
         if beside_mpi and elf.soname not in asked:
-            continue  # Fortran's or C++'s interface, which nothing in the image uses
+            continue  # a Fortran or C++ interface that nothing in the image uses
         is_program = bool(elf.interpreter) and not elf.soname
         if programs and is_program and elf.path not in programs:
             continue
         if MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
-            continue  # mpi4py holds a module a family and picks at import
+            continue  # mpi4py has one module for each family and chooses at import
         kept.append(elf)
     return tuple(kept)
 

@@ -1,4 +1,4 @@
-"""The values of a swap: what is asked, what is planned, and what is staged for it."""
+"""The data types of a swap: the request, the plan, and the files staged for it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fairlead.site.model import Site
 from fairlead.site.resolved_paths import NOTHING, Here
 from fairlead.swap.glibc import Glibc
 
-ROOM = "/opt/fairlead"  # the folder of all that fairlead shows to a container
+ROOM = "/opt/fairlead"  # every path that fairlead adds to a container is below this folder
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
-WITNESS = "/opt/fairlead/witness.so"  # and the library that proves a launch from within
-RUN_MOUNT = "/opt/fairlead/run"  # the run's folder
+WITNESS = "/opt/fairlead/witness.so"  # the library that proves a launch from inside its ranks
+RUN_MOUNT = "/opt/fairlead/run"  # where the run's folder appears
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the plan in words: what, why, and the fact behind it."""
+    """One line of the plan for people: what it does, why, and the fact it rests on."""
 
     kind: str
     what: str
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bind:
-    """A folder or file of the host seen in the container."""
+    """A folder or file of the host that appears in the container."""
 
     source: str
     target: str
@@ -41,21 +41,21 @@ class Bind:
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for.
+    """What the user asks for on the command line and through the environment.
 
     Attributes:
-        mpi: ``host``, ``container``.
-        apps: programs of the image that will run; empty means any of them may.
-        library_path, preload: the user's own values for the container.
-        image_library_path, image_preload: those that the image itself sets.
-        image_env: all that it sets, for an engine that does not see the image's own record of it.
-        gpu: messages are to go from GPU to GPU: MPICH_GPU_SUPPORT_ENABLED=1.
-        engine_args: the user's own options for the engine.
-        shell: names of variables that the user's shell sets, of those that a profile may set.
-        shell_python: variables of the user's shell that steer a Python, e.g. ``PYTHONPATH``.
-        mpi4py: variables by which mpi4py opens a library of its own choice, and that library.
-        shape: where the ranks go.
-        comm, comm_by: the backend of gradients that is asked for, and by what; "".
+        mpi: ``host`` or ``container``.
+        apps: programs of the image that will run; empty: any of them may.
+        library_path, preload: the user's LD_LIBRARY_PATH and LD_PRELOAD for the container.
+        image_library_path, image_preload: the same variables as the image sets them.
+        image_env: every variable that the image sets, for engines that do not read the image's record.
+        gpu: send messages from GPU to GPU (MPICH_GPU_SUPPORT_ENABLED=1).
+        engine_args: the user's options for the engine.
+        shell: names of the variables set in the user's shell that a profile may also set.
+        shell_python: variables in the user's shell that affect Python, e.g. ``PYTHONPATH``.
+        mpi4py: variables that make mpi4py open a given library, with that library.
+        shape: where the ranks run.
+        comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
     """
 
     mpi: str = "host"
@@ -80,10 +80,10 @@ class Request:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file of the host, and its place below the staged folder.
+    """A file of the host, and its path below the staged folder.
 
     Attributes:
-        rpath: the DT_RPATH that its copy gets; empty to leave what it has.
+        rpath: the DT_RPATH to set in the copy; empty: unchanged.
     """
 
     source: str
@@ -96,9 +96,9 @@ class Staging:
     """The folder that holds the host's MPI for a container.
 
     Attributes:
-        key: identity of its content; the folder's name.
-        aliases: ``(link, target)``, relative, in the target's own folder.
-        folders: ``(folder of the host, place below the staged folder)``, copied whole.
+        key: hash of the content; the folder's name.
+        aliases: ``(link, target)``, relative, in the target's folder.
+        folders: ``(folder of the host, path below the staged folder)``, copied recursively.
     """
 
     key: str
@@ -109,18 +109,18 @@ class Staging:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The facts that a plan is a function of.
+    """The facts that determine a plan.
 
     Attributes:
         image: path of the image.
-        facts: of the image.
+        facts: what a scan found in the image.
         host: the MPI that replaces the image's; required when ``request.mpi`` is ``host``.
-        cache: fairlead's cache folder, which will hold the staged folder.
-        notes: lines on how the host MPI was chosen.
-        witness: the host's file of the library that proves a launch from within; empty for none.
-        isolate: copies of the host's libraries can be given a DT_RPATH.
-        paths: those of the profile's paths that exist on the machine.
-        opened: what the engine opens, where that is not the image itself.
+        cache: fairlead's cache folder, which will contain the staged folder.
+        notes: plan lines on the choice of the host MPI.
+        witness: path on the host of the library that proves a launch from inside its ranks; may be empty.
+        isolate: patchelf can set a DT_RPATH in copies of the host's libraries.
+        paths: the profile's paths that exist on the machine.
+        opened: what the engine opens, if not the image itself.
     """
 
     image: str
@@ -139,29 +139,29 @@ class Inputs:
 
     @property
     def swapped_in(self) -> HostMpi | None:
-        """The host MPI that ranks map; None where the image's own stays."""
+        """The host MPI that ranks map; None if they keep the image's MPI."""
         return self.host if self.request.mpi == "host" else None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run an image here. ``lines`` explains every other field.
+    """How to run an image on this machine. ``lines`` explains every other field.
 
     Attributes:
-        planned_file: the MPI library that every rank must map, as the container sees it.
+        planned_file: path in the container of the MPI library that every rank must map.
         planned_title: its vendor and version.
-        family: of the MPI that is mapped; the image's own unless it crosses to another.
-        names: the names by which the image's programs ask for their MPI.
-        consumers: the image's files that use MPI and matter for this request.
-        glibc: how the host's libraries get the C library that they need; None without a swap.
-        bound: files of the image over which the host's MPI is shown, because a program would take
-            them whatever is searched first.
-        wrapper: words that stand before the command in the container.
-        witness: the host's file of the library that proves the launch from within it; empty when
-            a job of its own has to.
+        family: ABI family of the mapped MPI; differs from the image's only if mpi4py crosses families.
+        names: SONAMEs by which the image's programs request their MPI.
+        consumers: the image's files that use MPI and that this request can run.
+        glibc: how the host's libraries get the C library they need; None without a swap.
+        bound: files of the image that the host's MPI is bound over, because programs find them
+            before any search path.
+        wrapper: words before the command in the container.
+        witness: path on the host of the library that proves the launch from inside its ranks; empty if
+            a separate probe job has to.
         unset: variables of the user's shell that must not reach the container.
         devices: device nodes that the container needs.
-        opened: what the engine is given to open: the image, or the folder of it.
+        opened: what the engine opens: the image, or the folder it was unpacked to.
     """
 
     mode: str

@@ -1,9 +1,9 @@
-"""The plan: which library replaces which in a container, why it may, and how that is brought about.
+"""The plan: which library replaces which in a container, why that is safe, and how it is done.
 
-:func:`plan` is a pure function of facts, and a fold: named steps and remedies take a draft and return the
-next. It touches no disk, and equal facts give equal plans. :mod:`~fairlead.swap.checks` says whether a plan
-will work, :mod:`~fairlead.swap.staging` makes its staged folder, :mod:`~fairlead.swap.layout` holds the rules
-of what is staged under which names.
+:func:`plan` is a pure function, written as a fold: each named step and each remedy takes a draft and returns
+the next. It reads no disk, and equal facts give equal plans. :mod:`~fairlead.swap.checks` predicts whether a
+plan will work, :mod:`~fairlead.swap.staging` creates its staged folder, and :mod:`~fairlead.swap.layout` decides
+what is staged under which names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fairlead.swap.site_rules import from_site
 
 
 def plan(inputs: Inputs) -> Plan:
-    """How to run an image on the host's MPI, or on its own with ``request.mpi == "container"``.
+    """Plans to run an image on the host's MPI, or on its own MPI if ``request.mpi == "container"``.
 
     Raises:
-        FairleadError: exit code 121; there is nothing that could be planned at all. What can be
-            planned but will not work is found by :func:`fairlead.swap.checks.check`.
+        FairleadError: exit code 121; no plan is possible. :func:`fairlead.swap.checks.check` finds
+            plans that are possible but will not work.
     """
     draft = _begun(inputs)
     remedies = [remedy for remedy in ordered() if remedy.applies(draft)]
@@ -45,7 +45,7 @@ def plan(inputs: Inputs) -> Plan:
 
 
 def _begun(inputs: Inputs) -> Draft:
-    """Which family is mapped, by which files of the image, and how far the C libraries are apart."""
+    """The first draft: the family to map, the files that map it, and the gap between the C libraries."""
     facts, host = inputs.facts, inputs.swapped_in
     own_family = replaceable(
         inputs.image, facts, inputs.host, inputs.engine, inputs.request, inputs.notes
@@ -67,7 +67,7 @@ def _finished(draft: Draft, remedies: list[Remedy], phase: Phase) -> Draft:
 
 
 def _host_staged(draft: Draft, remedies: list[Remedy]) -> Draft:
-    """The host's MPI in a staged folder, with what remedies add to it."""
+    """Puts the host's MPI into a staged folder, with the files that remedies add."""
     inputs, host = draft.inputs, draft.inputs.swapped_in
     assert host is not None
     parts = [remedy.stage(draft) for remedy in remedies]
@@ -90,7 +90,7 @@ def _host_staged(draft: Draft, remedies: list[Remedy]) -> Draft:
 
 
 def _own_kept(draft: Draft) -> Draft:
-    """The image's own MPI, as ``--mpi container`` asks."""
+    """Keeps the image's MPI, for ``--mpi container``."""
     own = draft.own
     if own is None:
         raise fail("image-mpi-missing", inputs_image=draft.inputs.image)
@@ -100,7 +100,7 @@ def _own_kept(draft: Draft) -> Draft:
 
 
 def _search_path(draft: Draft) -> Draft:
-    """LD_LIBRARY_PATH: the host's MPI first, then the user's folders, then the image's own."""
+    """Sets LD_LIBRARY_PATH: the host's MPI first, then the user's folders, then the image's."""
     request, host = draft.inputs.request, draft.inputs.swapped_in
     behind = folders_behind(request)
     if host is None:
@@ -108,7 +108,7 @@ def _search_path(draft: Draft) -> Draft:
             return draft
         path, why = ":".join(behind), "the user's own"
     elif draft.wrapper:
-        return draft  # its words hold the path
+        return draft  # the wrapper sets the path
     else:
         assert draft.staging is not None
         folders = search_folders(draft.staging, host, apart=bool(draft.bound or behind))
@@ -123,7 +123,7 @@ def _search_path(draft: Draft) -> Draft:
 
 
 def _modules(draft: Draft) -> Draft:
-    """The host's libfabric and UCX open the host's modules."""
+    """Points the host's libfabric and UCX to the host's modules."""
     host = draft.inputs.swapped_in
     if host is None or draft.staging is None:
         return draft
@@ -134,7 +134,7 @@ def _modules(draft: Draft) -> Draft:
 
 
 def _site_rules(draft: Draft) -> Draft:
-    """What the site's profile adds. Variables of the swap win."""
+    """Adds the site profile's binds and variables. Variables of the swap take precedence."""
     inputs = draft.inputs
     added = from_site(
         inputs.site,
@@ -149,7 +149,7 @@ def _site_rules(draft: Draft) -> Draft:
 
 
 def _preloads(draft: Draft) -> Draft:
-    """LD_PRELOAD. The witness stands before what the user preloads, so that it sees a tracer's MPI_Init too."""
+    """Sets LD_PRELOAD. The witness precedes the user's libraries, so that it also sees a tracer's MPI_Init."""
     request, witness = draft.inputs.request, draft.inputs.witness
     libraries = (WITNESS if witness else "", *(library for library, _ in draft.preload))
     preload = ":".join(filter(None, (*libraries, request.preload, request.image_preload)))
@@ -170,7 +170,7 @@ def _preloads(draft: Draft) -> Draft:
 
 
 def _described(draft: Draft) -> Draft:
-    """Lines for what does not come from a step: the shell's Python, the engine, the launcher."""
+    """Adds lines on what no step covers: the shell's Python variables, the engine, the launcher."""
     inputs = draft.inputs
     why = "set in this shell for its own Python; the image's would follow it (--env sets it there)"
     lines = [Line("unset", name, why) for name in inputs.request.shell_python]
@@ -235,7 +235,7 @@ def _replaces(own: MpiLibrary | None, host: HostMpi, family: AbiFamily) -> Line:
 
 
 def _images_own(name: str, value: str) -> tuple[Line, ...]:
-    """That a variable of the image comes behind the plan's."""
+    """Notes that the plan's value of a variable precedes the image's."""
     why = "the image sets it; the engine's takes its place"
     return (Line("behind", f"{name}={value}", why),) if value else ()
 

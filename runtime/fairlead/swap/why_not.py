@@ -14,10 +14,10 @@ from fairlead.swap.model import MOUNT, Line, Plan
 
 
 def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
-    """What the plan makes of the library ``name``: a SONAME, a file's name, or a path of the host.
+    """Explains what the plan does with the library ``name``: a SONAME, a file name, or a path of the host.
 
     Returns:
-        A line a reason, at least one. Kind ``staged`` when it is in the plan after all.
+        One line for each reason, at least one; of kind ``staged`` if the plan includes the library.
     """
     wanted = PurePosixPath(name).name
     stem = re.sub(r"\.so(\.\d+)*$", "", wanted)
@@ -44,7 +44,7 @@ def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
 
 
 def _is(found: str, wanted: str, stem: str) -> bool:
-    """Whether a file's name is meant: to the letter, or without its version."""
+    """Whether ``wanted`` names a file: exactly, or without its version."""
     return found == wanted or (wanted in (stem, f"{stem}.so") and found.startswith(f"{stem}.so"))
 
 
@@ -60,7 +60,7 @@ def _staged(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
             yield Line("staged", f"{MOUNT}/{file.target}", why, file.source)
     for link, target in plan.staging.aliases:
         if PurePosixPath(link).name == wanted:
-            why = f"it is a name of {target}, so that whoever asks by it finds the host's"
+            why = f"it is a name of {target}, so that programs that ask for it get the host's"
             yield Line("staged", f"{MOUNT}/{link}", why)
 
 

@@ -340,7 +340,7 @@ def test_choose_host_takes_the_first_of_the_family_with_a_launcher() -> None:
     assert chosen is host()
     whys = " ".join(n.why for n in notes)
     assert len(notes) == 3
-    for words in ("family is openmpi", "no mpiexec beside it", "MPICH 5.0.2 comes first"):
+    for words in ("family is openmpi", "its prefix has no mpiexec", "MPICH 5.0.2 comes first"):
         assert words in whys
 
 
