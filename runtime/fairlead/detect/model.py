@@ -1,7 +1,7 @@
-"""What can be seen of a machine: frozen facts, each with the place where it was seen.
+"""Facts about a machine: frozen values, each with the place where it was found.
 
-Nothing here is inferred from a profile. What could not be learnt is no fact with a default value but an
-entry of :attr:`SiteFacts.unknown`, with the reason.
+Nothing is inferred from a profile. What could not be determined gets no default value but an
+entry in :attr:`SiteFacts.unknown`, with the reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class SystemFact:
     Attributes:
         name: as ``/etc/os-release`` has it.
         glibc: version; empty where unknown.
-        inside: ``container: docker``, ``virtual machine``, or empty for a machine as it is.
+        inside: ``container: docker``, ``virtual machine``, or empty on bare metal.
     """
 
     name: str
@@ -33,11 +33,11 @@ class ProcessorFact:
     """The processors of this node.
 
     Attributes:
-        target: as archspec names it, e.g. ``zen3``; empty where unknown.
-        model: as the processor calls itself.
-        cores: those that this process may use.
-        online: all that the system has; with SMT, hardware threads.
-        memory_bytes: 0 where unknown.
+        target: the archspec name, e.g. ``zen3``; empty if unknown.
+        model: the name that the processor reports.
+        cores: cores that this process may use.
+        online: all cores of the system; with SMT, hardware threads.
+        memory_bytes: 0 if unknown.
     """
 
     target: str
@@ -51,7 +51,7 @@ class ProcessorFact:
 
 @dataclass(frozen=True)
 class AbilityFact:
-    """Something that a kernel allows or has.
+    """A feature of the kernel.
 
     Attributes:
         name: ``user namespaces``, ``fuse``, ``squashfs``, ``overlay``, ``cgroup``.
@@ -65,12 +65,12 @@ class AbilityFact:
 
 @dataclass(frozen=True)
 class SchedulerFact:
-    """What gives nodes.
+    """The scheduler that allocates nodes.
 
     Attributes:
         kind: ``slurm``, ``pbs``, ``lsf``, ``flux``, ``cobalt``, ``gridengine``.
-        cluster: what it calls the machine; empty where unknown.
-        job: the job that this process is in; empty outside of one.
+        cluster: its name for the machine; empty if unknown.
+        job: the job of this process; empty outside a job.
     """
 
     kind: str
@@ -86,7 +86,7 @@ class LauncherFact:
 
     Attributes:
         kind: as profiles name it: ``mpiexec``, ``srun``, ``pals``, ``aprun``, ``jsrun``, ``flux``, ``ibrun``.
-        title: what it says that it is.
+        title: product and version that it reports.
     """
 
     kind: str
@@ -113,10 +113,10 @@ class EngineFact:
     """A container engine.
 
     Attributes:
-        kind: as profiles name it; ``docker`` too, which fairlead does not drive.
-        setuid: whether it starts as root; None where that is no question of it, or not to be seen.
-        settings: of its configuration, what decides whether and how containers run here.
-        config: the file of those.
+        kind: as profiles name it; also ``docker``, which fairlead does not run.
+        setuid: whether it starts as root; None if that does not apply or cannot be determined.
+        settings: the settings that affect whether and how containers run on this machine.
+        config: the file with these settings.
     """
 
     kind: str
@@ -130,14 +130,14 @@ class EngineFact:
 
 @dataclass(frozen=True)
 class MpiFact:
-    """An installed MPI, as its library itself says.
+    """An installed MPI, as identified from its library.
 
     Attributes:
-        level: the MPI standard that its functions reach.
-        launcher: path of the launcher that belongs to it; empty where there is none.
-        launcher_title: what that says that it is; Open MPI's own version is told by it alone.
-        missing: SONAMEs behind it that the loader would not find.
-        closure: ``SONAME path`` of what is behind it.
+        level: the version of the MPI standard that its functions cover.
+        launcher: path of its launcher; empty if there is none.
+        launcher_title: product and version that the launcher reports, the only source of Open MPI's version.
+        missing: SONAMEs of its dependencies that the loader does not find.
+        closure: ``SONAME path`` of its dependencies.
     """
 
     vendor: str
@@ -161,7 +161,7 @@ class FabricFact:
     Attributes:
         kind: ``slingshot``, ``aries``, ``infiniband``, ``roce``, ``omni-path``, ``efa``, ``ethernet``.
         device: its name, e.g. ``cxi0``.
-        state: what the kernel says of it, e.g. ``ACTIVE, 200 Gb/sec (4X HDR)``; may be empty.
+        state: the state that the kernel reports, e.g. ``ACTIVE, 200 Gb/sec (4X HDR)``; may be empty.
     """
 
     kind: str
@@ -172,13 +172,13 @@ class FabricFact:
 
 @dataclass(frozen=True)
 class TransportFact:
-    """What a communication library of this machine can use.
+    """The providers or transports of a communication library on this machine.
 
     Attributes:
         library: ``libfabric`` or ``ucx``.
         names: its providers or transports.
-        complete: they come from the library itself; else from its modules' files, which leave out
-            those that are built in.
+        complete: they come from the library itself; otherwise from its module files, which lack
+            the built-in ones.
     """
 
     library: str
@@ -190,12 +190,12 @@ class TransportFact:
 
 @dataclass(frozen=True)
 class GpuFact:
-    """The GPUs of one maker.
+    """The GPUs of one vendor.
 
     Attributes:
         vendor: ``nvidia``, ``amd``, ``intel``.
-        model: empty where the kernel does not say.
-        driver: version; empty where unknown.
+        model: empty if the kernel does not report it.
+        driver: version; empty if unknown.
     """
 
     vendor: str
@@ -211,9 +211,9 @@ class StorageFact:
 
     Attributes:
         role: ``memory``, ``temporary``, ``node-local``, ``shared``, ``burst buffer``.
-        path: as it is, or a variable of the job as ``$SCRATCH``.
-        kind: type of its file system; empty where unknown.
-        free_bytes: None where it was not looked at: one that hangs would hang us too.
+        path: a path, or a variable of the job such as ``$SCRATCH``.
+        kind: type of its file system; empty if unknown.
+        free_bytes: None if it was not queried, since a hanging file system would hang the probe.
     """
 
     role: str
@@ -225,7 +225,7 @@ class StorageFact:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What could not be learnt, and why."""
+    """What could not be determined, and why."""
 
     what: str
     why: str
@@ -233,12 +233,12 @@ class Unknown:
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """What was seen of a machine.
+    """The facts found on a machine.
 
     Attributes:
         node: its host name.
-        uid: who looked; some things are only root's to see.
-        xpmem: ``/dev/xpmem`` where it is there.
+        uid: user ID of the probing process; some facts are visible only to root.
+        xpmem: ``/dev/xpmem`` if it exists.
     """
 
     node: str
@@ -260,5 +260,5 @@ class SiteFacts:
 
     @property
     def fast_fabrics(self) -> tuple[FabricFact, ...]:
-        """Those that are more than Ethernet."""
+        """The fabrics other than Ethernet."""
         return tuple(f for f in self.fabrics if f.kind != "ethernet")

@@ -106,8 +106,8 @@ class Apptainer(Driver):
 
     def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
         prefix, name = prefix_of(real), real.rpartition("/")[2]
-        beside = f"{prefix}/libexec/{name}/bin/starter-suid"
-        return (beside, *view.matching(f"{prefix}/lib/*/{name}/bin/starter-suid"))
+        starter = f"{prefix}/libexec/{name}/bin/starter-suid"
+        return (starter, *view.matching(f"{prefix}/lib/*/{name}/bin/starter-suid"))
 
     def configuration(self, view: View, real: str) -> Config | None:
         prefix, name = prefix_of(real), real.rpartition("/")[2]
@@ -151,7 +151,7 @@ def describe(
     return Engine(
         "apptainer",
         str(path),
-        # A variable stands for an option that nobody gave.
+        # The variable stands in for an option that the user did not give.
         apart or any(environ.get(name, "").lower() in _YES for name in _APART),
         options,
         ((" ".join(options), why),) if why else (),
@@ -178,7 +178,7 @@ def _configuration(
 def _not_setuid(path: Path, config: str, values: dict[str, tuple[str, ...]]) -> str:
     """Why an ordinary user's containers have user namespaces; empty when they need none.
 
-    Told in advance, since a setuid Apptainer that may not be one makes them without a word, or ends.
+    Checked in advance, since a setuid Apptainer that may not use setuid creates them silently, or fails.
     """
     real = path.resolve()
     starters = [

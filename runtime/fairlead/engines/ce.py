@@ -1,4 +1,4 @@
-"""CSCS' Container Engine: a part of ``srun``, which is told an environment by the file that describes it.
+"""CSCS' Container Engine: a part of ``srun``, which takes a file that describes the environment.
 
 The file is an EDF: image, mounts, variables. It is written below the cache, which must be on a file system
 that the nodes see. The shell that keeps a rank's exit code is then in the container too.
@@ -31,7 +31,7 @@ class ContainerEngine(Driver):
     srun_option = ("--environment", "Container Engine")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """It is there where ``srun`` is and the site says so; only srun's own help could tell."""
+        """Present if ``srun`` is and the site says so; only the output of ``srun --help`` would show it."""
         path = shutil.which("srun", path=environ.get("PATH", os.defpath))
         if path is None:
             return None

@@ -1,6 +1,6 @@
 """enroot: a squashfs or a folder, without root; pyxis is its face in Slurm.
 
-It hands on nothing of the caller's environment that it is not told to, so a shell around it names the
+It passes on only the variables of the caller's environment that are named, so a shell around it names the
 variables that the launcher has set. What the image sets of itself goes by ``--env`` too: enroot reads
 /etc/environment of an image, and an image that enroot has not made has none.
 Source: NVIDIA/enroot, doc/cmd/start.md, doc/image-format.md, conf/hooks/extra/50-slurm-pmi.sh.

@@ -1,6 +1,6 @@
-"""Where the container engine is: the user's word, then PATH, then fairlead's own prefix.
+"""Finds Apptainer: the user's variable first, then PATH, then fairlead's private prefix.
 
-``doctor/apptainer_install.py`` makes that prefix where the distribution has no Apptainer.
+``doctor/apptainer_install.py`` creates that prefix if the distribution has no Apptainer.
 """
 
 from __future__ import annotations

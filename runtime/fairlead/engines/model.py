@@ -1,7 +1,7 @@
 """A container engine's declaration, and the values that it works on.
 
 Each engine is a module with a :class:`Driver`; :mod:`fairlead.engines.registry` finds them. Launchers, plans
-and proofs know no engine by name.
+and proofs name no engine.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fairlead.base.system import View
 class Takes(enum.StrEnum):
     """The form in which an engine opens an image."""
 
-    FILE = "file"  # a SIF or a squashfs as it is, or a folder
+    FILE = "file"  # a SIF or squashfs file, or a folder
     SQUASHFS = "squashfs"  # a bare squashfs, or a folder
     FOLDER = "folder"  # an unpacked tree
-    NAME = "name"  # something it has in a store of its own
+    NAME = "name"  # an image in the engine's store
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Engine:
     """A container engine as it behaves for this user on this machine.
 
     Attributes:
-        userns_per_rank: each rank gets a user namespace of its own.
-        options: what it needs here whenever it starts a container.
+        userns_per_rank: each rank gets a separate user namespace.
+        options: options that every container start needs on this machine.
         reasons: ``(option, why)`` for ``explain``.
-        binds_files: it can show a single file of the host over one of the image.
+        binds_files: it can bind a single file of the host over one of the image.
         takes: the form in which it opens images.
-        makes_places: it makes the place of a bind that the image does not have.
-        folder: where files lie that it is told of by their names.
-        config: the file in which an administrator has set what follows.
-        forbids_binds: the setting by which no path of the node is shown in a container; the engine
-            warns, and starts it without.
-        hides: folders that ranks of a node share and its containers do not see, each with its setting.
+        makes_places: it creates mount points that the image lacks.
+        folder: folder of the files that its options refer to by name.
+        config: the configuration file with the settings below.
+        forbids_binds: the setting that forbids binding host paths; the engine warns, and starts the
+            container without them.
+        hides: folders that ranks of a node share but its containers do not see, each with its setting.
     """
 
     kind: str
@@ -64,11 +64,11 @@ class Call:
         image: what the engine opens, in the form that it takes.
         binds: ``(source, target, read only)``.
         env: variables for the container.
-        literal: more of them, in which no shell must look for ``$`` and the like.
-        image_env: what the image itself sets, for an engine that does not see it in the form it takes.
-        extra: the user's own options, passed last so that they win.
-        workdir: folder inside the container to start in; the engine's default when empty.
-        devices: device nodes of the host, for an engine that does not show them all.
+        literal: further variables, whose values no shell may expand.
+        image_env: variables that the image sets, for an engine that does not read them from the image.
+        extra: the user's options, passed last so that they take precedence.
+        workdir: initial folder in the container; empty: the engine's default.
+        devices: device nodes of the host, for an engine that does not expose all of them.
     """
 
     image: str
@@ -84,12 +84,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Words:
-    """What starts it: words, and the variables around them.
+    """The command line that starts a container, and its environment.
 
     Attributes:
-        launcher: words for the launcher, of an engine that is a part of it; ``argv`` is then in the
-            container already.
-        files: texts by path, which must be there before.
+        launcher: arguments for the launcher, if the engine is part of it; ``argv`` then already runs
+            in the container.
+        files: contents by path of files to write before the start.
     """
 
     argv: tuple[str, ...]
@@ -100,14 +100,14 @@ class Words:
 
 @dataclass(frozen=True)
 class Config:
-    """An engine's configuration file, and those of its settings that decide how containers run."""
+    """An engine's configuration file, with the settings that affect how containers run."""
 
     path: str
     settings: Mapping[str, str]
 
 
 class Driver:
-    """A kind of container engine: how it is recognised, how it behaves here, and its command line.
+    """A kind of container engine: how to recognise it, how it behaves on this machine, and its command line.
 
     Subclass it in a module of this package, or of another distribution with an entry point of the group
     ``fairlead.engines``; the module's ``ENGINE`` is an instance. Only ``kind``, ``title``, ``programs``,
@@ -116,17 +116,17 @@ class Driver:
     Attributes:
         kind: its name in site profiles and for ``--engine``.
         title: its product name.
-        programs: of which the first on PATH is it; none for one that is a part of ``srun``.
-        driven: fairlead can run with it; else it is only recognised.
-        version_arguments: print its version.
-        processes: names of its processes, regular expressions; what a dying launch may leave is one of them.
+        programs: names of its program; the first on PATH is used. Empty for a part of ``srun``.
+        driven: fairlead can run with it; otherwise fairlead only recognises it.
+        version_arguments: arguments that print its version.
+        processes: regular expressions of its process names, to find what a dying launch leaves behind.
         shares_userns: ranks of a node share a user namespace, or have none.
-        binds_files: it can show a single file of the host over one of the image.
-        userns_options: options with which each rank gets a user namespace of its own.
-        parting_options: options that keep the ranks of a node from working together, and the reason.
-        inside_variables: set in its containers.
-        inside_files: present in its containers.
-        srun_option: what its Slurm plugin adds to ``srun --help``, and that plugin's name; or None.
+        binds_files: it can bind a single file of the host over one of the image.
+        userns_options: options that give each rank a separate user namespace.
+        parting_options: options that isolate the ranks of a node from each other, with the reason.
+        inside_variables: variables set in its containers.
+        inside_files: files present in its containers.
+        srun_option: the option that its Slurm plugin adds to ``srun --help``, and the plugin's name; or None.
     """
 
     kind: str
@@ -144,39 +144,39 @@ class Driver:
     srun_option: tuple[str, str] | None = None
 
     def detect(self, environ: Mapping[str, str]) -> Engine | None:
-        """The engine as it behaves here; None where there is none. Starts nothing that can hang."""
+        """The engine as it behaves on this machine; None if it is missing. Starts nothing that can hang."""
         return None
 
     def words(self, engine: Engine, call: Call) -> Words:
-        """What starts ``call``; a pure function.
+        """The command line that starts ``call``; a pure function.
 
         Raises:
-            FairleadError: exit code 121; the engine cannot open the image, or has no words for a path.
+            FairleadError: exit code 121; the engine cannot open the image, or its options cannot express a path.
         """
         raise NotImplementedError
 
     def locate(self, view: View) -> str:
-        """The path of its program; empty where there is none."""
+        """The path of its program; empty if it is not installed."""
         return next(filter(None, map(view.which, self.programs)), "")
 
     def version_command(self, view: View, path: str) -> tuple[str, ...]:
-        """What prints its version."""
+        """The command that prints its version."""
         return (path, *self.version_arguments)
 
     def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
-        """Programs of which one, if setuid root, makes it start as root; None where it never does.
+        """Programs that make it start as root if one of them is setuid root; None if it never does.
 
         Args:
-            real: its program, links resolved.
+            real: path of its program, with links resolved.
         """
         return None
 
     def configuration(self, view: View, real: str) -> Config | None:
-        """Its configuration; None where none is found."""
+        """Its configuration; None if no file is found."""
         return None
 
     def srun_settings(self, view: View) -> dict[str, str]:
-        """Settings of an engine that is seen by its ``srun_option`` alone."""
+        """Settings of an engine that only its ``srun_option`` reveals."""
         return {}
 
 

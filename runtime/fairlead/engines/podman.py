@@ -1,8 +1,8 @@
 """Podman, of root's or an ordinary user's own: what it needs to run a rank as an HPC engine would.
 
-Podman parts a container from the machine unless it is told otherwise; ranks must not be parted. The
+Podman isolates a container from the machine by default; ranks must not be isolated. The
 program that one starts is not the parent of what runs in the container, and it keeps a store. So
-each rank has a store of its own below /tmp of its node, and a *guard*: a shell that waits for the
+each rank has a separate store below /tmp of its node, and a *guard*: a shell that waits for the
 rank's end, however it comes about, then ends what is left of its container and removes the store.
 
 Sources: podman-run(1), conmon(8); limits, descriptors and leftovers as seen with Podman 4.3.
@@ -52,13 +52,13 @@ while read -r _ f _; do
   case $f in "$1"/*) umount -l "$f" ;; esac
 done </proc/self/mounts
 if [ $EUID != 0 ] && [ -e "$1/run/overlay-containers" ]; then
-  rm -rf "$1/root"  # it tells of a container, which Podman would look for
+  rm -rf "$1/root"  # it refers to a container that Podman would look for
   CONTAINERS_CONF=$1/conf XDG_RUNTIME_DIR=$1/x "$2" --log-level=error --root "$1/root" --runroot "$1/run" --tmpdir "$1/tmp" \
     --storage-driver vfs unshare rm -rf "$1/run/overlay-containers"
   end "$1"
 fi
 rm -rf --one-file-system "$1"
-exit  # else bash would become rm, which nobody would know for a guard
+exit  # otherwise bash would exec rm, which cannot be recognised as a guard
 """
 # Podman passes on descriptors from 3 on without a gap, so the launcher's becomes 3. It sets limits, and
 # fails where they are above its own. It passes on no terminal, which Open MPI's launcher gives a rank to
@@ -98,7 +98,7 @@ d=$(mktemp -d /tmp/fairlead-podman.XXXXXXXX) || exit 125
 exec 4> >(exec 3>&- >/dev/null 2>&1; exec setsid /bin/bash -p -c "$guard" fairlead-guard "$d" "$p")
 guard=$!
 mkdir "$d/x" "$d/tmp"
-# Its locks would else be kept for ever in one table for all, of 2048.
+# Otherwise its locks stay in one shared table of 2048.
 for f in "$CONTAINERS_CONF" "$HOME/.config/containers/containers.conf" {/etc,/usr/share}/containers/containers.conf; do
   [ -f "$f" ] && break
 done

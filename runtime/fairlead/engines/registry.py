@@ -1,4 +1,4 @@
-"""The engines that fairlead knows: a module each, and entry points of the group ``fairlead.engines``."""
+"""The registry of container engines: one module each, and entry points of the group ``fairlead.engines``."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ENGINES: Registry[Driver] = Registry(
 
 
 def kinds() -> tuple[str, ...]:
-    """Those that fairlead can run with."""
+    """The engines that fairlead can run with."""
     return tuple(driver.kind for driver in ENGINES if driver.driven)
 
 
 def choose(
     wanted: str | None, preferred: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> Engine:
-    """The engine to use: ``--engine``, ``$FAIRLEAD_ENGINE``, or the site's first that is here.
+    """The engine to use: that of ``--engine`` or ``$FAIRLEAD_ENGINE``, else the site's first that is installed.
 
     Args:
-        wanted: of ``--engine``; None when it was not given.
-        preferred: kinds of engine, the site's first choice first.
+        wanted: value of ``--engine``; None if not given.
+        preferred: the site's kinds of engine, in order of preference.
     Raises:
-        FairleadError: exit code 2 when ``wanted`` is no kind of engine; 123 when there is none.
+        FairleadError: exit code 2; ``wanted`` is not a kind of engine. Exit code 123; no engine is installed.
     """
     chosen = wanted or environ.get(CHOSEN)
     if chosen and not (chosen in ENGINES and ENGINES.get(chosen).driven):

@@ -1,4 +1,4 @@
-"""Shifter: setuid, images in a store of its own, folders only.
+"""Shifter: setuid, with its own image store; binds only folders.
 
 It takes LD_* out of the caller's environment, so those go by ``--env``. What the site's modules set
 comes after that and would win, hence none of them; a user's ``--engine-arg=--module=gpu`` brings one
@@ -22,7 +22,7 @@ from fairlead.engines.unfit import unfit_bind, unfit_image
 
 VARIABLE = "FAIRLEAD_SHIFTER"
 _NO_MODULE = "--module=none"
-# Vendors' folders, which a user may not show; the site's own configuration does (siteFs).
+# Vendors' folders, which users may not bind; the site's configuration binds them (siteFs).
 _BY_THE_SITE = ("/var/opt/", "/etc/opt/", "/dev/", "/sys/")
 _UDIROOT = (
     "/etc/shifter/udiRoot.conf",

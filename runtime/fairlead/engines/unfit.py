@@ -1,4 +1,4 @@
-"""What an engine cannot be told: an image of a kind that it does not open, a path that its words end at."""
+"""Errors for what an engine cannot do: open this kind of image, or bind a path that its options cannot express."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ class Launcher:
     """A program that starts ranks.
 
     Attributes:
-        family: the MPIs whose processes it can connect; another family's each run alone.
-        kind: its driver; ``mpiexec`` for one of which only its family is known.
-        pmi: how it lets ranks find each other, in its own words, where it offers several.
-        options: the site's words for it.
-        folders: of the nodes, which ranks must see to find each other.
+        family: the MPI family whose ranks it can connect; ranks of other families run alone.
+        kind: its driver; ``mpiexec`` if only its family is known.
+        pmi: how it lets ranks find each other, in its own terms, if it offers several ways.
+        options: the site's arguments for it.
+        folders: folders of the nodes that ranks must see to find each other.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Shape:
-    """How many ranks, and where. 0 and empty leave it to the launcher.
+    """How many ranks run, and where. 0 or empty leaves it to the launcher.
 
     Attributes:
         per_node: ranks on each node.
@@ -49,7 +49,7 @@ class Shape:
         hosts: names of the nodes.
         time_s: seconds after which the scheduler ends it.
         partition: or queue.
-        extra: the user's own words for the launcher, last so that they win.
+        extra: the user's arguments for the launcher, passed last so that they take precedence.
     """
 
     ranks: int = 1
@@ -65,7 +65,7 @@ class Shape:
     extra: tuple[str, ...] = ()
 
     def of(self, ranks: int) -> Shape:
-        """The same for so many ranks, which may need fewer of the nodes."""
+        """This shape for another number of ranks, which may need fewer nodes."""
         if ranks >= self.ranks or not (self.nodes or self.hosts):
             return replace(self, ranks=ranks)
         count = self.nodes or len(self.hosts)
@@ -75,7 +75,7 @@ class Shape:
 
     @property
     def spread(self) -> tuple[int, ...]:
-        """Ranks of each node, the first ones filled first; empty where the nodes are not known."""
+        """Ranks on each node, filling the first nodes first; empty if the nodes are unknown."""
         count = self.nodes or len(self.hosts)
         if not count:
             return ()
@@ -87,34 +87,34 @@ class Shape:
 
     @property
     def each(self) -> int:
-        """Ranks on the fullest node; 0 where the nodes are not known."""
+        """Ranks on the fullest node; 0 if the nodes are unknown."""
         return self.per_node or max(self.spread, default=0)
 
 
 @dataclass(frozen=True)
 class Words:
-    """What is executed: words, and the variables around them."""
+    """The command line to execute, and its environment."""
 
     argv: tuple[str, ...]
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
 class Driver:
-    """A kind of launcher: how it is recognised, and the command lines that it takes.
+    """A kind of launcher: how to recognise it, and its command lines.
 
     Subclass it in a module of this package, or of another distribution with an entry point of the group
     ``fairlead.launchers``; the module's ``LAUNCHER`` is an instance.
 
     Attributes:
         kind: its name in site profiles and for ``--launcher``.
-        programs: its names on PATH, the preferred first.
-        title: its product name; empty where its ``--version`` tells.
-        family: the one family whose ranks it connects; unknown where that depends on ``--mpi`` and the like.
-        in_profiles: a site profile may name it. An MPI's own ``mpiexec`` goes by ``mpiexec`` there.
-        version_arguments: print its version; empty for one that starts a job whatever its arguments are.
-        version_after: text before the version in what it prints.
+        programs: its program names on PATH, in order of preference.
+        title: its product name; empty if its ``--version`` output has it.
+        family: the family whose ranks it connects; unknown if that depends on options such as ``--mpi``.
+        in_profiles: a site profile may name it. The ``mpiexec`` of an MPI is called ``mpiexec`` there.
+        version_arguments: arguments that print its version; empty if it starts a job with any arguments.
+        version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
-        scheduler: kind of the scheduler whose nodes it asks for by itself; empty where it does not.
+        scheduler: kind of the scheduler from which it requests nodes itself; empty if it does not.
     """
 
     kind: str
@@ -128,7 +128,7 @@ class Driver:
     scheduler: str = ""
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
-        """What starts ``inner`` as each rank; a pure function.
+        """The command line that starts ``inner`` as each rank; a pure function.
 
         Raises:
             FairleadError: exit code 2; the launcher cannot express the shape.
@@ -141,21 +141,21 @@ class Driver:
         """The launcher at ``program``, for ranks of an MPI of the family ``speaks``.
 
         Args:
-            pmi: how ranks find each other, if the user fixed it.
-            preferred_pmi: the site's order, in a profile's words.
+            pmi: how ranks find each other, if the user set it.
+            preferred_pmi: the site's order of preference, in a profile's terms.
         """
         return Launcher(program, self.family, Path(program).name, self.kind, pmi)
 
     def is_present(self, view: View, text: str) -> bool:
-        """Whether a program of its name that printed ``text`` as its version is this launcher."""
+        """Whether a program of that name whose version output is ``text`` is this launcher."""
         return True
 
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
-        """Ends what a launch has left on other nodes; ``folder`` is the run's."""
+        """Ends processes that a launch left on other nodes; ``folder`` is the run's folder."""
 
 
 def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadError:
-    """The error of a shape that a launcher has no word for."""
+    """The error for a shape that a launcher cannot express."""
     return fail(
         "launcher-option-unsupported",
         launcher_title=launcher.title,
@@ -167,5 +167,5 @@ def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadEr
 
 
 def clock(seconds: int) -> str:
-    """``H:MM:SS``, which every scheduler but LSF takes."""
+    """``H:MM:SS``, which every scheduler except LSF accepts."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -1,4 +1,4 @@
-"""The launchers that fairlead knows: a module each, and entry points of the group ``fairlead.launchers``."""
+"""The registry of launchers: one module each, and entry points of the group ``fairlead.launchers``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MPIEXEC = "mpiexec"  # in profiles and options: that of the MPI itself, whicheve
 
 
 def kinds() -> tuple[str, ...]:
-    """What ``--launcher`` takes, beside a path."""
+    """The names that ``--launcher`` accepts, in addition to a path."""
     return (MPIEXEC, *LAUNCHERS.names())
 
 

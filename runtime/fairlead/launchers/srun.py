@@ -1,4 +1,4 @@
-"""Slurm's ``srun``: a step of the allocation it is called in, or a job of its own.
+"""Slurm's ``srun``: a step of the current allocation, or a separate job.
 
 Grammar: srun(1). What is said here wins over what sbatch or the user's shell left in SLURM_* variables.
 """
@@ -126,8 +126,8 @@ def pmi_listed(said: str) -> tuple[str, ...]:
 
 def pmix_folders(srun: str) -> tuple[str, ...]:
     """Where Slurm's PMIx server keeps what ranks read: below slurmd's spool folder, and where mpi.conf says."""
-    beside = Path(srun).with_name("scontrol")
-    words = [str(beside) if beside.exists() else "scontrol", "show", "config"]
+    scontrol = Path(srun).with_name("scontrol")
+    words = [str(scontrol) if scontrol.exists() else "scontrol", "show", "config"]
     done = answer(words)
     return pmix_configured(done.stdout) if done else ()
 
@@ -148,8 +148,8 @@ def cancel(srun: str, folder: Path, environ: Mapping[str, str]) -> None:
     with suppress(OSError, subprocess.TimeoutExpired):
         step = (folder / STEP).read_text().strip()
         if re.fullmatch(r"\d+\.\d+", step):
-            beside = Path(srun).with_name("scancel")
-            words = [str(beside) if beside.exists() else "scancel", "--signal=KILL", step]
+            scancel = Path(srun).with_name("scancel")
+            words = [str(scancel) if scancel.exists() else "scancel", "--signal=KILL", step]
             subprocess.run(
                 words, env=dict(environ), capture_output=True, timeout=_PROBE_S, check=False
             )

@@ -1,8 +1,8 @@
-"""The host's MPI: where it is, what it needs, what starts its ranks.
+"""The host's MPI: where it is, what it needs, and which launcher starts its ranks.
 
-A :class:`HostMpi` is facts only: the library, everything it needs behind it (its *closure*,
-resolved as the host's loader would), what it opens later by itself (plugins), and its launcher.
-``plan.py`` decides what of this goes into a container.
+A :class:`HostMpi` contains only facts: the library, its dependencies (the *closure*, resolved as the
+host's loader resolves it), the plugins that it opens at run time, and its launcher.
+:mod:`fairlead.swap.plan` decides which of these go into a container.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fairlead.launchers.model import Launcher
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import matches
 
-# The compilers' own run time: one for the whole process, and the newest of host and image wins.
+# Compiler runtime libraries: a process has one of each, and the newer of host and image wins.
 RUNTIME_PIECES = frozenset(
     {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
 )
-# Libraries that belong to an MPI though nothing needs them by name: bindings for other languages.
+# Libraries that belong to an MPI although it does not need them: bindings for other languages.
 _COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
 
 
@@ -44,11 +44,11 @@ def is_binding(soname: str) -> bool:
 
 @dataclass(frozen=True)
 class Plugins:
-    """Modules that a library opens by itself, invisible to NEEDED.
+    """Modules that a library opens at run time; NEEDED does not list them.
 
     Attributes:
-        variable: the variable that says where they are.
-        folder: on the host.
+        variable: the variable that names their folder.
+        folder: their folder on the host.
         files: their paths on the host.
     """
 
@@ -59,11 +59,11 @@ class Plugins:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the loader would not look by itself, and the MPI's libraries are all the same.
+    """Places with libraries of the MPI that the loader does not search on its own.
 
     Attributes:
         folders: searched last.
-        files: libraries that are opened by name.
+        files: libraries that the MPI opens by name.
         gpu: libraries for messages from GPU to GPU.
     """
 
@@ -76,7 +76,7 @@ NOWHERE_ELSE = Places()
 
 
 def places_of(site: Site | None, environ: Mapping[str, str], root: Path = Path("/")) -> Places:
-    """What a profile says of its MPI's dependencies, as far as it is on this machine."""
+    """The places that a profile names for its MPI's dependencies, as far as they exist on this machine."""
     if site is None:
         return NOWHERE_ELSE
 
@@ -92,21 +92,21 @@ def places_of(site: Site | None, environ: Mapping[str, str], root: Path = Path("
 
 @dataclass(frozen=True)
 class HostMpi:
-    """An MPI of this host, and all that it takes to run with it.
+    """An MPI of this host, with everything that a run needs of it.
 
     Attributes:
         prefix: its installation prefix.
-        closure: what the library needs, itself and glibc left out; real paths on the host.
-        companions: Fortran and C++ bindings beside it.
+        closure: dependencies of the library, without itself and glibc; real paths on the host.
+        companions: its Fortran and C++ bindings.
         data: folders that the library reads, relative to the prefix (Intel MPI's tuning tables).
-        missing: ``(library, needed by)`` for what the host's loader would not find either.
-        found_by: why it was considered, for ``explain``.
-        glibc: the pieces of the C library that it runs on, its loader among them.
-        root: the folder of the host's file system; another than ``/`` for one that is mounted.
-        shared_folder: its folder is one of the system's, where others' libraries are too.
-        optional: what the modules need behind them; a module without it is left out by the MPI.
-        gpu_transport: libraries that carry messages from GPU to GPU; Cray MPICH wants one preloaded
-            when MPICH_GPU_SUPPORT_ENABLED=1. The GPU's own libraries behind them are not in it.
+        missing: ``(library, needed by)`` for each dependency that the host's loader does not find.
+        found_by: why discovery considered it, for ``explain``.
+        glibc: the files of the C library that it runs on, including the loader.
+        root: root folder of the host's file system; not ``/`` if that system is mounted elsewhere.
+        shared_folder: it is in a system library folder, together with unrelated libraries.
+        optional: dependencies of its modules; the MPI skips a module whose dependencies are missing.
+        gpu_transport: libraries that carry messages from GPU to GPU; Cray MPICH needs one preloaded
+            if MPICH_GPU_SUPPORT_ENABLED=1. Excludes the GPU libraries that these need.
     """
 
     library: MpiLibrary
@@ -126,7 +126,7 @@ class HostMpi:
 
     @property
     def parts(self) -> tuple[Elf, ...]:
-        """Every ELF file that would be staged."""
+        """Every ELF file to stage."""
         return (self.library.elf, *self.closure, *self.companions)
 
 
@@ -136,16 +136,16 @@ def discover(
     site: Site | None = None,
     patience_s: float = 10.0,
 ) -> tuple[HostMpi, ...]:
-    """Every MPI found on this host, the preferred first.
+    """Finds every MPI on this host, in order of preference.
 
-    Order: ``$FAIRLEAD_MPI``; where the site's profile says that its MPI is; those that ``fairlead
-    doctor --fix`` installed; the prefix of each ``mpiexec`` on PATH; the system's own. One library is
-    listed once.
+    The order is: ``$FAIRLEAD_MPI``; the folders that the site's profile names; MPIs that ``fairlead
+    doctor --fix`` installed; the prefix of each ``mpiexec`` on PATH; the system's library folders. Each
+    library is listed once.
 
     Args:
-        patience_s: how long a launcher may take to say its version.
+        patience_s: seconds that a launcher may take to print its version.
     Raises:
-        FairleadError: exit code 2 when ``$FAIRLEAD_MPI`` names none: another would be a surprise.
+        FairleadError: exit code 2; ``$FAIRLEAD_MPI`` names no MPI. Using another would be a surprise.
     """
     found: dict[str, HostMpi] = {}
     if named := environ.get("FAIRLEAD_MPI"):
@@ -163,12 +163,12 @@ def from_prefix(
     by: str = "--mpi",
     site: Site | None = None,
 ) -> tuple[HostMpi, ...]:
-    """The MPIs below ``prefix``, as ``--mpi PREFIX`` or a variable names it; at least one.
+    """The MPIs below a ``prefix`` given by ``--mpi PREFIX`` or a variable; at least one.
 
-    There may be two binary interfaces of one MPI: MPICH 5 has libmpi.so.12 and libmpi_abi.so.1.
+    One MPI may have two binary interfaces: MPICH 5 has libmpi.so.12 and libmpi_abi.so.1.
 
     Raises:
-        FairleadError: exit code 2 when there is none.
+        FairleadError: exit code 2; the prefix contains no MPI.
     """
     found = in_prefix(
         prefix.absolute(), f"named by {by} {prefix}", environ, places_of(site, environ)
@@ -192,8 +192,8 @@ def in_prefix(
 ) -> tuple[HostMpi, ...]:
     """The MPIs of one installation prefix, MPICH ABI and Open MPI before MPI-5 ABI.
 
-    Reading the files takes some 0.1 s, so the answer is kept, by the identity of every file it
-    came from.
+    Reading the files takes about 0.1 s, so the result is cached under the identity of every file it
+    was read from.
     """
     libraries = _library_files(prefix)
     if not libraries:
@@ -211,7 +211,7 @@ def in_prefix(
         _describe(m, prefix, reason, environ, places, patience_s) for m in _identified(libraries)
     )
     if any(m.launcher and m.launcher.family is AbiFamily.UNKNOWN for m in fresh):
-        return fresh  # it may only have been slow
+        return fresh  # the launcher may only have been slow
     try:
         with atomic_write(cached, "w") as stream:
             json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
@@ -227,7 +227,7 @@ class _Cached:
 
 
 def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
-    """Which files the facts were read from; an update may replace one, or lead a link elsewhere."""
+    """Identities of the files that the facts were read from; an update may replace a file or retarget a link."""
     found = {}
     for mpi in mpis:
         elves = (*mpi.parts, *mpi.glibc, *mpi.gpu_transport, *mpi.optional)
@@ -235,7 +235,7 @@ def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
         for path in (*paths, *([mpi.launcher.path] if mpi.launcher else [])):
             status = Path(path).stat()
             found[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
-        # A new module, or a library that comes to lie before another.
+        # Detects a new module, or a new library that precedes another.
         folders = {p.folder for p in mpi.plugins} | {str(Path(e.path).parent) for e in mpi.parts}
         found |= {folder: str(Path(folder).stat().st_mtime_ns) for folder in folders}
     return found
@@ -256,19 +256,19 @@ def _prefixes(
                 yield prefix, "installed by `fairlead doctor --fix`"
     for folder in environ.get("PATH", "").split(":"):
         program = Path(folder, "mpiexec")
-        if folder and os.access(program, os.X_OK):  # False, too, where one may not look
+        if folder and os.access(program, os.X_OK):  # also False without permission
             yield program.resolve().parent.parent, f"its mpiexec is on PATH: {program}"
     yield root / "usr", "in the system's library folders"
 
 
 def _default_first(prefix: Path) -> tuple[bool, list[int], str]:
-    """MPICH, newest first, before any other that was installed for a trial."""
+    """Sort key: MPICH first, newest version first, then others that were installed for a trial."""
     name, _, version = prefix.name.partition("-")
     return (name != "mpich", [-part for part in version_key(version)], prefix.name)
 
 
 def _library_files(prefix: Path) -> list[Path]:
-    """Files that can be an MPI, by the only thing that is cheap to look at: their names."""
+    """Files that may be an MPI, judged by name only, which is cheap."""
     names = ["lib", "lib64", "lib/release", "lib-abi-mpich"]
     names += [f"lib/{p.name}" for p in sorted((prefix / "lib").glob("*-linux-gnu*")) if p.is_dir()]
     found: dict[Path, None] = {}
@@ -288,7 +288,7 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
             library = read_mpi(path)
         except (ValueError, OSError):
             continue  # a linker script, a companion, or a stray file
-        # Wheels cannot hold symlinks: what was `libmpi.so -> libmpi.so.12` is three equal files.
+        # Wheels cannot contain symlinks: `libmpi.so -> libmpi.so.12` becomes several equal files.
         key = (path.parent, library.soname)
         if key not in by_soname or path.name == library.soname:
             by_soname[key] = library
@@ -345,7 +345,7 @@ def _describe(
 
 
 def _gpu_transport(folder: Path, places: Places) -> Iterator[Elf]:
-    """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa``: where the profile says, beside the MPI, or in Cray's
+    """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa`` from the profile's path, the MPI's folder, or Cray's
     ``gtl/lib`` above it."""
     usual = [folder, *(above / "gtl/lib" for above in list(folder.parents)[:5])]
     found = [path for place in usual for path in sorted(place.glob("libmpi_gtl_*.so*"))]
@@ -356,7 +356,7 @@ def _gpu_transport(folder: Path, places: Places) -> Iterator[Elf]:
 
 
 def _root_of(prefix: Path) -> Path:
-    """The root folder of the system that ``prefix`` is in; another's may be mounted in a folder."""
+    """The root folder of the system that contains ``prefix``, which may be mounted below a folder."""
     for folder in prefix.resolve().parents:
         if (folder / "etc/ld.so.conf").is_file() and (folder / "usr").is_dir():
             return folder
@@ -364,14 +364,14 @@ def _root_of(prefix: Path) -> Path:
 
 
 def _glibc(by: Elf, loader: Loader) -> tuple[Elf, ...]:
-    """The C library that ``by`` would be given, with all that belongs to it."""
+    """The C library that the loader would give ``by``, with the other files of glibc."""
     libc = loader.find("libc.so.6", by)
     if libc is None:
         return ()
     found = {}
     for path in sorted(libc.parent.iterdir()):
         if not GLIBC_PIECES.match(path.name):
-            continue  # a system's library folder has thousands of others
+            continue  # a system library folder has thousands of other files
         real = loader.real(path)
         if real is not None and real.is_file():
             try:
@@ -444,7 +444,7 @@ def find_launcher(prefix: Path, family: AbiFamily, patience_s: float = 10.0) -> 
 
 
 def needs(parts: tuple[Elf, ...], prefix: str = "GLIBC") -> tuple[str, str]:
-    """The highest ``prefix`` version that any of ``parts`` needs, and which part it is."""
+    """The highest ``prefix`` version that any of ``parts`` needs, and the path of that part."""
     best, who = "", ""
     for part in parts:
         version = part.needs.get(prefix, "")

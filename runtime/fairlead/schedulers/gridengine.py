@@ -19,7 +19,7 @@ class GridEngine(Scheduler):
     interactive = "qrsh {command}"
 
     def is_present(self, view: View, version_text: str, answered: Ran | None) -> bool:
-        return view.which("qconf") is not None  # JOB_ID alone is anybody's
+        return view.which("qconf") is not None  # other programs set JOB_ID too
 
 
 SCHEDULER = GridEngine()

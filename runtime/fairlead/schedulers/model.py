@@ -1,4 +1,4 @@
-"""A scheduler's declaration, the job it is given, and the allocation it grants."""
+"""The base class of schedulers, the job that they run, and the allocation that they grant."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NAME = re.compile(r"[\w.@+:/-]+")
 
 @dataclass(frozen=True)
 class Array:
-    """Several jobs by one script, told apart by an index.
+    """Several jobs from one script, distinguished by an index.
 
     Attributes:
-        limit: how many may run at once; 0 for all.
+        limit: how many may run at once; 0: all.
     """
 
     first: int
@@ -33,16 +33,16 @@ class Array:
 
 @dataclass(frozen=True)
 class Job:
-    """A job script before it is anybody's.
+    """A job script, independent of the scheduler.
 
     Attributes:
         shape: ranks, nodes, time, account and partition.
-        log: file for its output; the scheduler's own choice when empty.
-        requeue: run it again when a node is lost.
+        log: file for its output; empty: the scheduler's default.
+        requeue: run it again if a node fails.
         options: the user's further options for the scheduler, each with its value.
         modules: environment modules to load; ``-NAME`` unloads.
-        exports: variables that the job needs as they are in this shell.
-        launcher: kind of what starts the ranks; LSF's grammar depends on it.
+        exports: variables of this shell that the job needs, with their values.
+        launcher: kind of the launcher that starts the ranks; LSF's options depend on it.
         body: the line that runs the ranks.
         written_by: the command that wrote it.
         leading: the site's options for the scheduler, before all others.
@@ -64,15 +64,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Allocation:
-    """What this shell may use; 0 and empty where the scheduler does not say.
+    """The resources that this shell may use; 0 or empty if the scheduler does not report them.
 
     Attributes:
         scheduler: its kind, as in a site profile.
         job: its identifier.
-        nodes: how many.
-        hosts: their names.
-        slots: cores, or places for ranks, of all nodes together.
-        by: the variable that tells of it.
+        nodes: number of nodes.
+        hosts: names of the nodes.
+        slots: cores, or slots for ranks, of all nodes together.
+        by: the variable that identifies the job.
     """
 
     scheduler: str
@@ -136,7 +136,7 @@ class Scheduler:
         """The options of a script, without the sentinel; a pure function.
 
         Raises:
-            FairleadError: exit code 2; it has no word for something.
+            FairleadError: exit code 2; the scheduler has no option for something that the job needs.
         """
         raise NotImplementedError
 
@@ -145,11 +145,11 @@ class Scheduler:
         return f"{self.submit} {shlex.quote(path)}"
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
-        """What the job of this shell may use; None outside its jobs. Reads at most one small file."""
+        """The allocation of this shell's job; None outside a job. Reads at most one small file."""
         return None
 
     def allocates(self, environ: Mapping[str, str]) -> str:
-        """The path of ``interactive_program``; empty where it is not on PATH."""
+        """The path of ``interactive_program``; empty if it is not on PATH."""
         program = self.interactive_program
         return (program and shutil.which(program, path=environ.get("PATH", ""))) or ""
 
@@ -160,23 +160,23 @@ class Scheduler:
         raise NotImplementedError
 
     def is_present(self, view: View, version_text: str, answered: Ran | None) -> bool:
-        """Whether it is this scheduler, where programs or variables of its name were seen."""
+        """Whether programs or variables with this scheduler's names really belong to it."""
         return True
 
     def version(self, text: str) -> str:
-        """Its version in what ``version_command`` printed."""
+        """Its version, from the output of ``version_command``."""
         return version(text)
 
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
-        """Further commands that :meth:`cluster` needs, by a key of its own."""
+        """Further commands that :meth:`cluster` needs, by key."""
         return {}
 
     def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
-        """The machine's name and where it stands; both empty where it is not known."""
+        """The cluster's name and its source; both empty if unknown."""
         return "", ""
 
     def cluster_names(self, view: View) -> dict[str, str]:
-        """The machine's names by variables and files alone, each with where it stands."""
+        """The cluster's names according to variables and files only, each with its source."""
         return {}
 
 
@@ -195,10 +195,10 @@ def array(text: str) -> Array:
 
 
 def name(option: str, text: str) -> str:
-    """A name as every scheduler takes it without quotes.
+    """A name that every scheduler accepts without quotes.
 
     Raises:
-        FairleadError: exit code 2; it holds a blank, a quote or the like.
+        FairleadError: exit code 2; it contains a blank, a quote or another special character.
     """
     if text and not _NAME.fullmatch(text):
         raise fail("script-directive-name", option=option, text=shlex.quote(text))
@@ -206,12 +206,12 @@ def name(option: str, text: str) -> str:
 
 
 def lacks(kind: str, what: str, remedy: str) -> FairleadError:
-    """The error of a scheduler that has no word for something."""
+    """The error for something that a scheduler has no option for."""
     return fail("script-no-directive", kind=kind, what=what, remedy=remedy)
 
 
 def leading(sites: Iterable[str], given: Iterable[str], partition: str) -> tuple[str, ...]:
-    """The site's options without those that the user gives a value of one's own, by its name.
+    """The site's options, without those that the user sets.
 
     >>> leading(("--partition=standard", "--qos=standard"), ("--qos=short",), "highmem")
     ()
@@ -225,13 +225,13 @@ def leading(sites: Iterable[str], given: Iterable[str], partition: str) -> tuple
 
 
 def _called(option: str) -> str:
-    """``--qos=x`` as ``--qos``, ``-C gpu`` as ``-C``; ``-l`` and ``-R`` are told apart by what they ask for."""
+    """``--qos=x`` as ``--qos``, ``-C gpu`` as ``-C``; ``-l`` and ``-R`` include what they request."""
     parts = re.split(r"[= \[]", option)
     return " ".join(parts[: 2 if parts[0] in ("-l", "-R") else 1])
 
 
 def options(words: Iterable[str]) -> tuple[str, ...]:
-    """A list of words as options, each with its value behind it.
+    """Groups a list of words into options, each followed by its value.
 
     >>> options(("-C", "haswell", "--exclusive", "-l filesystems=home"))
     ('-C haswell', '--exclusive', '-l filesystems=home')

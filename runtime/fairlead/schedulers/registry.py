@@ -1,4 +1,4 @@
-"""The schedulers that fairlead knows: a module each, and entry points of the group ``fairlead.schedulers``."""
+"""The registry of schedulers: one module each, and entry points of the group ``fairlead.schedulers``."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which profile a machine is of, by its clues, and what speaks for and against each.
+"""Finds the profile that fits a machine, with the evidence for and against each profile.
 
-A site that has a clue of its own, a variable, a host name, a cluster's name, and is seen by it comes
-first. Then the kind of machine whose evidence is all there, the most special of several. A machine without
-a scheduler and without a fabric is a laptop; a node in a job, where no fabric is, is of a family without one.
-Nothing else is guessed: where two fit equally, both are told.
+A site that the machine matches by a specific clue (a variable, a host name, a cluster name) comes first.
+Next comes the family all of whose evidence is present, the most specific of several. A machine without
+scheduler and fabric is a laptop; a node in a job without a fabric belongs to a family without one.
+There is no other guess: if two profiles fit equally, both are reported.
 
-It looks at names, variables and paths only and starts no program, since every launch asks it.
+Matching reads only names, variables and paths and starts no program, because every launch does it.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from fairlead.site.model import Clues, Site
 
 LAST = "laptop"
 SILENCE = "nothing speaks against it"
-# Variables by which machines are told apart, beside those that profiles name.
+# Variables that distinguish machines, in addition to those that profiles name.
 TELLING = ("SLURM_CLUSTER_NAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "SLURM_JOB_ID", "PBS_JOBID",
            "COBALT_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SLURM_CONF", "SCRATCH", "PSCRATCH",
            "CRAYPE_NETWORK_TARGET", "CRAY_MPICH_DIR", "MPICH_DIR", "TMPDIR")  # fmt: skip
-# How much one clue says: a host name such as nid000001 is that of many machines.
+# Weight of one clue: a host name such as nid000001 exists on many machines.
 _ENVIRON, _CLUSTER, _HOSTNAME = 4, 4, 2
 
 
 @dataclass(frozen=True)
 class Clue:
-    """One clue of a profile, held against a machine.
+    """One clue of a profile, compared with a machine.
 
     Attributes:
         what: e.g. ``present_paths: /opt/cray/pe``.
-        says: ``for``, ``against``, or ``nothing``: a clue of which another would do.
-        seen: what was seen.
+        says: ``for``, ``against``, or ``nothing`` if another clue of the kind may still match.
+        seen: what was found on the machine.
     """
 
     what: str
@@ -52,11 +52,11 @@ class Clue:
 
 @dataclass(frozen=True)
 class Account:
-    """A profile held against a machine.
+    """A profile compared with a machine.
 
     Attributes:
-        named: how surely one of its own clues names it; 0 when none was seen.
-        expired: its dates say that it is not valid any more, or not yet.
+        named: summed weight of the matching specific clues; 0 if none matches.
+        expired: why its dates exclude today; empty if it is valid.
     """
 
     site: Site
@@ -65,17 +65,17 @@ class Account:
     expired: str = ""
 
     def said(self, what: str) -> tuple[str, ...]:
-        """What was seen of the clues that speak ``for`` or ``against`` it."""
+        """What was found for the clues that speak ``for`` or ``against`` it."""
         return tuple(clue.seen for clue in self.clues if clue.says == what)
 
     @property
     def contradicted(self) -> bool:
-        """Whether something that no machine of it has was seen."""
+        """Whether the machine has something that no machine of the profile has."""
         return any(c.says == "against" and c.what.startswith("absent_") for c in self.clues)
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """What every machine of it has, and was not seen."""
+        """What every machine of the profile has and this machine lacks."""
         return tuple(
             c.seen for c in self.clues if c.says == "against" and c.what.startswith("present_")
         )
@@ -83,14 +83,14 @@ class Account:
 
 @dataclass(frozen=True)
 class Detected:
-    """Which profile fits, and why.
+    """The profile that fits, and why.
 
     Attributes:
-        profile: its name; None where none fits, or several fit equally (``ties``).
+        profile: its name; None if none fits or several fit equally (``ties``).
         by: ``a clue of its own``, ``the evidence of its family``, ``nothing speaks against it``, or empty.
-        reasons: what was seen that speaks for it.
-        notes: what a person should know of the verdict.
-        against: for each other profile why it was left out, the weightiest reason first.
+        reasons: the evidence for it.
+        notes: caveats for users.
+        against: for each other profile, why it was excluded, the strongest reason first.
     """
 
     profile: str | None
@@ -107,12 +107,13 @@ def detect(
     world: View | None = None,
     limit_s: float = 10.0,
 ) -> Detected:
-    """Which profile this machine is of.
+    """Finds the profile of this machine.
 
     Args:
-        limit_s: a file system that is away may not answer at all; after this none fits, which is told.
+        limit_s: seconds after which matching gives up with a note, since an unreachable file system
+            may never answer.
     Raises:
-        FairleadError: exit code 2; a profile is wrong: it might be the one.
+        FairleadError: exit code 2; a profile is invalid, and it might be the one that fits.
     """
     every = all_sites(environ)
     if every.wrong:
@@ -130,7 +131,7 @@ def detect(
 def why_not(
     site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 ) -> tuple[str, ...]:
-    """What of this machine contradicts a profile; empty where nothing does, or it is named by its own clue."""
+    """What on this machine contradicts a profile; empty if nothing does, or if a specific clue matches."""
     held = account(site, Machine(environ, root))
     if held.named and not held.contradicted:
         return ()
@@ -140,7 +141,7 @@ def why_not(
 
 
 def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = None) -> Detected:
-    """Which of some profiles a machine is of."""
+    """Finds the profile of a machine among ``sites``."""
     accounts = {name: account(site, world, today) for name, site in sites.items()}
     named = [a for a in accounts.values() if a.named and not _outweighed(a)]
     if named:
@@ -158,7 +159,7 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
 
 
 def _only(world: View) -> Iterator[str]:
-    """What is left to say where no clue was seen."""
+    """Reasons for a profile that no clue supports."""
     programs = [f"`{name}` is on PATH" for name in _programs() if world.which(name)]
     yield from programs or ["no scheduler"]
     yield "no fabric device that a profile knows"
@@ -173,7 +174,7 @@ def _ties(chosen: list[Account]) -> tuple[str, ...]:
 
 
 def _outweighed(account: Account) -> bool:
-    """A host name alone is no proof where what every such machine has is not there."""
+    """Whether a host name is the only evidence, and the machine lacks what every such machine has."""
     weak = account.named <= _HOSTNAME
     return weak and (account.contradicted or bool(account.lacking))
 
@@ -194,7 +195,7 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
     ]
     seen = [a for a in fitting if a.site.detect.present_paths]
     if seen:
-        # A family that others extend is less special than they are.
+        # A family is less specific than the families that extend it.
         below = {name for a in seen for name in a.site.lineage[1:]}
         special = [a for a in seen if a.site.name not in below]
         most = max(len(a.site.detect.present_paths) for a in special)
@@ -203,14 +204,14 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
         ], "the evidence of its family"
     if last := [a for a in fitting if a.site.name == LAST]:
         return last, SILENCE
-    # On a login node the fabric may only be elsewhere; a node in a job shows what there is.
+    # A login node may lack the fabric that compute nodes have; a node in a job shows what they have.
     if in_job(world.environ):
         return [a for a in fitting if not a.site.detect.present_paths], SILENCE
     return [], ""
 
 
 def _why_not(account: Account, by: str) -> tuple[str, ...]:
-    """Why a profile was left out."""
+    """Why a profile was excluded."""
     site = account.site
     reasons = [*account.said("against")]
     if account.expired:
@@ -233,7 +234,7 @@ def _notes(account: Account) -> Iterator[str]:
 
 
 def account(site: Site, world: View, today: datetime.date | None = None) -> Account:
-    """Every clue of a profile, held against a machine."""
+    """Compares every clue of a profile with a machine."""
     clues = site.detect
     own = [*_own(clues, world)]
     named = sum(
@@ -259,8 +260,8 @@ def _own(clues: Clues, world: View) -> Iterator[Clue]:
         host = world.hostname
         hit = next((p for p in clues.hostnames if fnmatch.fnmatchcase(host, p)), "")
         wanted = ", ".join(clues.hostnames)
-        told = f"host name {host}" + (f" is as {hit}" if hit and hit != host else "")
-        yield Clue(f"hostnames: {wanted}", "for" if hit else "nothing", told)
+        seen = f"host name {host}" + (f" is as {hit}" if hit and hit != host else "")
+        yield Clue(f"hostnames: {wanted}", "for" if hit else "nothing", seen)
 
 
 def _family(clues: Clues, world: View) -> Iterator[Clue]:
@@ -286,12 +287,12 @@ _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def expanded(pattern: str, environ: Mapping[str, str]) -> str:
-    """A pattern of paths with its variables put in; their names where one is not set: it fits nothing."""
+    """A pattern of paths with its variables expanded; an unset one becomes ``/$NAME``, which matches nothing."""
     return _VARIABLE.sub(lambda m: environ.get(m[1]) or f"/${m[1]}", pattern)
 
 
 def unset(pattern: str, environ: Mapping[str, str]) -> str:
-    """The first variable of a pattern that is not set; empty where all are."""
+    """The first unset variable of a pattern; empty if all are set."""
     return next((n for n in _VARIABLE.findall(pattern) if not environ.get(n)), "")
 
 

@@ -24,7 +24,7 @@ class GlibcWay(enum.StrEnum):
     IMAGE = "image"  # the image's own is new enough
     BIND = "bind"  # each piece of the host's over the image's
     LOADER = "loader"  # the program is started by the host's loader; its children are not
-    NONE = "none"  # it cannot be had
+    NONE = "none"  # not possible
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,8 @@ def _infiniband(world: View) -> Iterator[FabricFact]:
             else:
                 kind = "roce" if layer == "Ethernet" else "infiniband"
             shown = device if len(ports) == 1 else f"{device} port {port.rpartition('/')[2]}"
-            told = ", ".join(filter(None, [re.sub(r"^\d+: ", "", state), rate]))
-            yield FabricFact(kind, shown, told, f"{port}/link_layer" if layer else path)
+            status = ", ".join(filter(None, [re.sub(r"^\d+: ", "", state), rate]))
+            yield FabricFact(kind, shown, status, f"{port}/link_layer" if layer else path)
     if not world.matching("/sys/class/infiniband/hfi1_*"):
         for path in world.matching("/dev/hfi1_[0-9]*"):
             yield FabricFact("omni-path", path.rpartition("/")[2], "", path)
@@ -81,5 +81,5 @@ def _net_state(world: View, name: str) -> str:
         return ""
     state = (world.read(f"/sys/class/net/{name}/operstate") or "").strip()
     speed = (world.read(f"/sys/class/net/{name}/speed") or "").strip()
-    told = f"{int(speed) / 1000:g} Gb/s" if speed.isdigit() and int(speed) else ""
-    return ", ".join(filter(None, [state, told]))
+    rate = f"{int(speed) / 1000:g} Gb/s" if speed.isdigit() and int(speed) else ""
+    return ", ".join(filter(None, [state, rate]))

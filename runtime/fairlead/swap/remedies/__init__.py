@@ -1,6 +1,6 @@
-"""Remedies: what a plan does where a plain swap would not work. One file each.
+"""Remedies: plan steps for cases in which a plain swap does not work. One file each.
 
-Each was tried with real software. :mod:`~fairlead.swap.remedies.model` says what a remedy is,
-:mod:`~fairlead.swap.remedies.registry` finds them; others add theirs by an entry point of the group
-``fairlead.swap.remedies``.
+Each was tested with real software. :mod:`~fairlead.swap.remedies.model` defines a remedy and
+:mod:`~fairlead.swap.remedies.registry` finds them; other distributions add theirs by an entry point of the
+group ``fairlead.swap.remedies``.
 """

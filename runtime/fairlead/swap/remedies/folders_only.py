@@ -1,6 +1,6 @@
-"""Engines that show folders only, and make new ones at few places: directly below /opt, not deeper.
+"""For engines that bind only folders, and create mount points only directly below /opt, not deeper.
 
-The witness lies in a folder of the host that has empty ones where the others are shown."""
+The witness is in a host folder that also has empty folders as mount points for the other binds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead.swap.remedies.model import Draft, Phase, Remedy
 
 
 class FoldersOnly(Remedy):
-    """One folder for all that fairlead shows."""
+    """Binds one folder for everything that fairlead adds to a container."""
 
     name = "folders-only"
     title = "shows one prepared folder to engines that cannot show single files"
@@ -34,5 +34,5 @@ REMEDY = FoldersOnly()
 
 
 def room_folder(cache: Path, witness: str) -> Path:
-    """What :data:`~fairlead.swap.layout.ROOM` is made of for an engine that shows folders only."""
+    """The host folder bound to :data:`~fairlead.swap.model.ROOM` for an engine that binds only folders."""
     return cache / "room" / (PurePosixPath(witness).stem or "bare")

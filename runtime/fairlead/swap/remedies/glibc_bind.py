@@ -1,4 +1,4 @@
-"""A host whose libraries need a newer glibc than the image has: the host's, whole, over the image's files."""
+"""For host libraries that need a newer glibc than the image has: binds all of the host's over the image's files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.swap.remedies.model import Changes, Draft, Parts, Remedy
 
 
 class GlibcBind(Remedy):
-    """Each piece of the host's glibc over the image's."""
+    """Binds each file of the host's glibc over the image's."""
 
     name = "glibc-bind"
     title = "shows the host's glibc over the image's, piece by piece"
@@ -42,7 +42,7 @@ REMEDY = GlibcBind()
 
 
 def staged_glibc(draft: Draft) -> Parts:
-    """The host's C library in a folder of its own in the staged one."""
+    """The host's C library, in a separate subfolder of the staged folder."""
     glibc, host = draft.glibc, draft.inputs.swapped_in
     if glibc is None or host is None or not glibc.pieces:
         return Parts()

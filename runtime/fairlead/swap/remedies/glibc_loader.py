@@ -1,6 +1,6 @@
-"""The same for an engine that shows folders only: the loader of the host's glibc starts the program.
+"""Like :mod:`glibc_bind`, for engines that bind only folders: the host's loader starts the program.
 
-What the program starts in turn runs on the image's glibc."""
+Programs that it starts in turn run on the image's glibc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead.swap.remedies.model import Changes, Draft, Parts, Remedy
 
 
 class GlibcLoader(Remedy):
-    """The host's loader in front of the command."""
+    """Puts the host's loader in front of the command."""
 
     name = "glibc-loader"
     title = (
@@ -48,10 +48,10 @@ REMEDY = GlibcLoader()
 
 
 def loader_words(glibc: Glibc, folders: Sequence[str], facts: ImageFacts) -> tuple[str, ...]:
-    """What stands before a command so that the host's loader starts it.
+    """The words before a command that make the host's loader start it.
 
     Args:
-        folders: of the host's MPI in the container, in order.
+        folders: library folders of the host's MPI in the container, in search order.
     """
     loader = next(e.soname for e in glibc.pieces if e.soname.startswith("ld-linux"))
     own = str(PurePosixPath(facts.glibc_files["libc.so.6"]).parent)

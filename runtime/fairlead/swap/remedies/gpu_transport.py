@@ -1,4 +1,4 @@
-"""Messages from GPU to GPU: the library that Cray MPICH wants preloaded when MPICH_GPU_SUPPORT_ENABLED=1."""
+"""Messages from GPU to GPU: the library that Cray MPICH needs preloaded if MPICH_GPU_SUPPORT_ENABLED=1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.swap.remedies.model import Changes, Draft, Parts, Phase, Remedy
 
 
 class GpuTransport(Remedy):
-    """Stages and preloads it."""
+    """Stages and preloads the GPU transport library."""
 
     name = "gpu-transport"
     title = "preloads the host's GPU transport library, where the MPI is to send from GPU to GPU"
@@ -43,7 +43,7 @@ REMEDY = GpuTransport()
 
 
 def gpu_transport(host: HostMpi, request: Request) -> Elf | None:
-    """The host's library for messages from GPU to GPU, of the kind whose GPUs the engine shows."""
+    """The host's library for messages from GPU to GPU, for the GPUs that the engine exposes."""
     kind = (
         "hsa"
         if "--rocm" in request.engine_args

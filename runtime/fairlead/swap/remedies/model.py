@@ -1,7 +1,7 @@
-"""A remedy, and the draft of a plan that it changes.
+"""The base class of remedies, and the draft of a plan that they change.
 
-A plan is a fold: each step takes a :class:`Draft` and returns the next. A remedy is a step that applies where
-some facts would spoil a plain swap.
+A plan is a fold: each step takes a :class:`Draft` and returns the next. A remedy is a step that applies when
+the facts rule out a plain swap.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Phase(enum.IntEnum):
     """When a remedy changes the draft."""
 
     LOADING = 1  # before the search path is set: what the loader finds
-    RUNNING = 2  # after the site's rules: what ranks need from each other
-    SHOWING = 3  # at the end: how all of it is shown to the container
+    RUNNING = 2  # after the site's rules: what ranks need to work together
+    SHOWING = 3  # at the end: how the binds appear in the container
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What goes into the staged folder besides the host's MPI.
+    """Additions to the staged folder.
 
     Attributes:
-        glibc: the newest C library among ``files``; empty where there is none.
+        glibc: version of the newest C library among ``files``; empty if there is none.
     """
 
     files: tuple[StagedFile, ...] = ()
@@ -43,9 +43,9 @@ class Changes:
     """What a step adds to a draft.
 
     Attributes:
-        bound: files of the image over which the host's MPI is shown.
+        bound: files of the image that the host's MPI is bound over.
         wrapper: words before the command in the container.
-        preload: ``(library, why)``, as the container sees it.
+        preload: ``(library, why)``, with the library's path in the container.
     """
 
     binds: tuple[Bind, ...] = ()
@@ -58,13 +58,13 @@ class Changes:
 
 @dataclass(frozen=True)
 class Draft:
-    """A plan in the making; its fields are those of :class:`~fairlead.swap.model.Plan`.
+    """An unfinished plan; its fields are those of :class:`~fairlead.swap.model.Plan`.
 
     Attributes:
-        own: the image's MPI; None where it has none.
+        own: the image's MPI; None if it has none.
         own_family: the family that the image's programs are compiled for.
-        family: of the MPI that ranks map.
-        glibc: how the host's libraries get the C library that they need; None without a swap.
+        family: ABI family of the MPI that ranks map.
+        glibc: how the host's libraries get the C library they need; None without a swap.
         folder: the staged folder on the host.
     """
 
@@ -87,12 +87,12 @@ class Draft:
 
     @property
     def mapped(self) -> MpiLibrary | None:
-        """The MPI that ranks map, as far as it is known."""
+        """The MPI that ranks map; None if unknown."""
         host = self.inputs.swapped_in
         return host.library if host else self.own
 
     def plus(self, changes: Changes) -> Draft:
-        """The draft with what a step adds; a variable of the step replaces an earlier one."""
+        """The draft with a step's changes; a variable of the step replaces an earlier one."""
         return replace(
             self,
             binds=(*self.binds, *changes.binds),
@@ -105,7 +105,7 @@ class Draft:
 
 
 class RankReport(Protocol):
-    """What a rank reported, as far as remedies ask."""
+    """The parts of a rank's report that remedies read."""
 
     @property
     def mpi_path(self) -> str: ...
@@ -115,14 +115,14 @@ class RankReport(Protocol):
 
 
 class Remedy:
-    """One remedy.
+    """Base class of remedies.
 
     Subclass it in a module of this package, or of another distribution with an entry point of the group
-    ``fairlead.swap.remedies``; the module's ``REMEDY`` is an instance. All methods are pure functions.
+    ``fairlead.swap.remedies``, and assign an instance to the module's ``REMEDY``. All methods are pure functions.
 
     Attributes:
-        name: of its module, with ``-`` for ``_``.
-        title: one line for the docs.
+        name: the module's name with ``-`` for ``_``.
+        title: a one-line description for the docs.
     """
 
     name: str
@@ -130,21 +130,21 @@ class Remedy:
     phase: Phase = Phase.LOADING
 
     def applies(self, draft: Draft) -> bool:
-        """Whether the facts call for it; asked once, before anything is staged."""
+        """Whether the plan needs the remedy; called once, before staging."""
         raise NotImplementedError
 
     def stage(self, draft: Draft) -> Parts:
-        """What it needs in the staged folder."""
+        """Files for the staged folder."""
         return Parts()
 
     def change(self, draft: Draft) -> Changes:
-        """What it adds to the plan, with a line for each in words."""
+        """Additions to the plan, each with a line that explains it."""
         return Changes()
 
     def finish(self, draft: Draft) -> Draft:
-        """The draft with it; override to take something back that others have added."""
+        """The draft with the remedy applied; override it to remove what earlier steps added."""
         return draft.plus(self.change(draft))
 
     def explain_failure(self, plan: Plan, rank: RankReport) -> tuple[str, str] | None:
-        """Why a rank may have mapped another MPI than planned, and the remedy; None where it cannot tell."""
+        """Why a rank may have mapped an unplanned MPI, and what to do about it; None if unknown."""
         return None

@@ -1,4 +1,4 @@
-"""The remedies that fairlead knows: a module each, and entry points of the group ``fairlead.swap.remedies``."""
+"""The registry of remedies: one module each, and entry points of the group ``fairlead.swap.remedies``."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ REMEDIES: Registry[Remedy] = Registry("fairlead.swap.remedies", "REMEDY")
 
 
 def ordered() -> tuple[Remedy, ...]:
-    """Every remedy, in the order in which a plan takes them."""
+    """Every remedy, in the order in which a plan applies them."""
     return tuple(sorted(REMEDIES, key=lambda remedy: (remedy.phase, remedy.name)))

@@ -1,6 +1,6 @@
-"""Programs that would take the image's MPI whatever is searched first: the host's is shown over its file.
+"""For programs that find the image's MPI before any search path: binds the host's over the image's file.
 
-A DT_RPATH comes before any search path (ld.so(8)), and mpi4py looks into its own Python prefix first."""
+A DT_RPATH takes precedence over LD_LIBRARY_PATH (ld.so(8)), and mpi4py searches its Python prefix first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead.swap.remedies.model import Changes, Draft, RankReport, Remedy
 
 
 class TiedMpi(Remedy):
-    """The host's MPI over the image's file."""
+    """Binds the host's MPI over the image's file."""
 
     name = "tied-mpi"
     title = "shows the host's MPI over the image's, where DT_RPATH or a Python prefix leads"

@@ -1,11 +1,11 @@
-"""Ranks in separate user namespaces may not read each other's memory or descriptors."""
+"""Ranks in separate user namespaces may not read each other's memory or file descriptors."""
 
 from __future__ import annotations
 
 from fairlead.swap.model import Line
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 
-# By vendor: variables without which the MPI would try, and fail or hang.
+# By vendor: variables without which the MPI tries cross-memory attach, and fails or hangs.
 _MPICH = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "UCX_POSIX_USE_PROC_LINK": "n"}
 _SETTINGS = {
     **dict.fromkeys(("MPICH", "MVAPICH", "Cray MPICH", "unknown"), _MPICH),

@@ -1,6 +1,6 @@
-"""What ranks need to find each other under srun: Intel MPI's choice of PMI, and the files of Slurm's PMIx.
+"""What ranks need to find each other under srun: Intel MPI's PMI setting, and the files of Slurm's PMIx.
 
-Intel MPI takes PMI-1 unless it is set, and Slurm's plugin speaks PMI-2 only."""
+Intel MPI uses PMI-1 unless I_MPI_PMI is set, and Slurm's plugin supports only PMI-2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 
 
 class WireUp(Remedy):
-    """Variables and folders for PMI."""
+    """Sets the variables and binds the folders that PMI needs."""
 
     name = "wire-up"
     title = "sets Intel MPI's PMI under srun, and shows the folders of Slurm's PMIx"
@@ -22,14 +22,14 @@ class WireUp(Remedy):
 
     def change(self, draft: Draft) -> Changes:
         launcher = draft.inputs.launcher
-        # Every engine shows /tmp.
+        # Every engine binds /tmp.
         folders = [f for f in launcher.folders if PurePosixPath(f).parts[:2] != ("/", "tmp")]
         why = "Slurm's PMIx keeps files there that ranks read"
         lines = [Line("bind", f"{folder} -> {folder}", why) for folder in folders]
         env = {}
         if self._intel_by_srun(draft):
             env["I_MPI_PMI"] = launcher.pmi
-            why = "Intel MPI must be told how srun lets ranks find each other"
+            why = "selects the PMI by which srun connects the ranks"
             lines.append(Line("env", f"I_MPI_PMI={launcher.pmi}", why))
         return Changes(tuple(Bind(f, f) for f in folders), env, tuple(lines))
 
