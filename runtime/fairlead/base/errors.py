@@ -1,4 +1,4 @@
-"""What fairlead says when something is wrong, and the exit codes it says it with.
+"""Findings, errors and exit codes.
 
 A :class:`Finding` is a fact with a remedy; a :class:`FairleadError` carries findings up to the one
 layer that prints them. Code below the command line raises or returns these, and never prints.
@@ -27,7 +27,7 @@ class ExitCode(enum.IntEnum):
 
 
 class Severity(enum.StrEnum):
-    """How much a finding matters. Only ``ERROR`` stops anything."""
+    """How serious a finding is. Only ``ERROR`` stops the work."""
 
     OK = "ok"
     INFO = "info"
@@ -37,7 +37,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact about the world, and what to do about it.
+    """One fact about the system, and what to do about it.
 
     Attributes:
         severity: whether it stops the work.
@@ -59,35 +59,35 @@ class Finding:
         return {key: str(value) for key, value in asdict(self).items()}
 
 
-# Folders of the catalogues that messages are looked up in; see messages.py. A package that has one
-# of its own adds it when it is imported.
+# Folders of the message catalogues; see messages.py. A package with its own catalogue adds the folder
+# when it is imported.
 CATALOGUES = [__file__.removesuffix("base/errors.py") + "messages"]
 
 
 def finding_of(message: str, /, *, severity: Severity | None = None, **fields: object) -> Finding:
-    """The finding of a message of the catalogue.
+    """The finding of a catalogue message.
 
     Args:
         message: its id.
-        severity: in place of the catalogue's.
-        fields: what its texts name in braces.
+        severity: overrides the catalogue's.
+        fields: values for the fields in its texts.
     """
     made = _render(message, fields)[0]
     return made if severity is None else replace(made, severity=severity)
 
 
 def error(message: str, /, **fields: object) -> Finding:
-    """An error finding: the work cannot go on until its remedy is done."""
+    """An error finding: it stops the work until the user applies the remedy."""
     return _render(message, fields)[0]
 
 
 def warning(message: str, /, **fields: object) -> Finding:
-    """A finding that stops nothing, and should be looked at."""
+    """A finding that needs attention but stops nothing."""
     return _render(message, fields)[0]
 
 
 def info(message: str, /, **fields: object) -> Finding:
-    """A finding with nothing to do about it."""
+    """A finding that needs no action."""
     return _render(message, fields)[0]
 
 
@@ -98,7 +98,7 @@ def _render(message: str, fields: dict[str, object]) -> tuple[Finding, ExitCode]
 
 
 class FairleadError(Exception):
-    """One or more findings that stop the work, and the exit code they stop it with."""
+    """One or more findings that stop the work, with an exit code."""
 
     def __init__(self, findings: Finding | Iterable[Finding], code: ExitCode = ExitCode.FAILED):
         self.findings = (findings,) if isinstance(findings, Finding) else tuple(findings)
@@ -106,7 +106,7 @@ class FairleadError(Exception):
         super().__init__("; ".join(f.what for f in self.findings))
 
     def __reduce__(self) -> tuple[type[FairleadError], tuple[tuple[Finding, ...], ExitCode]]:
-        # Exceptions are copied by what their text was made from, which here is the findings: ranks pickle them.
+        # Ranks pickle exceptions; rebuild this one from its findings.
         return FairleadError, (self.findings, self.code)
 
 
@@ -115,8 +115,8 @@ def fail(message: str, /, *, code: ExitCode | None = None, **fields: object) -> 
 
     Args:
         message: its id in the catalogue.
-        code: in place of the catalogue's exit code.
-        fields: what its texts name in braces.
+        code: overrides the catalogue's exit code.
+        fields: values for the fields in its texts.
     """
     made, usual = _render(message, fields)
     return FairleadError(made, usual if code is None else code)

@@ -1,7 +1,7 @@
-"""The texts of messages, which stand in catalogues and not in the code that raises them.
+"""Message catalogues, which keep the texts of messages out of the code that raises them.
 
-A catalogue is a folder ``messages`` of a package, with one TOML file for each of its rooms. A table
-is a message, its name the message's id:
+A catalogue is a package's folder ``messages``, with one TOML file for each subpackage. Each table
+is a message, and its name is the message's id:
 
     [host-mpi-no-library-below]
     check = "host-mpi"                      # what `--json` shows, and a section of the docs
@@ -35,10 +35,10 @@ PARTS = ("what", "where", "why", "remedy", "check")
 
 @cache
 def find(message: str) -> Mapping[str, Any]:
-    """The table of a message, with what it takes over from the one that it is like.
+    """The table of a message, merged with that of the message in its ``like``.
 
     Raises:
-        LookupError: no catalogue has it.
+        LookupError: no catalogue has the message.
         OSError: a catalogue cannot be read.
     """
     header = re.compile(rb"^\[%s\]$" % re.escape(message.encode()), re.MULTILINE)
@@ -54,7 +54,7 @@ def find(message: str) -> Mapping[str, Any]:
 
 
 def render(message: str, fields: Mapping[str, object]) -> tuple[Finding, ExitCode]:
-    """A message with its fields filled in, and the exit code of a failure with it."""
+    """The finding of a message with its fields filled in, and the exit code of a failure with it."""
     try:
         table = find(message)
     except (OSError, LookupError) as exc:  # a damaged installation must not hide what went wrong

@@ -1,7 +1,7 @@
-"""Where fairlead keeps things: XDG folders, and the data that ships with it.
+"""Where fairlead keeps files: XDG folders, and the data that ships with it.
 
-``atomic_write`` and ``atomic_folder`` are the only ways a file or folder gets its final name: made
-beside, synced, renamed.
+Files and folders get their final name only through ``atomic_write`` and ``atomic_folder``: created
+next to it, synced, renamed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def config_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """What was measured: it would not come back, and is nobody's setting."""
+    """Measurements, which cannot be recreated and are not settings."""
     return _xdg("XDG_STATE_HOME", ".local/state", environ)
 
 
@@ -87,7 +87,7 @@ def resolve_in(root: Path, path: Path) -> Path | None:
 
 @contextmanager
 def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[type-arg]
-    """Opens a file beside ``path`` and gives it that name only when the block ended well.
+    """Opens a temporary file next to ``path``, and renames it to ``path`` only if the block succeeds.
 
     Raises:
         OSError: as ``open``, ``fsync`` and ``rename`` do; nothing is left behind then.
@@ -113,7 +113,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside ``path`` that gets that name only when the block ended well.
+    """A new folder next to ``path`` that gets that name only if the block succeeds.
 
     What was at ``path`` before is replaced; what killed processes left beside it is deleted. So
     two processes must not make the same folder at once: hold :func:`locked`.

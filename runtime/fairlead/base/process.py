@@ -1,4 +1,4 @@
-"""Other programs, run to their end: what they said, or a finding that quotes it."""
+"""Runs other programs to completion: returns their output, or raises a finding that quotes it."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
-    """A sentence that helps somebody who typed ``given``, one of ``known`` being right.
+    """A hint for a user who typed ``given`` instead of one of ``known``.
 
     >>> suggest("verson", ["family", "version"])
     'Did you mean `version`?'

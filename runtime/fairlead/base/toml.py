@@ -1,7 +1,7 @@
-"""TOML at the door: every mistake at once, each with its file, line and the allowed values.
+"""Reads and validates TOML files: reports every mistake at once, with file, line and allowed values.
 
-Recipes, locks and site profiles are all read by :func:`load`. pydantic finds the mistakes; this
-module finds the lines they stand on and says what would have been right.
+:func:`load` reads recipes, locks and site profiles. pydantic finds the mistakes; this
+module adds their lines and the valid values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fairlead.base.suggest import suggest
 
 
 class Strict(BaseModel):
-    """Base of everything read from a file: frozen, and an unknown key is an error."""
+    """Base class of models of files: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -42,12 +42,12 @@ class Mistake:
 
 
 def mistake_at(loc: Loc, message: str, /, **fields: object) -> Mistake:
-    """A mistake in the words of the catalogue; where it is and the remedy come from its place."""
+    """A mistake with the texts of a catalogue message; its location gives the place and the remedy."""
     words = error(message, **fields)
     return Mistake(loc, words.what, words.why, words.check)
 
 
-# Looks at the raw data, which may be wrong in any way: it runs beside the model's own checks, so
+# Gets the raw data, which may be wrong in any way: it runs in addition to the model's checks, so
 # that both kinds of mistake are reported at once.
 Cross = Callable[[dict[str, Any]], Iterable[Mistake]]
 
@@ -61,8 +61,8 @@ def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
 
     Args:
         path: the TOML file.
-        model: what it must hold.
-        remedy: the command to type once the file is mended, e.g. ``fairlead recipe check hep``.
+        model: the model to validate it against.
+        remedy: the command to type once the file is fixed, e.g. ``fairlead recipe check hep``.
         cross: checks that span keys and tables; given the raw data.
     Raises:
         FairleadError: exit code 2; one finding for each mistake.
@@ -89,7 +89,7 @@ class Document:
 
     Attributes:
         lines: the line on which each table and key stands, from 1.
-        remedy: the command to type once the file is mended.
+        remedy: the command to type once the file is fixed.
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Document:
 
 
 def read(path: Path, remedy: str) -> Document:
-    """The TOML file at ``path``, not yet held against any model.
+    """The TOML file at ``path``, not yet validated against a model.
 
     Raises:
         FairleadError: exit code 2; it cannot be read, or is no TOML.

@@ -76,7 +76,7 @@ def take(
     Raises:
         FairleadError: exit code 2; no profile fits, or a prefix holds no MPI.
     """
-    from fairlead.detect.gather import here as facts_here  # not wanted by whoever reads captures
+    from fairlead.detect.gather import here as facts_here  # not needed to read captures
 
     chosen, reason = sites.resolve(site, environ)
     found = {
@@ -89,7 +89,7 @@ def take(
     try:
         engine = engines.choose(None, chosen.engine.kinds, environ)
     except FairleadError:
-        engine = None  # whoever plans with the capture is told
+        engine = None  # planning with the capture reports it
     return Capture(
         node=platform.node(),
         taken=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now())),

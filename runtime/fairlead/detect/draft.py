@@ -1,8 +1,8 @@
-"""A profile made of facts: what was seen of a machine, laid over the family that it is of.
+"""Drafts a profile from the facts of a machine, on top of the family that fits it.
 
-Each value has its evidence beside it as a comment, and ``[sources.detected]`` as its source, with status
-``run`` and the day; what only usually follows from what was seen is a guess. What was not seen, and what a
-login node shows of itself rather than of compute nodes, is left to the family, or to whoever edits the draft.
+Each value has its evidence in a comment, and ``[sources.detected]`` as its source, with status
+``run`` and the date; conclusions that usually but not always hold are guesses. What was not found, and what
+holds for a login node but not for compute nodes, is left to the family, or to the editor of the draft.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def draft(
         base: what it extends.
     """
     day = today or datetime.date.today()
-    told = "; ".join(found.reasons) if base else "no profile fits, so nothing is inherited"
+    reasons = "; ".join(found.reasons) if base else "no profile fits, so nothing is inherited"
     lines = [
         f"# A draft that `fairlead site detect --write` made on {_comment(facts.node)}, {day}. Read every line:",
         "# it says what was seen from this one node. A login node may lack what compute nodes have.",
@@ -56,7 +56,7 @@ def draft(
         f'summary = "What fairlead saw of {_safe(facts.node)}; say here what the machine is."',
     ]
     if base:
-        lines += [f"# {_comment(told)}", f'extends = "{base.name}"']
+        lines += [f"# {_comment(reasons)}", f'extends = "{base.name}"']
     lines += [
         "",
         "[sources.detected]",
@@ -162,7 +162,7 @@ def _engine_seen(engine: EngineFact) -> str:
     return f"{engine.kind} {engine.version}: {engine.seen}".strip()
 
 
-# Transports that a proof may find on a kind of network, beside shared memory within a node.
+# Transports that a proof may find on a kind of network, in addition to shared memory within a node.
 _WITHIN = ("shm", "sm", "vader", "self", "sysv", "posix", "cma", "xpmem")
 _BEYOND = {
     "slingshot": ("cxi",),
@@ -213,7 +213,7 @@ def _mpi(facts: SiteFacts) -> Iterator[Value]:
         yield Value("mpi", "vendor", chosen.vendor, chosen.seen)
     if chosen.family in ("mpich", "openmpi"):
         yield Value("mpi", "family", chosen.family, f"SONAME {chosen.soname}")
-    # One that has a launcher of its own is found by that, with it.
+    # A scheduler with its own launcher is detected together with it.
     apart = [m for m in facts.mpis if not m.launcher]
     if apart:
         folders = list(dict.fromkeys(m.path.rpartition("/")[0] for m in apart))
@@ -253,6 +253,6 @@ def _safe(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """On one line, without what a comment may not hold."""
+    """The text as one line, without characters that a comment may not contain."""
     flat = " ".join(text.split())
     return "".join(c if c.isprintable() else "?" for c in flat)[:300]

@@ -1,8 +1,8 @@
-"""Where a profile and its machine have come apart: an update moved a library, a device is gone.
+"""Compares a profile with its machine: an update may have moved a library, a device may be gone.
 
-Each value of a profile that can be held against facts is ``ok``, ``differs`` or ``not seen``: a login node
-has no fabric, and nobody but root sees some things. What differs weighs as much as is known of the value: what
-the site documents is an error, what somebody guessed is a guess that was wrong.
+Each value that facts can confirm is ``ok``, ``differs`` or ``not seen``: a login node
+has no fabric, and some facts are visible only to root. The status of a value decides the severity of a
+difference: for a documented value it is an error, for a guess only a wrong guess.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _severity(site: Site, state: State, status: Status) -> Severity:
         return Severity.OK
     if state is State.UNSEEN:
         return Severity.INFO
-    # A family tells of no machine in particular.
+    # A family describes no particular machine.
     weighs = status in (Status.RUN, Status.DOCUMENTED) and not site.is_family
     return Severity.ERROR if weighs else Severity.WARNING
 
@@ -534,7 +534,7 @@ def _storage(name: str) -> Callable[[Site, Here], Iterator[_Verdict]]:
 
 
 def _other_node(site: Site, wanted: str, seen: str) -> _Verdict:
-    """What this node has, where a profile tells of one kind of node and the site may have several."""
+    """What this node has, if the profile describes one kind of node and the site may have several."""
     if len(site.scheduler.nodes) > 1:
         return _unseen(wanted, f"{seen} on this node; the site has several kinds of node")
     return _differs(wanted, seen)

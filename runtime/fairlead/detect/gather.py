@@ -57,10 +57,10 @@ def here(environ: Mapping[str, str] = os.environ) -> SiteFacts:
 
 
 def gather(world: MpiView, limit_s: float = LIMIT_S) -> SiteFacts:
-    """What can be seen of a machine. Never fails, starts nothing that it does not end.
+    """Collects the facts of a machine. Never fails, and ends every program that it starts.
 
     Args:
-        limit_s: how long the slowest probe may take; what it would have said is told as unknown.
+        limit_s: seconds that the slowest probe may take; facts of a probe that exceeds them are unknown.
     """
 
     def task(probe: Probe) -> Callable[[], dict[str, Any]]:
@@ -81,8 +81,8 @@ def gather(world: MpiView, limit_s: float = LIMIT_S) -> SiteFacts:
             unknown.append(Unknown(name, f"no answer within {longer.get(name, limit_s):g} s"))
         else:
             unknown.append(Unknown(name, f"{type(answer).__name__}: {answer}"))
-    told = facts.get("transports", ())
-    facts["transports"] = (*told, *transports.of_modules(world, facts.get("mpis", ()), told))
+    probed = facts.get("transports", ())
+    facts["transports"] = (*probed, *transports.of_modules(world, facts.get("mpis", ()), probed))
     return SiteFacts(node=world.hostname, uid=world.uid, unknown=_once(unknown), **facts)
 
 

@@ -1,8 +1,8 @@
-"""A machine as its profile alone tells of it, for those who are neither on it nor have its capture.
+"""A machine as its profile describes it, for plans made without the machine and without its capture.
 
-What a plan needs and a profile says becomes a :class:`~fairlead.detect.capture.Capture`, made up of names: the
-MPI's family and edition, what stands behind it, the engine, the launcher. What a profile does not say is
-assumed in the plan's favour, and told: the answer is then a conditional one.
+The values of the profile become a :class:`~fairlead.detect.capture.Capture` that consists of names: the
+MPI's family and version, its dependencies, the engine, the launcher. What the profile does not say is
+assumed in the plan's favour and reported: the answer is then conditional.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def tells_enough(site: Site) -> bool:
 
 
 def machine(site: Site, facts: ImageFacts) -> Capture:
-    """The site as its profile tells of it.
+    """The site as its profile describes it.
 
     Args:
         facts: of the image; of the functions that it calls, the MPI has those of its edition.

@@ -53,9 +53,9 @@ def _engines(facts: SiteFacts) -> Iterator[Row]:
     """The container engines."""
     for engine in facts.engines:
         yield "engine", _engine(engine), engine.seen
-        told = "; ".join(f"{key} {value}".strip() for key, value in telling(engine).items())
-        if told:
-            yield "", told, engine.config or engine.seen
+        settings = "; ".join(f"{key} {value}".strip() for key, value in telling(engine).items())
+        if settings:
+            yield "", settings, engine.config or engine.seen
     if not facts.engines:
         yield "engine", "none", "PATH, `srun --help`"
 
@@ -128,7 +128,7 @@ def _engine(engine: EngineFact) -> str:
     return f"{engine.kind} {engine.version}".strip() + setuid
 
 
-# What configurations say unless somebody has changed them.
+# Default values of engine configurations.
 _USUAL = {
     "allow setuid": "yes",
     "user bind control": "yes",

@@ -69,7 +69,7 @@ class MpiLibrary:
         path: the real file, symlinks resolved, absolute in its root.
         names: every name in its own folder that leads to it, sorted.
         vendor: ``MPICH``, ``Intel MPI``, ``Cray MPICH``, ``MVAPICH``, ``Open MPI``, or ``unknown``.
-        version: as found in the file, empty when it cannot be told statically (Open MPI).
+        version: as found in the file, empty if the file does not contain it (Open MPI).
         level: MPI standard reached, from exported symbols: ``3.1``, ``4.0``, ``5.0``.
         python_prefix: the Python prefix whose ``lib`` it sits in, else empty. mpi4py loads such a
             library before any other, so it can never be swapped by search path.

@@ -1,7 +1,7 @@
-"""Whose MPI is this file? Family, vendor, version and level, from the file alone.
+"""Identifies an MPI library: family, vendor, version and level, from the file alone.
 
-Symbols decide, names only confirm: distributions rename libraries, and wheels have no version in
-theirs. What cannot be told stays unknown.
+Symbols decide and names only confirm: distributions rename libraries, and wheels strip the version from
+their names. What cannot be determined stays unknown.
 """
 
 from __future__ import annotations

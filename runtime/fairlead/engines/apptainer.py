@@ -185,15 +185,15 @@ def _not_setuid(path: Path, config: str, values: dict[str, tuple[str, ...]]) -> 
         real.parent.parent / "libexec" / real.name / "bin" / "starter-suid",
         *real.parent.parent.glob("lib/*/apptainer/bin/starter-suid"),
     ]
-    heeded = [
+    setuid = [
         s for s in starters if s.exists() and s.stat().st_mode & 0o4000 and not s.stat().st_uid
     ]
-    if not heeded:
+    if not setuid:
         return "this Apptainer is not setuid"
     if last(values, "allow setuid") == "no":
         return f"{config} says `allow setuid = no`"
-    if os.statvfs(heeded[0]).f_flag & os.ST_NOSUID:
-        return f"{heeded[0]} is setuid on a file system that is mounted nosuid"
+    if os.statvfs(setuid[0]).f_flag & os.ST_NOSUID:
+        return f"{setuid[0]} is setuid on a file system that is mounted nosuid"
     if re.search(r"^NoNewPrivs:\s*1", _status(), re.MULTILINE):
         return "no process may become root here (NoNewPrivs)"
     return ""

@@ -100,12 +100,12 @@ def default_key(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def public_file(private: Path) -> Path:
-    """The public half of the key in ``private``, beside it."""
+    """The path of the public half, next to the private key ``private``."""
     return private.with_name(private.name + SUFFIX)
 
 
 def new_key(path: Path, passphrase: bytes) -> PublicKey:
-    """Makes a key: the private half in ``path``, for its owner only, the public half beside it.
+    """Creates a key: the private half in ``path``, readable only by its owner, the public half next to it.
 
     Raises:
         FairleadError: one is there already, or it cannot be written.
@@ -119,7 +119,7 @@ def new_key(path: Path, passphrase: bytes) -> PublicKey:
             formats.Encoding.PEM, formats.PrivateFormat.OpenSSH, how.build(passphrase)
         )
     except Exception as exc:
-        if type(exc).__name__ == "UnsupportedAlgorithm":  # bcrypt is a package of its own
+        if type(exc).__name__ == "UnsupportedAlgorithm":  # bcrypt is a separate package
             raise _no_library(str(exc)) from None
         raise
     public = PublicKey(
@@ -289,7 +289,7 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
     """Every trusted key, by identifier.
 
     Raises:
-        FairleadError: one is damaged, or somebody else could have put it there.
+        FairleadError: a key is damaged, or another user could have put it there.
     """
     found: dict[str, PublicKey] = {}
     for folder in reversed(key_folders(environ)):
@@ -305,7 +305,7 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
 
 
 def open_to_others(path: Path) -> str:
-    """Why somebody else could change what ``path`` is; empty when only its owner and root can.
+    """Why another user could replace ``path``; empty if only its owner and root can.
 
     A sticky folder (``/tmp``) is closed: only the owner of a file there may replace it.
     """

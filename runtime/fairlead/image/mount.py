@@ -1,8 +1,8 @@
-"""Looks into the squashfs of an image that has no record of its own, without unpacking it.
+"""Scans the squashfs of an image without a record, without unpacking it.
 
-:func:`look` starts ``main`` as a process of its own, in a mount namespace (and, for an ordinary
-user, a user namespace) that ends with it: no set-user-id helper is needed, and no mount is left
-behind, however the process ends.
+:func:`look` starts ``main`` in a separate process, in a mount namespace (and, for an ordinary
+user, a user namespace) that ends with it: it needs no setuid helper, and leaves no mount behind,
+however the process ends.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def look(
         )
     if done.returncode:
         raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
-    told = json.loads(done.stdout)
-    if "finding" in told:
-        raise FairleadError(Finding(Severity.ERROR, **told["finding"]))
-    return from_json(Seen, told)
+    answer = json.loads(done.stdout)
+    if "finding" in answer:
+        raise FairleadError(Finding(Severity.ERROR, **answer["finding"]))
+    return from_json(Seen, answer)
 
 
 def look_into(root: Path, *, whole: bool = False) -> Seen:

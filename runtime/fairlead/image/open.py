@@ -1,8 +1,8 @@
-"""An image on disk and what is known of it: from its own record, or by looking inside.
+"""An image on disk and its facts, from its record or from a scan.
 
-IMAGE is the name of a built recipe, a SIF, a bare squashfs, a folder that holds a root file system,
-FOLDER/ID of an image that Shifter keeps, an OCI layout, or the reference of an image that was pulled.
-What was learned is kept in the cache by the file's identity, so a 1 GB image is read once.
+IMAGE is the name of a built recipe, a SIF, a bare squashfs, a folder with a root file system,
+FOLDER/ID of an image in Shifter's store, an OCI layout, or the reference of a pulled image.
+Facts are cached under the file's identity, so a 1 GB image is read only once.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Image:
     @property
     def packages(self) -> Mapping[str, Mapping[str, str]]:
         """Versions by name, of the kinds ``deb`` and ``wheel``."""
-        told: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
-        return told or self.installed.versions()
+        recorded: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
+        return recorded or self.installed.versions()
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -74,9 +74,9 @@ def find(
 ) -> Path:
     """The file or folder of IMAGE ``name``.
 
-    A built image's name comes before a folder that happens to be called so where one stands;
-    ``./NAME`` is always the folder. References to registries and OCI layouts are known to whoever
-    is registered under the entry point group ``fairlead.images``.
+    The name of a built image takes precedence over a folder of that name in the current folder;
+    ``./NAME`` is always the folder. Entry points of the group ``fairlead.images`` resolve references to
+    registries and OCI layouts.
 
     Raises:
         FairleadError: exit code 2; there is neither such a file nor a built image of that name.
@@ -131,7 +131,7 @@ def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) 
 
 
 def _shifter_image(name: str) -> Path | None:
-    """``FOLDER/ID`` as Shifter keeps it: ``ID.squashfs`` with ``ID.meta`` beside it."""
+    """``FOLDER/ID`` as Shifter keeps it: ``ID.squashfs`` with ``ID.meta`` next to it."""
     both = (Path(f"{name}.squashfs"), Path(f"{name}.meta"))
     return both[0].absolute() if all(map(os.path.isfile, both)) else None
 
@@ -151,7 +151,7 @@ def open_image(
         return Image(name, str(path), "sandbox", 0, "", True, facts, record, Installed())
     kind = file_format(path)
     if kind == "sif":
-        read_sif(path)  # a truncated file must be told even when its facts are in the cache
+        read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
     identity = f"4 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
     cached = (
@@ -199,7 +199,7 @@ def unreadable(path: Path, exc: OSError) -> FairleadError:
 
 def file_format(path: Path) -> str:
     try:
-        if not path.is_file():  # a pipe would be waited for, for ever
+        if not path.is_file():  # opening a pipe would block
             raise fail("image-format-special-file", path_name=path.name or path, path=path)
         with path.open("rb") as stream:
             magic = stream.read(4)
@@ -268,7 +268,7 @@ def _folder_record(path: Path) -> dict[str, Any]:
 
 
 def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
-    """``record``, whose parts that fairlead reads are of the right kind; anybody may have made it."""
+    """``record``, after checking the types of the parts that fairlead reads; its author is not trusted."""
 
     def texts(value: object) -> bool:
         return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())

@@ -16,7 +16,7 @@ from fairlead.base.paths import resolve_in
 
 _SKIP = frozenset({"proc", "sys", "dev"})
 _MOST_BYTES = 64 << 20
-# Debian's own Python modules are told by dpkg.
+# dpkg reports the Python modules that Debian packages.
 _DEBIAN = re.compile(r"usr/lib/python3(\.\d+)?/dist-packages$")
 
 
@@ -40,7 +40,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Installed:
-    """All packages of a tree, sorted. ``distribution`` and ``suite`` are empty when it tells none."""
+    """All packages of a tree, sorted. ``distribution`` and ``suite`` are empty if unknown."""
 
     distribution: str = ""
     suite: str = ""
@@ -87,10 +87,10 @@ def _debs(root: Path) -> Iterator[Package]:
     parts = sorted(folder.iterdir()) if folder and folder.is_dir() else []
     texts = [_text(root, path) for path in (dpkg / "status", *parts)]
     for stanza in re.split(r"\n{2,}", "\n\n".join(texts)):
-        told = dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
-        state = told.get("Status", "install ok installed").split()
-        if "Package" in told and "Version" in told and state[-1] == "installed":
-            yield Package("deb", told["Package"], told["Version"], told.get("Architecture", ""))
+        keys = dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
+        state = keys.get("Status", "install ok installed").split()
+        if "Package" in keys and "Version" in keys and state[-1] == "installed":
+            yield Package("deb", keys["Package"], keys["Version"], keys.get("Architecture", ""))
 
 
 def _wheels(root: Path) -> Iterator[Package]:
@@ -115,6 +115,6 @@ def _wheel(metadata: str) -> Package | None:
         return Package("wheel", name, version, licence=expression.strip(), spdx=True)
     free = (head.get("License") or "").strip()
     if not free or "\n" in free or len(free) > 100 or free.upper() == "UNKNOWN":
-        told = [c for c in head.get_all("Classifier", []) if c.startswith("License ::")]
-        free = "; ".join(sorted({c.rpartition("::")[2].strip() for c in told}))
+        classifiers = [c for c in head.get_all("Classifier", []) if c.startswith("License ::")]
+        free = "; ".join(sorted({c.rpartition("::")[2].strip() for c in classifiers}))
     return Package("wheel", name, version, licence=free)

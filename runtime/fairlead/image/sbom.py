@@ -68,8 +68,8 @@ def generic_purl(name: str, version: str, sha256: str = "") -> str:
 
 
 def _purl(kind: str, name: str, version: str, more: Mapping[str, str] | None = None) -> str:
-    told = "&".join(f"{k}={_quoted(v)}" for k, v in sorted((more or {}).items()) if v)
-    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}" + (f"?{told}" if told else "")
+    qualifiers = "&".join(f"{k}={_quoted(v)}" for k, v in sorted((more or {}).items()) if v)
+    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}" + (f"?{qualifiers}" if qualifiers else "")
 
 
 def _quoted(text: str) -> str:
@@ -112,7 +112,7 @@ def document(
     unique = {component.purl: component for component in components}
     parts = [unique[purl] for purl in sorted(unique)]
     tool = {"type": "application", "name": "fairlead", "version": fairlead}
-    told: dict[str, Any] = {
+    bom: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPECIFICATION}.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": SPECIFICATION,
@@ -132,7 +132,7 @@ def document(
         "components": [_component(component) for component in parts],
         "dependencies": [{"ref": "image", "dependsOn": [c.purl for c in parts]}],
     }
-    return json.dumps(told, indent=1).encode() + b"\n"
+    return json.dumps(bom, indent=1).encode() + b"\n"
 
 
 def _time(epoch: int) -> str:
@@ -141,24 +141,24 @@ def _time(epoch: int) -> str:
 
 def _component(component: Component) -> dict[str, Any]:
     kind = "framework" if frameworks({component.name: ""}) else component.kind
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "type": kind,
         "bom-ref": component.purl,
         "name": component.name,
         "version": component.version,
     }
     if component.sha256:
-        told["hashes"] = [{"alg": "SHA-256", "content": component.sha256}]
+        entry["hashes"] = [{"alg": "SHA-256", "content": component.sha256}]
     if component.licence:
-        told["licenses"] = [
+        entry["licenses"] = [
             {"expression": component.licence}
             if component.spdx
             else {"license": {"name": component.licence}}
         ]
-    told["purl"] = component.purl
+    entry["purl"] = component.purl
     if component.properties:
-        told["properties"] = [
+        entry["properties"] = [
             {"name": f"fairlead:{key}", "value": value}
             for key, value in sorted(component.properties.items())
         ]
-    return told
+    return entry

@@ -1,6 +1,6 @@
-"""What ``inspect`` tells beyond an image's facts: the digest of its tree, its bill of materials.
+"""What ``inspect`` reports in addition to an image's facts: the digest of its tree, its bill of materials.
 
-What fairlead's builder recorded is taken from the record; of other images it is found by looking.
+Images of fairlead's builder have both in their record; other images are scanned.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def packages_of(image: Image) -> Mapping[str, Mapping[str, str]]:
 
 
 def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
-    """An image's bill of materials, CycloneDX JSON: its own, or one made of what is found in it.
+    """An image's bill of materials as CycloneDX JSON: the one in the image, or one from a scan.
 
     Raises:
-        FairleadError: it cannot be looked into, or its own is not the one its record tells of.
+        FairleadError: the image cannot be read, or its bill of materials does not match its record.
     """
     seen = _seen(image, environ)
-    told = image.record.get("sbom")
-    expected = str(told.get("sha256", "")) if isinstance(told, dict) else ""
+    recorded = image.record.get("sbom")
+    expected = str(recorded.get("sha256", "")) if isinstance(recorded, dict) else ""
     if not seen.materials:
         return _found(image, seen.installed)
     found = hashlib.sha256(seen.materials.encode()).hexdigest()

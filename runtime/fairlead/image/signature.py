@@ -1,11 +1,11 @@
-"""Signatures over images: a file ``IMAGE.sig`` beside the image, made with an offline key.
+"""Signatures of images: a file ``IMAGE.sig`` next to the image, made with an offline key.
 
-What is signed is a :class:`Statement`: every file of the image by size and sha256. ``verify`` reads
-all of it anew each time and remembers which files those were, so that ``unchanged`` can tell, before
-and after a launch, whether they are the same still.
+The signed content is a :class:`Statement`: size and sha256 of every file of the image. ``verify`` reads
+the whole image each time and records the identity of its files, so that ``unchanged`` can check, before
+and after a launch, that they are still the same.
 
-The signature file has one canonical form and is held against it byte for byte: a changed space in
-it is found like a changed byte of the image. Read next: ``keys.py``.
+The signature file has one canonical form and is compared with it byte for byte: a changed space in
+it is detected like a changed byte of the image. Read next: ``keys.py``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Verified:
 
 
 def signature_file(image: Path) -> Path:
-    """The signature of ``image``, beside it."""
+    """The path of the signature file next to ``image``."""
     return image.with_name(image.name + ".sig")
 
 
@@ -197,7 +197,7 @@ def unchanged(verified: Verified) -> None:
 
 
 def exposed(verified: Verified) -> Finding | None:
-    """A warning when somebody else could replace the image in the moment between check and use."""
+    """A warning if another user could replace the image between check and use."""
     image = Path(verified.path).resolve()
     for part in (image, *image.parents):
         if why := open_to_others(part):
@@ -315,14 +315,14 @@ def _read(image: Path, progress: Progress) -> _Read:
                 squashfs = squashfs_digest if sif else digest
             elif name.startswith("blobs/") and not name.endswith(f"/{digest}"):
                 raise fail("image-digest-file", path=path, digest=digest)
-    told = str(record.get("squashfs_sha256", "") or squashfs)
-    if told != squashfs:
-        raise fail("image-digest-squashfs", image=image, told=told[:64])
+    recorded = str(record.get("squashfs_sha256", "") or squashfs)
+    if recorded != squashfs:
+        raise fail("image-digest-squashfs", image=image, recorded=recorded[:64])
     return _Read(kind, tuple(files), squashfs, str(record.get("tree_sha256", "")), tuple(seen))
 
 
 def _meta(image: Path) -> Path:
-    """What Shifter keeps beside a squashfs."""
+    """The metadata file that Shifter keeps next to a squashfs."""
     return image.with_name(image.name.removesuffix(".squashfs") + ".meta")
 
 

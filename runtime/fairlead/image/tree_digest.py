@@ -55,14 +55,14 @@ def tree_sha256(tree: Tree) -> str:
     for name, path in sorted((os.fsencode(path), path) for path in tree):
         kind, mode, detail, sha256 = tree[path]
         # No field can hold a NUL, so no two trees give the same bytes.
-        told = b"%s\0%s\0%o\0%s\0%s\0" % (
+        entry = b"%s\0%s\0%o\0%s\0%s\0" % (
             name,
             kind.encode(),
             mode,
             os.fsencode(detail),
             sha256.encode(),
         )
-        digest.update(told)
+        digest.update(entry)
     return digest.hexdigest()
 
 
@@ -72,7 +72,7 @@ def scan_folder(
     """The entries of the folder ``root``. Sockets are left out: they belong to processes.
 
     Args:
-        advance: told the bytes read, as they are.
+        advance: called with the number of bytes of each read.
     Raises:
         OSError: a part of it cannot be read.
     """

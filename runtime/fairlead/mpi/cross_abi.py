@@ -42,7 +42,7 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     """Whether ``programs`` of the image can run on an MPI of the family ``target``.
 
     Args:
-        programs: what will run: names, or paths in the image; none when nobody has said.
+        programs: the programs that will run, as names or paths in the image; empty if unknown.
     """
     modules = tuple(
         elf

@@ -1,7 +1,7 @@
-"""Profiles by name, and the one to use here.
+"""Loads profiles by name, and chooses the one for this machine.
 
-All of them are remembered together, under the content of every file that was read: to check them takes
-longer than all else before a launch.
+All profiles are cached together, under the content of every file read: validating them takes
+longer than everything else before a launch.
 """
 
 from __future__ import annotations

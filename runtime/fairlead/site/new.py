@@ -1,4 +1,4 @@
-"""A first profile of one's own: sound as it is written, with the rest to be filled in as comments."""
+"""Writes a new profile: valid as written, with comments for the values to fill in."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class NewSite:
 def plan(
     name: str, parent: str | None, path: Path | None, environ: Mapping[str, str] = os.environ
 ) -> NewSite:
-    """A profile called ``name`` over ``parent``; over the one of its own name when there is one.
+    """A new profile ``name`` that extends ``parent``, or by default the existing profile of that name.
 
     Args:
-        path: the file; the user's folder of profiles by default.
+        path: the file; by default in the user's folder of profiles.
     Raises:
-        FairleadError: exit code 2; it is no name, nothing is named to extend, that is not sound, or
-            there is such a file already.
+        FairleadError: exit code 2; the name is invalid, there is no profile to extend or it is invalid, or
+            the file exists.
     """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -21,20 +21,20 @@ GLIBC_FOLDER = "glibc"  # below the staged folder; never on a search path of the
 class GlibcWay(enum.StrEnum):
     """How the host's libraries get the C library that they need."""
 
-    IMAGE = "image"  # the image's own is new enough
-    BIND = "bind"  # each piece of the host's over the image's
-    LOADER = "loader"  # the program is started by the host's loader; its children are not
+    IMAGE = "image"  # the image's glibc is new enough
+    BIND = "bind"  # bind each file of the host's glibc over the image's
+    LOADER = "loader"  # the host's loader starts the program, but not its children
     NONE = "none"  # not possible
 
 
 @dataclass(frozen=True)
 class Glibc:
-    """The way, the version that is needed, and the file that needs it.
+    """The way, the required version, and the file that requires it.
 
     Attributes:
-        pieces: of the host, that go along.
-        lacking: pieces that the host's libraries need and the image has no file for.
-        left: pieces of the image that stay old beside a new libc.
+        pieces: files of the host's glibc to use.
+        lacking: files that the host's libraries need and the image has no counterpart for.
+        left: files of the image's glibc that remain, next to a newer libc.
     """
 
     way: GlibcWay

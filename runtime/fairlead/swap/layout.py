@@ -1,14 +1,14 @@
-"""The staged folder: what of the host's MPI goes into a container, where, and under which names.
+"""The staged folder: which parts of the host's MPI go into a container, where, and under which names.
 
-A pure part of the plan; :mod:`fairlead.swap.staging` makes the folder. Rules, each learned from a
-failure (facts: glibc's ld.so(8), MPICH ABI compatibility initiative):
+A pure part of the plan; :mod:`fairlead.swap.staging` creates the folder. Each rule comes from a
+failure (see ld.so(8) and the MPICH ABI Compatibility Initiative):
 
 * a real file is staged once, under its SONAME; other names are symlinks *in the same folder*,
   because ``$ORIGIN`` is the folder of the name that was opened;
 * ``libmpi.so`` is always among the names: mpi4py opens it first, and would map the image's;
-* no piece of glibc ever comes by search path;
-* nor does what the MPI needs behind it, where its copies can be told where that is: by LD_LIBRARY_PATH
-  it would be given to the image's own programs too, which may need another version.
+* no file of glibc is ever on the search path;
+* nor are the MPI's dependencies, if patchelf can set a DT_RPATH in the copies: LD_LIBRARY_PATH
+  would give them to the image's programs too, which may need other versions.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def _name(elf: Elf) -> str:
 
 
 def _rpath(file: StagedFile, host: HostMpi) -> str:
-    """Where a copy looks: among what was staged, and beside itself as before.
+    """The DT_RPATH of a copy: the staged folders, and paths relative to the file as before.
 
-    Folders of the host's own mean something else in the container, or nothing.
+    The host's absolute folders are different or missing in the container.
     """
     if PurePosixPath(file.target).name in RUNTIME_PIECES:
         return ""
@@ -240,12 +240,12 @@ def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str
 
 
 def search_folders(staging: Staging, host: HostMpi, *, apart: bool = False) -> tuple[str, ...]:
-    """The folders of the staged MPI that the loader must search, as the container sees them.
+    """The folders of the staged MPI that the loader must search, as paths in the container.
 
     Args:
-        apart: every folder with a library in it is named: the MPI will be opened by another path than
-            its own, where ``$ORIGIN`` does not lead to what is beside it; or folders of the user or the
-            image follow, which come before a DT_RUNPATH.
+        apart: name every folder with a library: either programs open the MPI by another path, where
+            ``$ORIGIN`` does not lead to its neighbours, or folders of the user or the
+            image follow, which take precedence over a DT_RUNPATH.
     """
     modules = {path for plugins in host.plugins for path in plugins.files}
     inner = {str(PurePosixPath(f.target).parent) for f in staging.files if f.source not in modules}

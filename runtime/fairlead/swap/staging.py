@@ -1,7 +1,7 @@
-"""Carries out a plan's staging: the host's MPI in a folder of its own, made once and kept.
+"""Creates a plan's staged folder with the host's MPI, once, and keeps it.
 
-The folder is made beside its final name and renamed when it is whole; ``is_whole`` looks again
-before each use, so a folder that somebody emptied or damaged is made anew.
+The folder is created next to its final path and renamed when complete; ``is_whole`` checks it
+before each use, so an emptied or damaged folder is created again.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def planned_inode(plan: Plan, cache: Path) -> int:
 def is_whole(folder: Path, staging: Staging) -> bool:
     """Every file is there with its source's size and time, every alias points where it should."""
     try:
-        told = folder / _SIZES
-        sizes = json.loads(told.read_bytes()) if any(f.rpath for f in staging.files) else {}
+        sizes_file = folder / _SIZES
+        sizes = json.loads(sizes_file.read_bytes()) if any(f.rpath for f in staging.files) else {}
         for item in staging.files:
             source, target = Path(item.source).stat(), (folder / item.target).lstat()
             size = sizes[item.target] if item.rpath else source.st_size

@@ -1,4 +1,4 @@
-"""The processors, by archspec, with their number and the memory beside them."""
+"""The processors, by archspec name, with their number and the node's memory."""
 
 from __future__ import annotations
 

@@ -30,10 +30,12 @@ def probe(world: View) -> dict[str, Any]:
                 )
             )
         else:
-            told = version(said["fi version"].stdout, "libfabric:") or version(
+            release = version(said["fi version"].stdout, "libfabric:") or version(
                 said["fi version"].stdout
             )
-            facts.append(TransportFact("libfabric", told, names, True, f"`{' '.join(ran.argv)}`"))
+            facts.append(
+                TransportFact("libfabric", release, names, True, f"`{' '.join(ran.argv)}`")
+            )
     if ran := said.get("ucx"):
         names = tuple(dict.fromkeys(re.findall(r"Transport:\s*(\w+)", ran.stdout)))
         if ran.returncode or not names:
@@ -44,8 +46,8 @@ def probe(world: View) -> dict[str, Any]:
                 )
             )
         else:
-            told = version(said["ucx version"].stdout)
-            facts.append(TransportFact("ucx", told, names, True, f"`{' '.join(ran.argv)}`"))
+            release = version(said["ucx version"].stdout)
+            facts.append(TransportFact("ucx", release, names, True, f"`{' '.join(ran.argv)}`"))
     return {"transports": tuple(facts), "unknown": tuple(unknown)}
 
 
@@ -68,14 +70,14 @@ def providers(text: str) -> tuple[str, ...]:
 
 
 def of_modules(
-    world: View, mpis: Iterable[MpiFact], told: Iterable[TransportFact]
+    world: View, mpis: Iterable[MpiFact], probed: Iterable[TransportFact]
 ) -> tuple[TransportFact, ...]:
-    """By the modules beside the libraries behind the MPIs, where no tool has told.
+    """Transports according to the module files of the MPIs' libraries, for libraries that no tool reported.
 
     Args:
-        told: what :func:`probe` has found.
+        probed: the facts from :func:`probe`.
     """
-    known = {fact.library for fact in told}
+    known = {fact.library for fact in probed}
     found: dict[str, TransportFact] = {}
     for mpi in mpis:
         for soname, path in mpi.closure.items():
