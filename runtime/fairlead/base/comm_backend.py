@@ -127,7 +127,7 @@ REGISTRY: NamedRegistry[CommBackend] = NamedRegistry(
 
 
 def unknown(name: str, where: str, remedy: str, code: ExitCode = ExitCode.FAILED) -> FairleadError:
-    """That there is no backend of that name."""
+    """The error for an unknown backend."""
     from fairlead.base.suggest import suggest
 
     names = ("auto", *REGISTRY.names())

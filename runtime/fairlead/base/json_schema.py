@@ -21,7 +21,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def schema_text(schema: dict[str, Any]) -> str:
-    """A schema as it is published."""
+    """A schema as published text."""
     return json.dumps(schema, indent=1) + "\n"
 
 

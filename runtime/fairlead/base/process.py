@@ -17,7 +17,7 @@ from fairlead.base.errors import fail
 
 @dataclass(frozen=True)
 class Ran:
-    """A program that ended. ``returncode`` is 127 when there is no such program."""
+    """The result of a program. ``returncode`` is 127 if the program does not exist."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -26,7 +26,7 @@ class Ran:
 
     @property
     def said(self) -> str:
-        """The last lines of what it wrote, errors preferred."""
+        """The last lines of its output; those of standard error are preferred."""
         return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-6:])
 
 
@@ -67,11 +67,11 @@ def run_boxed(
     timeout_s: float = 2.0,
     most_bytes: int = 1 << 20,
 ) -> Ran:
-    """As :func:`run`, of a program that may hang, print without end or leave children behind.
+    """Like :func:`run`, for a program that may hang, print without end or leave children behind.
 
-    It has a session of its own, so it has no terminal to ask on; at the end of its time, or of what it
-    may print, everything in that session's process group is killed. What cannot be killed, since it
-    waits for a file system, is not waited for.
+    It runs in a separate session, without a terminal to prompt on; when it exceeds the time or the output
+    limit, its whole process group is killed. Processes that cannot be killed because they
+    wait for a file system are not waited for.
 
     Args:
         most_bytes: of its standard output and error together.
@@ -93,7 +93,7 @@ def run_boxed(
     try:
         said, why = _read_both(process, time.monotonic() + timeout_s, most_bytes)
     finally:
-        # Children that outlive it count as much: the group's number is its own until it is reaped.
+        # Also kills children that outlive it: the group's number cannot be reused until it is reaped.
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,7 +109,7 @@ def run_boxed(
 def _read_both(
     process: subprocess.Popen[bytes], until: float, most_bytes: int
 ) -> tuple[tuple[bytes, bytes], str]:
-    """Standard output and error, and why it was left off: ``time``, ``size`` or nothing."""
+    """Standard output and error, and why reading stopped early: ``time``, ``size`` or empty."""
     assert process.stdout and process.stderr
     with process.stdout as out, process.stderr as err, selectors.DefaultSelector() as pipes:
         parts = {stream.fileno(): bytearray() for stream in (out, err)}
@@ -136,7 +136,7 @@ def _read_both(
 
 
 def _drain(fd: int, part: bytearray, most_bytes: int) -> bool:
-    """Reads what is there; whether more may come."""
+    """Reads the available output; returns whether more may follow."""
     while len(part) <= most_bytes:
         try:
             piece = os.read(fd, 1 << 16)
@@ -149,7 +149,7 @@ def _drain(fd: int, part: bytearray, most_bytes: int) -> bool:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it ended, without reaping it: its number must stay its own until the group is killed."""
+    """Whether it ended, without reaping it: its number must not be reused before the group is killed."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -159,10 +159,10 @@ def follow(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> Ran:
-    """As :func:`run` without a time limit, and shows each line as it comes.
+    """Like :func:`run` without a time limit; passes on each line as it arrives.
 
     Args:
-        on_line: told each line of its standard output and error, which are one in the result.
+        on_line: called with each line of standard output and error, which the result merges.
     """
     words = tuple(str(word) for word in argv)
     lines: list[str] = []
@@ -194,11 +194,11 @@ def run_checked(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> str:
-    """As :func:`run`, and returns its standard output.
+    """Like :func:`run`, but returns the standard output of a successful program.
 
     Args:
-        what: the sentence for the case that it fails, e.g. ``cannot unpack apptainer``.
-        remedy: the next command to type then.
+        what: the message if it fails, e.g. ``cannot unpack apptainer``.
+        remedy: the next command to type if it fails.
     Raises:
         FairleadError: it ended with another code than 0.
     """
@@ -206,7 +206,7 @@ def run_checked(
 
 
 def checked(ran: Ran, what: str, remedy: str) -> str:
-    """The standard output of a program that ended well; for the rest see :func:`run_checked`."""
+    """The standard output of a successful program; raises as :func:`run_checked` does."""
     if ran.returncode:
         raise fail(
             "command-failed",

@@ -1,4 +1,4 @@
-"""Progress as data: long work tells an observer how far it is; only the command line draws it."""
+"""Progress as data: long work reports to an observer; only the command line draws it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ class Stage(Protocol):
     """One running piece of long work."""
 
     def advance(self, amount: float) -> None:
-        """``amount`` more of the unit is done."""
+        """Adds ``amount`` finished units."""
 
     def total(self, amount: float) -> None:
-        """The whole is now known to be ``amount`` units."""
+        """Sets the total to ``amount`` units."""
 
     def note(self, text: str) -> None:
-        """A short word on what is being done right now, e.g. a file name."""
+        """Sets a short note on the current step, e.g. a file name."""
 
     def result(self, text: str) -> None:
-        """What came out of it, shown on the stage's closing line, e.g. ``440 MB, cached``."""
+        """Sets the result for the stage's closing line, e.g. ``440 MB, cached``."""
 
     def failed(self, text: str) -> None:
-        """It has failed and the work goes on; the closing line says so, and ``text``."""
+        """Marks the stage as failed while the work continues; the closing line shows ``text``."""
 
 
 class Progress(Protocol):
@@ -47,7 +47,7 @@ _SILENT_STAGE = _SilentStage()
 
 
 class Silent:
-    """Progress that nobody watches; the default in library use and in tests."""
+    """Discards progress; the default in library use and in tests."""
 
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:

@@ -1,4 +1,4 @@
-"""Frozen values to JSON and back, by their own type hints: one rule for all that crosses rooms."""
+"""Converts frozen values to JSON and back by their type hints; the one format between subpackages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = frozenset({float, int, str, bool, type(None)})
 def to_json(value: Any) -> Any:
     """Dataclasses, enums, paths, tuples and mappings as plain JSON values."""
     if type(value) in _PLAIN:
-        return value  # a run has a hundred thousand times of steps
+        return value  # a run has a hundred thousand step times
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):

@@ -1,7 +1,7 @@
 """The machine as probes and checks see it: files, programs, environment.
 
-:class:`View` is the interface and :class:`Machine` this machine. Tests answer the same questions from a
-recording.
+:class:`View` is the interface and :class:`Machine` the real machine; tests implement it with
+recordings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class View(Protocol):
 
     @property
     def user(self) -> str:
-        """The login name of ``uid``; its number where it has none."""
+        """The login name of ``uid``; its number if it has no name."""
 
     @property
     def environ(self) -> Mapping[str, str]: ...
@@ -43,7 +43,7 @@ class View(Protocol):
         """The kernel's release and the machine's architecture, as ``uname -r`` and ``uname -m``."""
 
     def read(self, path: str) -> str | None:
-        """A file's text; None when it is absent, may not be read, or is no plain file."""
+        """A file's text; None if it is absent, unreadable or not a regular file."""
 
     def access(self, path: str, mode: int) -> bool:
         """As ``os.access``: ``os.F_OK``, ``os.R_OK | os.W_OK``, ..."""
@@ -52,16 +52,16 @@ class View(Protocol):
         """The path of a program on PATH."""
 
     def free_bytes(self, folder: str) -> int:
-        """Space this user may still fill, in the file system that would hold ``folder``."""
+        """Bytes available to this user in the file system that contains ``folder``."""
 
     def real(self, path: str) -> str:
         """``path`` with its links followed."""
 
     def matching(self, pattern: str) -> tuple[str, ...]:
-        """Paths that fit an absolute pattern, sorted; ``**`` is not known."""
+        """Paths that match an absolute glob pattern, sorted; ``**`` is not supported."""
 
     def listdir(self, folder: str) -> tuple[str, ...]:
-        """The names in a folder, sorted; none when it is no folder or may not be read."""
+        """The names in a folder, sorted; empty if it is unreadable or not a folder."""
 
     def owner_mode(self, path: str) -> tuple[int, int] | None:
         """Owner and permission bits of a file, links followed; None when it is absent."""
@@ -104,7 +104,7 @@ class Machine:
 
     def read(self, path: str) -> str | None:
         try:
-            # Not to wait for whoever should write into a FIFO, nor to start what a device does.
+            # Do not block on a FIFO without a writer, and do not trigger a device.
             fd = os.open(self._at(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         except (OSError, ValueError):
             return None
@@ -161,7 +161,7 @@ class Machine:
 
 
 def _read(fd: int) -> bytes:
-    """Piece by piece: a file of /proc/sys refuses to be read into a buffer of 4 MiB (ENOMEM)."""
+    """Reads in small blocks: files of /proc/sys refuse a buffer of 4 MiB (ENOMEM)."""
     found = bytearray()
     while len(found) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
         found += piece

@@ -1,4 +1,4 @@
-"""What probes have in common: several programs asked at once, and settings read from files."""
+"""Helpers for probes: run several programs at once with a time limit, and read settings from files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def at_once(
     limit_s: float,
     longer_s: Mapping[_K, float] | None = None,
 ) -> dict[_K, _T | BaseException]:
-    """What each task returned or raised; those that did not end within ``limit_s`` are left out.
+    """What each task returned or raised; omits tasks that did not end within ``limit_s``.
 
     Their threads are left behind: one that waits for a dead file system can be neither ended nor waited
     for, and must not hold up the end of the process either.
@@ -51,7 +51,7 @@ def at_once(
 
 
 def answers(world: View, asked: Mapping[_K, Sequence[str]]) -> dict[_K, Ran]:
-    """What programs say; one that does not end in time has code 124."""
+    """The results of programs; one that does not end in time has code 124."""
 
     def task(argv: Sequence[str]) -> Callable[[], Ran]:
         return lambda: world.ask(argv, PATIENCE_S)
@@ -66,12 +66,12 @@ def answers(world: View, asked: Mapping[_K, Sequence[str]]) -> dict[_K, Ran]:
 
 
 def words(ran: Ran) -> str:
-    """What a program said, of whichever stream; nothing of one that did not end well."""
+    """The output of a program, from either stream; empty if it failed."""
     return "" if ran.returncode else f"{ran.stdout}\n{ran.stderr}"
 
 
 def version(text: str, before: str = "") -> str:
-    """The first thing that looks like a version, behind ``before``.
+    """The first text after ``before`` that looks like a version.
 
     >>> version("apptainer version 1.3.6-1.el8", "version")
     '1.3.6-1.el8'
@@ -81,7 +81,7 @@ def version(text: str, before: str = "") -> str:
 
 
 def failed(ran: Ran) -> str:
-    """Why a program's answer is of no use."""
+    """Why a program's output is unusable."""
     shown = " ".join(ran.argv)
     if ran.returncode < 0:
         return f"`{shown}` was ended by signal {-ran.returncode}"
@@ -109,7 +109,7 @@ def settings(text: str, wanted: Sequence[str], separator: str = "=") -> dict[str
 
 
 def first(world: View, *paths: str) -> str:
-    """The first of some files that is there; empty when none is."""
+    """The first path that exists; empty if none does."""
     return next((path for path in paths if world.access(path, 0)), "")
 
 

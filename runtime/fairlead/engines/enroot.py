@@ -52,7 +52,7 @@ class Enroot(Driver):
             raise unfit_image(
                 "enroot",
                 call.image,
-                "it opens a squashfs by its path, and folders by names in a store of its own",
+                "it opens a squashfs by its path, and folders by their names in its store",
                 "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
             )
         words = []

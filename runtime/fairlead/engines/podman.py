@@ -147,7 +147,7 @@ _REASONS = (
         "the ranks of a node must see each other's memory and processes, and reach the launcher",
     ),
     ("--volume=/dev:/dev:rslave", "network cards and GPUs are devices of the machine"),
-    ("--env-host", "what the launcher tells a rank, it tells by variables"),
+    ("--env-host", "the launcher passes ranks their settings in variables"),
     ("--preserve-fds", "Hydra and Slurm speak to a rank by a descriptor, which becomes number 3"),
     ("--log-driver=passthrough", "a rank's output goes straight to the launcher"),
     (
@@ -164,7 +164,7 @@ _REASONS = (
         "a store of each rank's own on its node, so that none of it stays, however the rank ends",
     ),
 )
-_PRIVATE = "a namespace of its own for each rank: the MPI cannot reach its neighbours"
+_PRIVATE = "a private namespace for each rank: the MPI cannot reach the other ranks of the node"
 
 
 class Podman(Driver):
@@ -287,7 +287,7 @@ def describe(path: str, uid: int, old_cgroups: bool, runc: str) -> Engine:
         reasons.append(("--cgroup-manager=cgroupfs", "a job has no session of systemd's to ask"))
     if old_cgroups and runc:
         options.append(f"--runtime={runc}")
-        why = "crun, which Podman prefers, refuses control groups of the first version beside the second"
+        why = "crun, which Podman prefers, refuses cgroups v1 together with cgroups v2"
         reasons.append((f"--runtime={runc}", why))
     return Engine(
         "podman", path, bool(uid), tuple(options), tuple(reasons), takes=Takes.FOLDER

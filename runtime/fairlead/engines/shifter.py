@@ -129,7 +129,7 @@ def image_id(image: str) -> str:
     raise unfit_image(
         "Shifter",
         image,
-        "it opens what is in its own store: ID.squashfs with ID.meta beside it, in the folder that "
+        "it opens what is in its own store: ID.squashfs with ID.meta next to it, in the folder that "
         "imagePath of its udiRoot.conf names",
         "fairlead build RECIPE --format shifter -o IMAGEPATH, then IMAGEPATH/RECIPE as IMAGE",
     )

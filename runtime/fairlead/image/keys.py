@@ -205,7 +205,7 @@ def _header(path: Path, raw: bytes) -> tuple[bool, bytes]:
             raise ValueError(f"it holds {count} keys")
         (kind, point), rest = _unpacked(public, "ss")
         if kind != _KIND or len(point) != 32 or rest:
-            raise ValueError("it is no ed25519 key")
+            raise ValueError("it is not an ed25519 key")
         if kdf == b"none" and cipher == b"none":
             return False, point
         if kdf != b"bcrypt" or not re.fullmatch(_CIPHER, cipher):
@@ -251,7 +251,7 @@ def read_public(path: Path) -> PublicKey:
         data = base64.b64decode(text, validate=True)
         (inner, point), rest = _unpacked(data, "ss")
         if kind.encode() != _KIND or inner != _KIND or len(point) != 32 or rest:
-            raise ValueError("it is no ed25519 key")
+            raise ValueError("it is not an ed25519 key")
         if base64.b64encode(data).decode() != text:
             raise ValueError("its text is not as OpenSSH writes it")
     except (ValueError, struct.error) as exc:

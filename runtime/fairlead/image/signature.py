@@ -249,7 +249,7 @@ def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
     try:
         document = json.loads(raw)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise ValueError(f"it is no object of schema {SCHEMA}")
+            raise ValueError(f"it is not an object of schema {SCHEMA}")
         if document.get("version") != VERSION:
             raise ValueError(f"its version is {document.get('version')!r}, known is {VERSION}")
         statement = from_json(Statement, document.get("signed"))
@@ -400,5 +400,5 @@ def _difference(statement: Statement, read: _Read) -> str:
 
 
 def changed(verified: Verified, why: str) -> FairleadError:
-    """The error of an image that is no longer the one that was verified."""
+    """The error for an image that changed after verification."""
     return fail("signature-changed-after-check", verified_path=verified.path, why=why)

@@ -19,7 +19,7 @@ class Status(enum.StrEnum):
     GUESS = "guess"  # no source states it
 
 
-NOBODY = "nobody has said so"  # the source of a value whose file says `guess`
+NOBODY = "no source states it"  # the source of a value whose file says `guess`
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def _furnish(plan: Plan, cache: Path) -> None:
 
 
 def _set_aside(folder: Path) -> None:
-    """Moves what is no longer right out of the way: jobs that are running have it mounted."""
+    """Renames an outdated folder instead of deleting it: running jobs have it mounted."""
     for old in folder.parent.glob(".*.old"):
         if time.time() - old.stat().st_mtime > _KEPT_S:
             shutil.rmtree(old, ignore_errors=True)
