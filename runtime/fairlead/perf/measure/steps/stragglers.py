@@ -37,7 +37,7 @@ def _search(context: Context) -> None:
             warning(
                 "validate-slow"
                 if culprit.against == "the other way"
-                else "validate-slow-otherwise",
+                else "validate-slow-peers",
                 culprit_name=culprit.name,
                 times_slower=straggler.times_slower,
                 against=culprit.against,
