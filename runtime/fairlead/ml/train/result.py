@@ -107,9 +107,7 @@ def judge(result: TrainResult) -> Iterator[Finding]:
         )
     if result.all.unreadable:
         yield warning(
-            "checkpoint-damaged-resumed"
-            if result.all.resumed_from
-            else "checkpoint-damaged-all",
+            "checkpoint-damaged-resumed" if result.all.resumed_from else "checkpoint-damaged-all",
             unreadable_count=len(result.all.unreadable),
             unreadable="; ".join(result.all.unreadable),
             resumed_from=result.all.resumed_from,

@@ -63,7 +63,10 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
     if lacking:
         install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
         raise fail(
-            "validate-native-lacks-package", python=python, lacking=" and no ".join(lacking), install=install
+            "validate-native-lacks-package",
+            python=python,
+            lacking=" and no ".join(lacking),
+            install=install,
         )
     return answer["python"], tuple(answer["modules"])
 
