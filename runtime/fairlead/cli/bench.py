@@ -44,8 +44,8 @@ Examples:
   fairlead bench collectives mpi-base -n 64 --launcher srun -o messages
 
 \b
-Exit codes: 0 every answer was right; 1 one was wrong; as of `fairlead run` where nothing could be
-launched.
+Exit codes: 0 every answer is right; 1 an answer is wrong; those of `fairlead run` if nothing could
+be launched.
 """
 
 
@@ -62,13 +62,13 @@ class CollectivesFlags:
     as_json: bool
 
 
-@click.group(short_help="Benchmarks: messages, and training beside other libraries.")
+@click.group(short_help="Benchmark messages and training against other libraries.")
 def bench() -> None:
-    """Benchmarks whose answers are checked.
+    """Benchmarks that check every answer.
 
     \b
-    fairlead bench collectives      messages by plain MPI and by fairlead.comm
-    fairlead bench peers            training beside Horovod, torch DDP and TensorFlow's own
+    fairlead bench collectives      messages with plain MPI and fairlead.comm
+    fairlead bench peers            training with fairlead, Horovod, torch DDP and TensorFlow
     """
 
 
@@ -84,15 +84,17 @@ def _sizes(
     return tuple(sorted({int(word) for word in words}))
 
 
-@bench.command(epilog=COLLECTIVES_EPILOG, short_help="Messages by plain MPI and by fairlead.comm.")
+@bench.command(
+    epilog=COLLECTIVES_EPILOG, short_help="Benchmark messages with plain MPI and fairlead.comm."
+)
 @click.argument("image", default="mpi-base", metavar="[IMAGE]")
 @ranks_option
 @options.nodes_options
 @click.option(
-    "--sizes", callback=_sizes, metavar="BYTES,…", help="Of the messages.  [default: 4 B to 64 MiB]"
+    "--sizes", callback=_sizes, metavar="BYTES,…", help="Message sizes.  [default: 4 B to 64 MiB]"
 )
 @click.option(
-    "--repeats", default=10, show_default=True, type=click.IntRange(1), help="Samples of each size."
+    "--repeats", default=10, show_default=True, type=click.IntRange(1), help="Samples per size."
 )
 @click.option(
     "--limit",
@@ -100,7 +102,7 @@ def _sizes(
     show_default=True,
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Of the whole; what there is no time for is listed.",
+    help="Time limit of the whole benchmark; what it skips is listed.",
 )
 @options.choice_options
 @output_option
@@ -115,10 +117,10 @@ def collectives(
     planning: options.Planning,
     flags: CollectivesFlags,
 ) -> int:
-    """Ping-pong, allreduce and broadcast over sizes in IMAGE, by plain MPI and by fairlead.comm.
+    """Measure ping-pong, allreduce and broadcast over message sizes, with plain MPI and fairlead.comm.
 
-    The launch is planned, checked and proved as by `fairlead run`. Every answer is checked. Without IMAGE,
-    `mpi-base` is taken.
+    The launch is planned, checked and proved as by `fairlead run`, and every answer is checked.
+    IMAGE defaults to `mpi-base`.
     """
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import collectives as messages

@@ -47,7 +47,7 @@ def _check_list() -> str:
     "Exit codes: 0 nothing stops fairlead here, 1 something does, 2 bad usage."
 )
 @click.argument("names", metavar="[CHECK]...", nargs=-1)
-@click.option("--fix", is_flag=True, help="Mend what can be mended; asks before each.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option(
     "--host-mpi", metavar="NAME==VERSION", help="With --fix: install this MPI from its wheel too."
@@ -56,10 +56,10 @@ def _check_list() -> str:
 def doctor(
     names: tuple[str, ...], fix: bool, yes: bool, host_mpi: str | None, as_json: bool
 ) -> ExitCode:
-    """What is wrong with this machine, and the remedy.
+    """Diagnose this machine, and fix what can be fixed.
 
-    One line a check; then, in full, what is to be mended. Checks that are named tell all that they
-    found. Without --fix nothing is changed: what a fix would do stands after "fix:".
+    Prints one line per check, then each problem in full. Named checks print everything they found.
+    Without --fix nothing is changed; "fix:" shows what a fix would do.
     """
     if (yes or host_mpi) and not fix:
         raise click.UsageError("--yes and --host-mpi belong to --fix")

@@ -88,7 +88,7 @@ _OPTIONS = (
         "--stage-keep",
         "keep",
         is_flag=True,
-        help="Leave what was staged in to the next run of this job.",
+        help="Keep staged-in files for the next run of this job.",
     ),
     click.option(
         "--stage-links",
@@ -96,7 +96,7 @@ _OPTIONS = (
         type=click.Choice(["refuse", "follow"]),
         default="refuse",
         show_default=True,
-        help="Links that lead out of what is staged in: refuse, or copy what they lead to.",
+        help="What to do with links that lead out of what is staged in: refuse, or copy their targets.",
     ),
     click.option(
         "--stage-to",

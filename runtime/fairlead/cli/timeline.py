@@ -18,7 +18,7 @@ timeline_option = click.option(
     "timeline_file",
     default="",
     metavar="FILE",
-    help="Write what every rank did, and when, for Perfetto; compressed as FILE.gz.",
+    help="Write a timeline of every rank for Perfetto; FILE.gz is compressed.",
 )
 _NOBODY = "no rank of the command called fairlead.comm.init"
 NO_TRAINING = "no rank of a training came as far as fairlead.comm.init"

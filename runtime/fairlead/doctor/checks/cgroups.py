@@ -62,4 +62,6 @@ def _delegated(world: World, kind: str) -> str:
     return f"delegated to {world.user}: {', '.join(controllers) or 'none'}"
 
 
-CHECK = Check(NAME, "control groups, and who can use them", examine, Topic.MACHINE, order=80)
+CHECK = Check(
+    NAME, "control groups, and which engines can use them", examine, Topic.MACHINE, order=80
+)

@@ -68,4 +68,4 @@ def _remedy(code: int, scope: str) -> str:
     return "in Docker: --cap-add SYS_PTRACE; else ask an administrator which security module forbids it"
 
 
-CHECK = Check(NAME, "reading another rank's memory, tried", examine, Topic.NODE, order=30)
+CHECK = Check(NAME, "access to another rank's memory (tested)", examine, Topic.NODE, order=30)

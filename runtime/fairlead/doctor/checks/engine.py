@@ -112,5 +112,10 @@ def _own_fix(world: World) -> OwnFix:
 
 # An engine may be given up after a minute, and here it is started twice.
 CHECK = Check(
-    NAME, "container engines, tried on a tiny image", examine, Topic.ENGINES, order=20, limit_s=120
+    NAME,
+    "container engines (tested with a tiny image)",
+    examine,
+    Topic.ENGINES,
+    order=20,
+    limit_s=120,
 )

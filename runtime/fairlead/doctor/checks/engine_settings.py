@@ -222,4 +222,4 @@ def _charliecloud(world: World) -> Iterator[Diagnosis]:
         yield note("engine-settings-charliecloud-ch-run-needs")
 
 
-CHECK = Check(NAME, "apptainer.conf, Podman's files", examine, Topic.ENGINES, order=50)
+CHECK = Check(NAME, "settings of Apptainer and Podman", examine, Topic.ENGINES, order=50)

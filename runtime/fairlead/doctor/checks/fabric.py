@@ -137,4 +137,4 @@ def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
         yield "OMPI_MCA_btl"
 
 
-CHECK = Check(NAME, "a fabric, and whether MPI reaches it", examine, Topic.NETWORK, order=30)
+CHECK = Check(NAME, "fabrics, and whether MPI uses them", examine, Topic.NETWORK, order=30)

@@ -108,4 +108,4 @@ def _facts(glibc: str) -> ImageFacts:
     )
 
 
-CHECK = Check(NAME, "host MPIs against images' glibc", examine, Topic.MPI, order=20)
+CHECK = Check(NAME, "glibc of host MPIs and of images", examine, Topic.MPI, order=20)

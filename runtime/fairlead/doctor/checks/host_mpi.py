@@ -106,4 +106,4 @@ def _title(mpi: HostMpi) -> str:
     return f"{mpi.library.vendor} {mpi.library.version}".strip()
 
 
-CHECK = Check(NAME, "a host MPI and its launcher", examine, Topic.MPI, order=10)
+CHECK = Check(NAME, "the host MPI and its launcher", examine, Topic.MPI, order=10)

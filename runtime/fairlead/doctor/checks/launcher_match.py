@@ -167,4 +167,4 @@ def _wrong_default(default: str, where: str, mpi: str, right: str) -> Diagnosis:
     )
 
 
-CHECK = Check(NAME, "launcher and MPI of one family", examine, Topic.MPI, order=30)
+CHECK = Check(NAME, "whether launcher and MPI are of one family", examine, Topic.MPI, order=30)

@@ -75,4 +75,4 @@ def _words(limit: int) -> str:
     return "any amount" if limit == UNLIMITED else f"{limit / 1024:.0f} KiB"
 
 
-CHECK = Check(NAME, "memory that may be locked", examine, Topic.NODE, order=40)
+CHECK = Check(NAME, "limit of locked memory", examine, Topic.NODE, order=40)

@@ -188,4 +188,4 @@ def _files(world: World) -> Iterator[Diagnosis]:
             yield ill("mpi-variables-names-file-not", name=name, value=value)
 
 
-CHECK = Check(NAME, "variables that spoil runs", examine, Topic.MPI, order=40)
+CHECK = Check(NAME, "MPI variables that break runs", examine, Topic.MPI, order=40)

@@ -71,4 +71,4 @@ def _present(world: World, package: Package) -> bool:
     return world.which(package.witness) is not None
 
 
-CHECK = Check(NAME, "the system's packages", examine, Topic.MACHINE, order=20)
+CHECK = Check(NAME, "system packages", examine, Topic.MACHINE, order=20)

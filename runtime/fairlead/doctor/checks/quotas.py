@@ -219,4 +219,4 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
             )
 
 
-CHECK = Check(NAME, "folders that take files, quotas, noexec", examine, Topic.MACHINE, order=70)
+CHECK = Check(NAME, "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)

@@ -84,4 +84,4 @@ def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
     return ill("setuid-itself-refuses-start-fairlead", starter=starter, why=why, remedy=remedy)
 
 
-CHECK = Check(NAME, "whether a setuid Apptainer is heeded", examine, Topic.ENGINES, order=30)
+CHECK = Check(NAME, "whether setuid Apptainer works", examine, Topic.ENGINES, order=30)

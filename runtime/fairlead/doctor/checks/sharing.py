@@ -88,5 +88,5 @@ def _room(world: World) -> Iterator[Diagnosis]:
 
 
 CHECK = Check(
-    NAME, "what containers of a node share, tried", examine, Topic.NODE, order=20, limit_s=90
+    NAME, "sharing between containers of a node (tested)", examine, Topic.NODE, order=20, limit_s=90
 )

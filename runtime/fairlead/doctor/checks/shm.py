@@ -29,4 +29,4 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{FOLDER} has {free / 1e9:.1f} GB free")
 
 
-CHECK = Check(NAME, "room in /dev/shm", examine, Topic.NODE, order=10)
+CHECK = Check(NAME, "space in /dev/shm", examine, Topic.NODE, order=10)

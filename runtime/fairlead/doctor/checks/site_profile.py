@@ -51,4 +51,4 @@ def _known(site: Site) -> str:
     return "\n".join(filter(None, [known, *site.notes]))
 
 
-CHECK = Check(NAME, "what is known of this site", examine, Topic.MACHINE, order=10)
+CHECK = Check(NAME, "the site profile", examine, Topic.MACHINE, order=10)

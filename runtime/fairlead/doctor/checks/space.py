@@ -33,4 +33,4 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
 
 
-CHECK = Check(NAME, "room for images and temporary files", examine, Topic.MACHINE, order=60)
+CHECK = Check(NAME, "space for images and temporary files", examine, Topic.MACHINE, order=60)

@@ -84,4 +84,4 @@ def _kernel(world: World) -> str:
     return f"{state} with {' and '.join(known) or 'neither zstd nor gzip'}"
 
 
-CHECK = Check(NAME, "images of zstd and gzip, tried", examine, Topic.ENGINES, order=40, limit_s=150)
+CHECK = Check(NAME, "zstd and gzip images (tested)", examine, Topic.ENGINES, order=40, limit_s=150)
