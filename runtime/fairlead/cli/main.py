@@ -105,9 +105,7 @@ def _missing_package(verb: str, exc: ModuleNotFoundError) -> Exception:
     package = (exc.name or "").split(".")[0]
     if not package or package.startswith("fairlead"):
         return exc
-    return fail(
-        "tool-missing-fairlead-needs-python-package", verb=verb, package=package, prefix=sys.prefix
-    )
+    return fail("tool-missing-python-package", verb=verb, package=package, prefix=sys.prefix)
 
 
 class Verbs(click.Group):
@@ -258,7 +256,7 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
         from fairlead.base.paths import cache_dir
 
         refused = (
-            fail("no-space-half-made-under-name", file_parent=Path(file).parent, why=why)
+            fail("no-space-file", file_parent=Path(file).parent, why=why)
             if file
             else fail("no-space-stdout", cache_dir=cache_dir(), why=why)
         )

@@ -25,5 +25,5 @@ def passphrase(key: Path, new: bool = False) -> bytes:
             f"Passphrase of {key}", hide_input=True, confirmation_prompt=new, err=True
         )
     if not given:
-        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-ask", key=key)
+        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-no-terminal", key=key)
     return given.encode("utf-8", "surrogateescape")

@@ -92,9 +92,7 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
     why = ""
     if isinstance(exc, click.NoSuchOption) and exc.ctx and exc.ctx.info_name in ("run", "explain"):
         why = "options of the command that is launched go behind `--`"
-    finding = error(
-        "usage-help-command-line", exc=exc.format_message().rstrip("."), path=path, why=why
-    )
+    finding = error("usage-command-line", exc=exc.format_message().rstrip("."), path=path, why=why)
     if as_json:
         print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
     else:
@@ -315,7 +313,7 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
                 out.write(text)
         except OSError as exc:
             raise fail(
-                "output-unwritable-schema-cannot-written",
+                "output-unwritable-schema",
                 output=output,
                 reason=exc.strerror or str(exc),
             ) from None

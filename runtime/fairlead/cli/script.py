@@ -194,7 +194,7 @@ def _target(planning: options.Planning, scheduler: str | None) -> _Target:
     kind = scheduler or (site.scheduler.kind if site else "none")
     if kind == "none":
         raise fail(
-            "script-names-none" if site else "script-no-fits",
+            "script-scheduler-not-in-profile" if site else "script-scheduler-no-profile",
             with_scripts=", ".join(with_scripts()),
         )
     return _Target(kind, site, site if site and site.scheduler.kind == kind else None)

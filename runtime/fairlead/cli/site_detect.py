@@ -127,7 +127,7 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
     text = draft(path.stem, facts, found, base)
     if os.path.lexists(path):
         raise fail(
-            "site-draft-already-somebody-edited-takes",
+            "site-draft-exists",
             path=path,
             path_2=path.with_stem(path.stem + "-new"),
         )
@@ -135,9 +135,7 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
         with atomic_write(path, "w") as stream:
             stream.write(text)
     except OSError as exc:
-        raise fail(
-            "site-draft-cannot-written", path=path, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("site-draft-unwritable", path=path, reason=exc.strerror or str(exc)) from None
     return path
 
 
@@ -256,7 +254,7 @@ def _tell(value: Compared, site: sites.Site) -> None:
     origin = value.origin
     finding = (
         finding_of(
-            "site-drift-now-write-place",
+            "site-drift-moved",
             value_key=value.key,
             site_name=site.name,
             wanted=value.wanted,

@@ -202,13 +202,13 @@ def space_lines(capacity: str, site: Site | None, scheduler: str) -> tuple[str, 
     if site is None or site.storage.burst_buffer != "datawarp" or scheduler != "slurm":
         raise (
             fail(
-                "stage-place-names-none-gives",
+                "stage-place-no-burst-buffer-in-profile",
                 capacity=capacity,
                 site_name=site.name,
                 scheduler=scheduler,
             )
             if site
-            else fail("stage-place-fits", capacity=capacity)
+            else fail("stage-place-no-profile", capacity=capacity)
         )
     return datawarp.directives(capacity, options=site.storage.burst_buffer_options)
 
@@ -271,16 +271,14 @@ def _apart(names: list[str], option: str) -> None:
 
 def _there(item: InItem) -> None:
     if not Path(item.source).exists():
-        raise fail("stage-source-link-leads-nowhere", source=item.source)
+        raise fail("stage-source-missing", source=item.source)
 
 
 def _free(one: OutItem) -> None:
     """Whether results will have a place: to learn that after the command would be late."""
     target = Path(one.target)
     if os.path.lexists(target):
-        raise fail("stage-target-something-where-results-go", target=target, one_name=one.name)
+        raise fail("stage-target-exists", target=target, one_name=one.name)
     above = next(parent for parent in target.parents if os.path.lexists(parent))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise fail(
-            "stage-target-results-not-written-where", target=target, above=above, one_name=one.name
-        )
+        raise fail("stage-target-unwritable", target=target, above=above, one_name=one.name)

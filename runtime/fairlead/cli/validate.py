@@ -270,7 +270,7 @@ def _check_native(python: Path | None, prepared: Prepared) -> None:
         return
     natively.modules(python)
     if prepared.plan.host is None:
-        raise fail("validate-native-no-mpi-host-run")
+        raise fail("validate-native-no-host-mpi")
 
 
 def _ways(
@@ -342,7 +342,7 @@ def _check_writable(output: Path) -> None:
         (output / ".room").unlink()
     except OSError as exc:
         raise fail(
-            "output-unwritable-make-room-name", output=output, reason=exc.strerror or str(exc)
+            "output-unwritable-report", output=output, reason=exc.strerror or str(exc)
         ) from None
 
 
@@ -432,7 +432,7 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
 def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
     """The report's folder is no longer writable; the history may still hold the validation."""
     return error(
-        "output-unwritable-fairlead" if kept else "output-unwritable-same-command",
+        "output-unwritable-saved" if kept else "output-unwritable-rerun",
         filename=exc.filename or output,
         reason=exc.strerror or str(exc),
         kept=kept,

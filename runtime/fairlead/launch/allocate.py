@@ -58,12 +58,12 @@ def words(
         return scheduler.allocate(program, shape, _sites(site, asked), argv, quiet)
     said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
     if kind == "none":
-        raise fail("allocation-no-scheduler-here", said=" and ".join(said), site_name=site.name)
+        raise fail("allocation-no-scheduler", said=" and ".join(said), site_name=site.name)
     assert scheduler is not None
     raise fail(
-        "allocation-cannot-run-keep-exit"
+        "allocation-interactive-loses-exit-code"
         if not scheduler.interactive_program
-        else "allocation-not-path",
+        else "allocation-interactive-not-on-path",
         kind=kind,
         site_name=site.name,
         interactive_program=scheduler.interactive_program,
@@ -84,7 +84,7 @@ def _sites(site: Site, asked: Asked) -> list[str]:
 
 def _account(site: Site, asked: Asked) -> None:
     if site.scheduler.account and not asked.account:
-        raise fail("allocation-no-account-named", site_name=site.name)
+        raise fail("allocation-no-account", site_name=site.name)
 
 
 def become(words: Sequence[str]) -> NoReturn:

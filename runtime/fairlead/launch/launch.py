@@ -78,7 +78,7 @@ class CommandLine:
                     stream.write(text)
             except OSError as exc:
                 raise fail(
-                    "run-folder-file-engine-cannot-written",
+                    "run-folder-engine-file",
                     name=name,
                     reason=exc.strerror or str(exc),
                 ) from None
@@ -190,9 +190,7 @@ def new_run_folder(cache: Path) -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError as exc:
-        raise fail(
-            "run-folder-no-place-records", folder=folder, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("run-folder-records", folder=folder, reason=exc.strerror or str(exc)) from None
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
             if time.time() - old.stat().st_mtime > _KEPT_S:
@@ -328,7 +326,7 @@ def _wait(
             with suppress(OSError):
                 os.utime(folder)  # so that no later run takes it for one that has ended
         if limit_s is not None and now - begun > limit_s:
-            raise fail("watchdog-launch-did-not-end", limit_s=limit_s, folder=folder)
+            raise fail("watchdog-launch", limit_s=limit_s, folder=folder)
 
 
 def _within_mpi(folder: Path, rank: str) -> bool:

@@ -212,7 +212,7 @@ def _stuck(
     if words:
         parts.append(f"last words: {words}")
     return error(
-        "watchdog-start-up-made-no",
+        "watchdog-start-up",
         limit_s=limit_s,
         alive_count=len(alive),
         ranks=ranks,
@@ -261,7 +261,7 @@ def read_records(path: Path, folder: Path) -> list[RankProof]:
     found = []
     data = path.read_bytes()
     if not data or len(data) % _RECORD:
-        raise fail("run-folder-proof-not-written-down", path=path, data_count=len(data))
+        raise fail("run-folder-proof", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
             found.append(_rank(part.decode("utf-8", "replace"), folder, path))

@@ -134,7 +134,7 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
         )
     return [
         error(
-            "world-size-every-rank-alone" if alone else "world-size-did-not-find-each",
+            "world-size-alone" if alone else "world-size-partial",
             asked=proof.asked,
             launcher_path=plan.launcher.path,
             seen=seen,
@@ -185,7 +185,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
         if proof.planned_inode and p.mpi_inode != proof.planned_inode:
             return [
                 error(
-                    "planned-file-rank-maps-another-staged",
+                    "planned-file-mounted-over",
                     rank=p.rank,
                     p_host=p.host,
                     mpi_path=p.mpi_path,
@@ -264,7 +264,7 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
         if foreign := sorted(used - accepted):
             return [
                 error(
-                    "transport-messages-go-over",
+                    "transport-foreign",
                     foreign=", ".join(foreign),
                     rank=p.rank,
                     p_host=p.host,
@@ -276,7 +276,7 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
     if proof.asked > 1 and not any(p.netmod or p.providers for p in proof.ranks):
         return [
             warning(
-                "transport-carries-messages-not-proved",
+                "transport-unknown",
                 planned_file=proof.planned_file,
                 planned_title=proof.planned_title,
             )
@@ -291,7 +291,7 @@ def _shared(proof: Proof) -> list[Finding]:
     parted = [host for host, seen in by_host.items() if len(seen) > 1]
     if not parted:
         return []
-    return [error("shared-memory-ranks-do-not-share", parted=parted[0])]
+    return [error("shared-memory-separate", parted=parted[0])]
 
 
 def mpi_program(plan: Plan) -> str:
