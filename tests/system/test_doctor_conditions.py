@@ -178,7 +178,7 @@ def test_memory_of_another_process_behind_a_filter_is_told() -> None:
     [found] = doctor("cma", wrapped=forbidden(*PROCESS_VM_READV[machine]))["cma"]
     assert (found["severity"], found["what"]) == (
         "warning",
-        "no process may read another's memory",
+        "no process can read another's memory",
     )
     assert "EPERM" in found["why"] or "may trace" in found["why"]
 

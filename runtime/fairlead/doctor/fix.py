@@ -60,7 +60,7 @@ def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
         told.update(fresh)
         known = ", ".join(sorted({f.check for f in result.findings}))
         return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
-            note("not-looked-wrong-see", check=check.name, known=known)
+            note("check-skipped", check=check.name, known=known)
         ]
     if isinstance(result, Exception):
         last = traceback.extract_tb(result.__traceback__)[-1]

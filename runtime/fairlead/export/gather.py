@@ -106,7 +106,7 @@ def _host(
     environ: Mapping[str, str],
 ) -> HostMpi | None:
     if wanted.mpi == "container":
-        raise fail("usage-export-brings-host-mpi")
+        raise fail("usage-export-needs-host-mpi")
     if wanted.mpi != "host":
         prefix = Path(wanted.mpi)
         found = (

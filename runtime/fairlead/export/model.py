@@ -68,7 +68,9 @@ class Facts:
 
 def unfit(what: str, value: str, why: str, target: str) -> FairleadError:
     """A value that a format cannot hold."""
-    return fail("export-value-cannot-told", target=target, what=what, value=value[:200], why=why)
+    return fail(
+        "export-value-unrepresentable", target=target, what=what, value=value[:200], why=why
+    )
 
 
 def need_image(facts: Facts, target: str) -> Image:

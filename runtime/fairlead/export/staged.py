@@ -128,7 +128,7 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
             kind=kind,
         )
     if facts.host is None:
-        raise fail("host-mpi-no-export", facts_node=facts.node)
+        raise fail("host-mpi-nothing-to-export", facts_node=facts.node)
     host = facts.host
     launcher = facts.launcher or host.launcher or Launcher("mpiexec", host.library.family, "")
     same = facts.engine is not None and facts.engine.kind == kind
@@ -316,7 +316,7 @@ def script(facts: Facts, made: Staged, kind: str) -> str:
         "PATCHELF": need if rpaths else "",
     }
     if any(c in made.folder for c in " \t\n'\"$`\\*?[;&|<>(){}"):
-        raise fail("export-value-folder-host-mpi-name", folder=made.folder)
+        raise fail("export-value-needs-quotes", folder=made.folder)
     script_text = _SCRIPT
     for name, value in text.items():
         script_text = script_text.replace(f"@{name}@", value)

@@ -27,7 +27,7 @@ def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
             path.chmod(file.mode)
         except OSError as exc:
             raise fail(
-                "output-unwritable-export-cannot-written",
+                "output-unwritable-export",
                 filename=exc.filename or path,
                 reason=exc.strerror or str(exc),
             ) from None

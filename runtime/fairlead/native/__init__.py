@@ -167,7 +167,7 @@ def _copied(source: Path, made: Path, check: str) -> Path:
         partial.replace(made)
     except OSError as exc:
         raise fail(
-            "cannot-copied-cache",
+            "native-cache-unwritable",
             check=check,
             source_name=source.name,
             made_parent=made.parent,
@@ -199,4 +199,6 @@ def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: s
 
 
 def _cannot(what: str, argv: Sequence[str], why: str, remedy: str, check: str) -> FairleadError:
-    return fail("cannot", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy)
+    return fail(
+        "native-failed", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy
+    )

@@ -142,7 +142,7 @@ def _not_chosen(declared: CommBackend, chosen: CommBackend) -> str:
 
 def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
     return error(
-        "comm-backend-absent-leave-fairlead-auto",
+        "comm-backend-absent",
         chosen_name=chosen.name,
         asked_by=facts.asked_by,
         facts_image=facts.image,
@@ -153,14 +153,14 @@ def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
 
 
 def _unproven(chosen: CommBackend, why: str, by: str) -> Finding:
-    return info("comm-choice-gradients-go", chosen_name=chosen.name, by=by, why=why)
+    return info("comm-choice-planned", chosen_name=chosen.name, by=by, why=why)
 
 
 def _not_preferred(
     chosen: CommBackend, preferred: CommBackend, why: str, facts: CommFacts
 ) -> Finding:
     return warning(
-        "comm-choice-gradients-go-not-site",
+        "comm-choice-not-preferred",
         chosen_name=chosen.name,
         preferred_name=preferred.name,
         site=facts.site,
@@ -241,7 +241,7 @@ def asked_for(
     """
     if flag and variables.get(VARIABLE, flag) != flag:
         raise fail(
-            "comm-backend-two-backends-asked",
+            "comm-backend-contradicts-env",
             flag=flag,
             variable=VARIABLE,
             variables=variables[VARIABLE],

@@ -283,7 +283,7 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
     found = capture.read(Path(choices.site))
     if not elsewhere:
         raise fail(
-            "site-capture-nothing-launched-here",
+            "site-capture-cannot-launch",
             found_node=found.node,
             site=shlex.quote(choices.site),
         )
@@ -313,7 +313,7 @@ def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
         return ()
     return (
         warning(
-            "launcher-site-not-path",
+            "launcher-site-not-on-path",
             kinds=" or ".join(kinds),
             site_name=site.name,
             launcher_path=launcher.path,

@@ -151,9 +151,9 @@ class Recorder:
         except FairleadError as exc:
             return exc.findings[0]
         if merged:
-            return info("comm-timeline-open-ui-perfetto-dev", line=merged.line(), file=self.file)
+            return info("comm-timeline-written", line=merged.line(), file=self.file)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return warning("comm-timeline-no-see-script-uses", file=self.file, nobody=nobody)
+        return warning("comm-timeline-missing", file=self.file, nobody=nobody)
 
 
 class _Recorded:

@@ -62,7 +62,7 @@ def usable(root: str) -> None:
     elif not os.access(root, os.W_OK | os.X_OK):
         why = "you may not write there"
     if why:
-        raise fail("stage-place-storage-cannot-used", root=root, node_name=node_name(), why=why)
+        raise fail("stage-place-unusable", root=root, node_name=node_name(), why=why)
 
 
 def make(folder: str, owner: Owner) -> Lock | None:

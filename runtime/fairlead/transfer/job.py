@@ -190,7 +190,7 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
         if acted and all(item.name in report.missing for report in acted):
             stage.findings.append(
                 error(
-                    "stage-out-command-left-no-copy",
+                    "stage-out-missing",
                     item_name=item.name,
                     mount=MOUNT,
                     variable=VARIABLE,

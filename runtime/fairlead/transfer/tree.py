@@ -50,7 +50,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
         where = exc.filename or top
         if where == real:
             raise FairleadError(
-                error("stage-source-node", top=top),
+                error("stage-source-missing-on-node", top=top),
                 ExitCode.USAGE,
             ) from None
         raise changed(top, [os.path.relpath(where, real)]) from None
@@ -171,25 +171,25 @@ class _Walk:
     def problems(self, leave_special: bool) -> Iterator[Finding]:
         if self.refused:
             yield error(
-                "stage-link-out-staged",
+                "stage-link-out-of-source",
                 count=_count(self.refused, "link leads", "links lead"),
                 few=_few(self.refused),
             )
         if self.nowhere:
             yield error(
-                "stage-link-cannot-followed",
+                "stage-link-broken",
                 count=_count(self.nowhere, "link", "links"),
                 few=_few(self.nowhere),
             )
         if self.special and not leave_special:
             yield error(
-                "stage-special-cannot-copied",
+                "stage-special-source",
                 count=_count(self.special, "thing", "things"),
                 few=_few([f"{path}: {what}" for path, what in self.special]),
             )
         if self.unreadable:
             yield error(
-                "stage-source-not-read",
+                "stage-source-unreadable",
                 count=_count(self.unreadable, "path", "paths"),
                 few=_few(self.unreadable),
             )

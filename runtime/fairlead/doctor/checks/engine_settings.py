@@ -85,14 +85,14 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
     file = configuration(world, program)
     text = world.read(file)
     if text is None:
-        yield ill("engine-settings-configuration-cannot-read", file=file)
+        yield ill("engine-settings-unreadable", file=file)
         return
     values = parse(text)
     for key, bad, severity, why, good in _RULES:
         value = values.get(key, ("",))[-1].lower()
         if value in bad:
             yield ill(
-                "engine-settings-configuration",
+                "engine-settings-value",
                 key=key,
                 value=value,
                 file=file,
@@ -113,7 +113,7 @@ def _mount_points(
     underlay = values.get("enable underlay", ("yes",))[-1].lower()
     if overlay == "no" and underlay == "no":
         yield ill(
-            "engine-settings-enable-overlay-underlay-both",
+            "engine-settings-no-overlay-no-underlay",
             file=file,
             line=_line(world, program, file, "enable underlay", "yes"),
             fix=_fix(world, program, file, "enable underlay", "yes"),
@@ -132,7 +132,7 @@ def _loop_devices(
     ranks = world.cores()
     if not shared and most < ranks:
         yield ill(
-            "engine-settings-loop-devices-up-ranks",
+            "engine-settings-loop-devices",
             most=most,
             ranks=ranks,
             file=file,
@@ -146,7 +146,7 @@ def _others(
 ) -> Iterator[Diagnosis]:
     if values.get("allow setuid", ("yes",))[-1].lower() == "no" and starters(world, program):
         yield note(
-            "engine-settings-allow-setuid-no-though",
+            "engine-settings-setuid-off",
             file=file,
             line=_line(world, program, file, "allow setuid", "yes"),
         )
@@ -154,7 +154,7 @@ def _others(
         source = entry.split(":")[0]
         if source and not world.access(source, os.F_OK):
             yield ill(
-                "engine-settings-bind-path-names-not",
+                "engine-settings-bind-path-missing",
                 entry=entry,
                 file=file,
                 line=_line(world, program, file, "bind path", shlex.quote(entry), "--unset"),
@@ -163,7 +163,7 @@ def _others(
     for key in ("limit container owners", "limit container groups", "limit container paths"):
         value = ", ".join(v for v in values.get(key, ()) if v and v.upper() != "NULL")
         if value:
-            yield note("engine-settings-images-refused", key=key, value=value, file=file)
+            yield note("engine-settings-images-limited", key=key, value=value, file=file)
 
 
 def _line(world: World, program: str, file: str, key: str, value: str, how: str = "--set") -> str:
@@ -200,7 +200,7 @@ def _podman(world: World) -> Iterator[Diagnosis]:
     driver, where = podman.storage_driver(world)
     if driver == "vfs":
         yield note(
-            "engine-settings-podman-keeps-images-vfs",
+            "engine-settings-podman-vfs",
             where=where,
             own_storage_file=podman.own_storage_file(world),
         )
@@ -214,12 +214,12 @@ def _ulimits(world: World) -> Iterator[Diagnosis]:
     if not match or int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
         return
     if podman.setting(world, "containers", "default_ulimits")[0] is None:
-        yield note("engine-settings-podman-raises-limits-root")
+        yield note("engine-settings-podman-limits")
 
 
 def _charliecloud(world: World) -> Iterator[Diagnosis]:
     if world.which("ch-run") and not world.environ.get("USER"):
-        yield note("engine-settings-charliecloud-ch-run-needs")
+        yield note("engine-settings-charliecloud-user")
 
 
 CHECK = Check(NAME, "settings of Apptainer and Podman", examine, Topic.ENGINES, order=50)

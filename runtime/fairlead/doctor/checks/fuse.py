@@ -19,9 +19,9 @@ _OPEN = RootFix(
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if not world.access(DEVICE, os.F_OK):
-        yield ill("fuse-no-module-not-loaded", device=DEVICE)
+        yield ill("fuse-no-device", device=DEVICE)
     elif not world.access(DEVICE, os.R_OK | os.W_OK):
-        yield ill("fuse-not-open", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
+        yield ill("fuse-no-permission", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
     else:
         yield well(NAME, f"{world.user} may mount images through {DEVICE}")
 

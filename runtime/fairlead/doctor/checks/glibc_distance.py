@@ -67,7 +67,7 @@ def _distance(mpi: HostMpi, images: Mapping[str, str], engine: Engine) -> Diagno
     names = ", ".join(f"{name} {images[name]}" for name in list(far)[:4])
     if worst.way is GlibcWay.NONE:
         return ill(
-            "glibc-distance-needs-newer-images",
+            "glibc-distance-too-old",
             library_title=mpi.library.title,
             worst_need=worst.need,
             far_count=len(far),

@@ -26,7 +26,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         kind, device = next(iter(found.items()))
         yield (
             ill(
-                "locked-memory-ulimit",
+                "locked-memory-soft-limit",
                 words=_words(soft),
                 fabrics=FABRICS[kind],
                 words_2=_words(hard),
@@ -35,7 +35,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
             if _enough(hard)
             else ill(
-                "locked-memory-root-etc-security-limits",
+                "locked-memory-hard-limit",
                 words=_words(soft),
                 fabrics=FABRICS[kind],
                 words_2=_words(hard),
@@ -44,7 +44,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     elif site and site.fabric.kind in _NEED_IT:
         yield note(
-            "locked-memory-here-where-no-device",
+            "locked-memory-login-node",
             words=_words(soft),
             fabrics=FABRICS[site.fabric.kind],
             says=says(site, "fabric.kind", site.fabric.kind),
@@ -62,9 +62,7 @@ def _service(world: World, needed: bool) -> Iterator[Diagnosis]:
     text = world.read(f"/proc/{pids[0]}/limits") if pids else None
     limit = re.search(r"^Max locked memory\s+(\w+)", text or "", re.MULTILINE)
     if limit and limit[1].isdecimal() and not _enough(int(limit[1])):
-        yield ill(
-            "locked-memory-slurmd-itself-lock-only", words=_words(int(limit[1])), pids=pids[0]
-        )
+        yield ill("locked-memory-slurmd", words=_words(int(limit[1])), pids=pids[0])
 
 
 def _enough(limit: int) -> bool:

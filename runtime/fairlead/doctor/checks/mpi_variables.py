@@ -141,7 +141,7 @@ def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[
         value = values.get(rule.variable, "")
         if value and rule.harms(value):
             yield ill(
-                "mpi-variables-spoils-runs",
+                "mpi-variables-breaks-runs",
                 variable=rule.variable,
                 value=value,
                 where=where(rule.variable),
@@ -153,7 +153,7 @@ def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[
 def _of_profile(found: Diagnosis, where: str) -> Diagnosis:
     finding = found.finding
     return ill(
-        "mpi-variables-overlay-profile-without-fairlead",
+        "mpi-variables-set-by-profile",
         finding_what=finding.what,
         where=where,
         why=finding.why,
@@ -166,7 +166,7 @@ def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagn
     if values.get("MPICH_GPU_SUPPORT_ENABLED") != "1" or not cray:
         return
     if not any(mpi.gpu_transport for mpi in cray):
-        yield ill("mpi-variables-mpich-gpu-support-enabled", library_path=cray[0].library.path)
+        yield ill("mpi-variables-no-gpu-transport", library_path=cray[0].library.path)
 
 
 def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
@@ -177,7 +177,7 @@ def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
             continue
         here = {world.real(m.prefix) for m in mpis if m.library.family is AbiFamily.OPENMPI}
         if world.real(value) not in here:
-            yield ill("mpi-variables-names-no-open-found", name=name, value=value)
+            yield ill("mpi-variables-opal-prefix", name=name, value=value)
 
 
 def _files(world: World) -> Iterator[Diagnosis]:
@@ -185,7 +185,7 @@ def _files(world: World) -> Iterator[Diagnosis]:
     for name in ("I_MPI_PMI_LIBRARY", "MPI4PY_LIBMPI"):
         value = world.environ.get(name, "")
         if value.startswith("/") and not world.access(value, os.F_OK):
-            yield ill("mpi-variables-names-file-not", name=name, value=value)
+            yield ill("mpi-variables-file-missing", name=name, value=value)
 
 
 CHECK = Check(NAME, "MPI variables that break runs", examine, Topic.MPI, order=40)

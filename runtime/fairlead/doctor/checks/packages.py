@@ -49,7 +49,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     has_apt = world.which("apt-get") is not None
     yield (
         ill(
-            "packages",
+            "packages-missing-apt",
             names=", ".join(names),
             missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
             apt_line=apt_line(names),
@@ -57,7 +57,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
         if has_apt
         else ill(
-            "packages-no-apt-get-install",
+            "packages-missing-no-apt",
             names=", ".join(names),
             missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
             fix=None,

@@ -81,7 +81,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
 def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
     if world.uid == 0:  # root needs none
         return note("setuid", starter=starter, why=why, remedy=remedy)
-    return ill("setuid-itself-refuses-start-fairlead", starter=starter, why=why, remedy=remedy)
+    return ill("setuid-refuses-to-start", starter=starter, why=why, remedy=remedy)
 
 
 CHECK = Check(NAME, "whether setuid Apptainer works", examine, Topic.ENGINES, order=30)

@@ -27,14 +27,14 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for finding in profile.findings:
         if finding.check == "site-detect":
             yield note(
-                "site-profile-no-fits-machine-checks",
+                "site-profile-none",
                 where=finding.where,
                 why=finding.why,
                 remedy=finding.remedy,
             )
         else:  # a name that is unknown, a file with mistakes: `run` would stop at it too
             yield ill(
-                "site-profile-unset-fairlead" if named else "site-profile",
+                "site-profile-named-by-variable" if named else "site-profile",
                 finding_what=finding.what,
                 named=named,
                 why=finding.why,

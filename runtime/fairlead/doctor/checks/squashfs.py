@@ -31,7 +31,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 )
     kernel = _kernel(world)
     if not openers:
-        yield note("squashfs-not-tried-tar2sqfs-opens", kernel=kernel)
+        yield note("squashfs-untested", kernel=kernel)
         return
     names = " and ".join(name for name, _ in openers)
     wanted, why = _wanted(world)
@@ -44,16 +44,16 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     elif len(broken) == len(TRIED):
         yield note(
-            "squashfs-neither-zstd-nor-gzip",
+            "squashfs-none-opens",
             why="\n".join([*failed["zstd"], f"the kernel {kernel}"]),
         )
     else:
         [bad] = broken
         other = next(c for c in TRIED if c != bad)
         yield ill(
-            "squashfs-kernel-know-compression-profile"
+            "squashfs-own-images-unsupported"
             if bad == wanted
-            else "squashfs-packed-will-not-start",
+            else "squashfs-other-images-unsupported",
             bad=bad,
             other=other,
             names=names,

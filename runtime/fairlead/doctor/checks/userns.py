@@ -28,7 +28,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for switch, forbids, remedy in _SWITCHES:
         if (world.read(f"/proc/sys/{switch}") or "").strip() == forbids:
             yield ill(
-                "user-namespaces-line-etc-sysctl-keep",
+                "user-namespaces-denied-by-switch",
                 user=world.user,
                 switch=switch,
                 forbids=forbids,
@@ -37,7 +37,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
             return
     yield ill(
-        "user-namespaces-ask-administrator-allow-inside",
+        "user-namespaces-denied",
         user=world.user,
         ran_argv=" ".join(ran.argv),
         returncode=ran.returncode,

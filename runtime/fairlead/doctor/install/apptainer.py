@@ -98,7 +98,7 @@ def _refuse_mute(program: Path) -> None:
     ran = run([program, "--version"])
     if ran.returncode:
         raise fail(
-            "engine-private-apptainer-does-not",
+            "engine-private-does-not-run",
             program=program,
             ran_said=ran.said,
             other_way=OTHER_WAY,
@@ -139,7 +139,7 @@ class _PrivateApt:
         if version := self._fields(package).get("Version"):
             return version
         raise fail(
-            "engine-mirror-no-package-kind",
+            "engine-no-package",
             suite=SUITE,
             package=package,
             debian_mirror=_debian_mirror(),
@@ -192,7 +192,7 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
         level = [name for name in dict.fromkeys(level) if name not in seen]
         if not level:
             raise fail(
-                "engine-apptainer-packages-lack-libraries",
+                "engine-libraries-missing",
                 suite=SUITE,
                 debian_mirror=_debian_mirror(),
                 missing=", ".join(sorted(missing)),
@@ -284,7 +284,7 @@ def _point_at(tree: Path, final: Path) -> None:
 def _patchelf() -> str:
     found = find_patchelf()
     if not found:
-        raise fail("engine-program-patchelf-missing", retry=RETRY)
+        raise fail("engine-no-patchelf", retry=RETRY)
     return found
 
 
@@ -310,7 +310,7 @@ def _debian_mirror() -> str:
     if not debian or not KEYRING.exists():
         raise (
             fail(
-                "engine-etc" if not debian else "engine-sudo-get-install-archive",
+                "engine-no-debian-release" if not debian else "engine-debian-list-failed",
                 listed_said=listed.said,
                 other_way=OTHER_WAY,
                 keyring=KEYRING,
@@ -318,7 +318,7 @@ def _debian_mirror() -> str:
             )
             if listed.returncode
             else fail(
-                "engine-no-main-among-sources" if not debian else "engine-keys-archive-missing",
+                "engine-no-debian-main" if not debian else "engine-no-debian-keys",
                 other_way=OTHER_WAY,
                 keyring=KEYRING,
                 retry=RETRY,
@@ -329,4 +329,4 @@ def _debian_mirror() -> str:
 
 def _refuse_unfit(home: Path) -> None:
     if odd := sorted(set(str(home)) & set(":;$")):
-        raise fail("engine-fairlead-data-folder-name", home=home, odd=odd[0])
+        raise fail("engine-data-folder-name", home=home, odd=odd[0])

@@ -126,7 +126,7 @@ def test_examine_wrong_setting_that_several_checks_meet_is_told_once() -> None:
         ("one", Severity.ERROR),
         ("two", Severity.INFO),
     ]
-    assert found[1].finding.what == "not looked at: `engine` is wrong, see there"
+    assert found[1].finding.what == "skipped: `engine` failed, see there"
 
 
 def test_mend_tells_of_each_check_before_it_is_made(tmp_path: Path) -> None:

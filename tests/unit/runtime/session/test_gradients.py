@@ -103,7 +103,7 @@ def test_backend_that_is_asked_for_and_cannot_be_had_is_an_error(
 
 def test_wish_of_a_site_that_cannot_be_had_is_a_warning_and_never_silent() -> None:
     (warned,) = choose(replace(PLAIN, wish="horovod")).findings
-    assert warned.severity is Severity.WARNING and "not by horovod as site s wishes" in warned.what
+    assert warned.severity is Severity.WARNING and "not horovod as site s prefers" in warned.what
     assert "tensorflow-horovod" in warned.remedy
 
 
