@@ -80,7 +80,9 @@ def _sizes(
         return None
     words = [word.strip() for word in value.split(",")]
     if not all(word.isdigit() and 4 <= int(word) <= 1 << 32 for word in words):
-        raise click.BadParameter(f"{value!r} is no list of sizes from 4 B on; write e.g. 4,65536")
+        raise click.BadParameter(
+            f"{value!r} is not a list of sizes of at least 4 B; write e.g. 4,65536"
+        )
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -206,8 +208,8 @@ def collectives_text(result: CollectivesBench) -> str:
     head = ("", "bytes", "plain MPI", "fairlead.comm", "times plain MPI [95 %]", "answers")
     notes = [f"fairlead.comm by {result.backend}"]
     if result.crowded:
-        notes.append("ranks shared cores: times say little")
-    notes += [f"no time for {words}; give it with --limit" for words in result.skipped]
+        notes.append("ranks shared cores: times are not meaningful")
+    notes += [f"no time for {words}; raise --limit" for words in result.skipped]
     return "\n".join([table(lines, head), "", *notes])
 
 

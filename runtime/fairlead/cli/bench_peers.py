@@ -329,7 +329,7 @@ def peers_text(result: PeersBench) -> str:
     )
     notes = []
     if result.size == "tiny":
-        notes.append("tiny inputs: this shows that all works, not how fast it is")
+        notes.append("tiny inputs: this shows that everything works, not how fast it is")
     if any(run and run.crowded for row in result.peers for run in row.launches):
         notes.append("ranks shared cores: they take turns as well as communicate")
     notes.append("[] is the interval of the median over rounds, from five rounds on")

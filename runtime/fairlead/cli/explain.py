@@ -89,7 +89,7 @@ def explain(
             (wish.bind,) if wish else (),
             env=wish.env if wish else None,
         ).shell()
-    except FairleadError as exc:  # the engine cannot be told; a finding says so too
+    except FairleadError as exc:  # the engine cannot express it; a finding also says so
         shown = f"(none: {exc.findings[0].what})"
     if as_json:
         tuned = {s.name: v for s, v in in_effect({**os.environ, **prepared.comm.env})}

@@ -112,7 +112,7 @@ def export_site(
     --image, the image's needs are included, and an export that would not work is refused.
     """
     if not wanted.stage_root.startswith("/"):
-        raise click.UsageError(f"--stage {wanted.stage_root}: it is a path that begins with /")
+        raise click.UsageError(f"--stage {wanted.stage_root}: it must be an absolute path")
     facts = gather(wanted)
     exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")

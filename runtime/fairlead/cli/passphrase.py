@@ -15,7 +15,7 @@ def passphrase(key: Path, new: bool = False) -> bytes:
     """The passphrase of ``key``.
 
     Args:
-        new: it is being chosen, so it is asked for twice.
+        new: it is a new passphrase, so ask twice.
     Raises:
         FairleadError: exit code 2; there is nobody to ask, or it is empty.
     """

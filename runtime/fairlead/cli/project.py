@@ -177,7 +177,7 @@ def project(file: Path, flags: ProjectFlags) -> None:
     click.echo(f"{file.name} on {network.name}: {_words(network)}\n")
     click.echo(_curves(synchronous, delayed))
     _paragraph("", sentences)
-    _paragraph("Assumed, since no run tells it:", model.assumed)
+    _paragraph("Assumed, since no run shows it:", model.assumed)
     _paragraph(
         "",
         (

@@ -71,7 +71,7 @@ def report(
     if fail_if_slower is not None and not compare:
         raise click.UsageError("--fail-if-slower needs --compare A B")
     if list_them and output:
-        raise click.UsageError("--list draws no page, so -o says nothing")
+        raise click.UsageError("--list writes no page, so -o has no effect")
     if list_them:
         return _list(as_json)
     if compare:
@@ -102,7 +102,7 @@ def _list(as_json: bool) -> int:
         cells = [(row["id"], row["verdict"] or "-", row["headline"]) for row in rows]
         click.echo(table(cells, ("id", "verdict", ""), width=columns()))
     else:
-        click.echo("no validation is kept yet; next: fairlead validate", err=True)
+        click.echo("no validation is saved yet; next: fairlead validate", err=True)
     return ExitCode.DONE
 
 

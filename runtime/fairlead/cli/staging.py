@@ -255,7 +255,7 @@ def _name(name: str, where: str) -> str:
     parts = name.rstrip("/").split("/")
     if {"", ".", ".."} & set(parts) or "\0" in name:
         raise click.UsageError(
-            f"{where}: `{name}` is no name below {MOUNT}: no / in front, no . and .. in it"
+            f"{where}: `{name}` is not a valid name below {MOUNT}: it cannot start with /, or contain . or .."
         )
     return "/".join(parts)
 
@@ -263,10 +263,12 @@ def _name(name: str, where: str) -> str:
 def _apart(names: list[str], option: str) -> None:
     for one in names:
         if names.count(one) > 1:
-            raise click.UsageError(f"{option}: two have the name `{one}`; write :NAME behind one")
+            raise click.UsageError(f"{option}: two have the name `{one}`; add :NAME to one of them")
         inside = next((other for other in names if other.startswith(f"{one}/")), None)
         if inside:
-            raise click.UsageError(f"{option}: `{inside}` lies within `{one}`; name them apart")
+            raise click.UsageError(
+                f"{option}: `{inside}` lies inside `{one}`; give it another name"
+            )
 
 
 def _there(item: InItem) -> None:

@@ -96,7 +96,7 @@ def _counts(context: click.Context, param: click.Parameter, value: str) -> tuple
     """Counts of ranks, e.g. ``1,2,4``, ascending."""
     words = [word.strip() for word in value.split(",")]
     if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise click.BadParameter(f"{value!r} is no list of counts; write e.g. 1,2,4")
+        raise click.BadParameter(f"{value!r} is not a list of counts; write e.g. 1,2,4")
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -323,7 +323,9 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
             model, name = models[0], text
         if model not in models or model in data:
             why = "named twice" if model in data else "not measured"
-            raise click.UsageError(f"--data {text}: {model} is {why}; --models says which are")
+            raise click.UsageError(
+                f"--data {text}: {model} is {why}; --models lists the measured ones"
+            )
         data[model] = Path(name).expanduser().absolute()
         if not data[model].is_dir():
             raise click.UsageError(f"--data {text}: there is no folder {data[model]}")
@@ -464,7 +466,7 @@ def _dry_run(prepared: Prepared, scope: Options, native: Path | None, as_json: b
     from fairlead.perf.measure.steps import STEPS
 
     ways = f"in {prepared.image.path}" + (
-        f", and natively by {native}" if native else "; natively: not asked for (--native)"
+        f", and natively by {native}" if native else "; natively: not requested (--native)"
     )
     steps = [
         ways,

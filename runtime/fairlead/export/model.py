@@ -38,7 +38,7 @@ class Facts:
         node: the machine's name.
         host: the MPI of the machine; None where none was found or none is needed.
         image: None for an export that serves every image.
-        against: what tells that this machine is not of the site, whose MPI is then not here either.
+        against: evidence that this machine does not belong to the site, whose MPI is then missing too.
         here: what of the profile's paths is on the machine.
         stage_root: the folder of the machine below which its MPI is staged.
         isolate: staged copies get a DT_RPATH, by patchelf.

@@ -1,4 +1,4 @@
-"""The host's MPI in a folder of its own, as an export names it, and the script that makes the folder.
+"""The host's MPI in a separate folder, as an export names it, and the script that makes the folder.
 
 What goes into it, under which names and with which variables, is decided where a launch decides it:
 ``plan.py`` and ``layout.py``. Here its place changes: a site's module has it at another path than a
@@ -93,7 +93,7 @@ def staged(
         for b in made.binds
         if b.source.startswith(f"{inner}/")
     )
-    # What an image sets of itself may follow: folders beside the MPI are named too.
+    # What an image sets of itself may follow: folders next to the MPI are named too.
     search = search_folders(made.staging, made.host, apart=True)
     env = {
         name: value.replace(MOUNT, place)
@@ -226,7 +226,7 @@ files() {
 @FILES@
 }
 
-# Other names of the same libraries: a link lies beside the file, since $ORIGIN is the folder of the
+# Other names of the same libraries: a link lies next to the file, since $ORIGIN is the folder of the
 # name that was opened.
 links() {
 @LINKS@
@@ -253,7 +253,7 @@ copy() {
 }
 sum() { cksum <"$1" || echo gone; }
 
-# What tells whether a folder is whole and made of the files that are there now.
+# Tests whether a folder is complete and made from the present files.
 state() {
     files sum
     (

@@ -40,7 +40,7 @@ def words(
         argv: this very command.
         quiet: the scheduler's command is to say nothing but errors.
     Raises:
-        FairleadError: exit code 2; nodes are asked for, and nobody here can give them.
+        FairleadError: exit code 2; nodes are requested, and no scheduler can provide them.
     """
     kind = site.scheduler.kind
     scheduled = kind != "none" and site.launcher.kinds[0] != "mpiexec"
@@ -49,7 +49,7 @@ def words(
     if kind == "none" and by_own:
         kind, scheduled = by_own, True
     if launcher and not by_own and not asks:
-        return None  # somebody's own mpiexec, on this node
+        return None  # a user's own mpiexec, on this node
     if not scheduled and not asks:
         return None
     scheduler = SCHEDULERS.get(kind) if kind != "none" else None

@@ -50,7 +50,7 @@ def of_kind(
     program: str | None = None,
     pmi: str = "",
 ) -> Launcher:
-    """A launcher of a kind, told how the ranks of an MPI find each other.
+    """A launcher of a kind, set to the wire-up protocol of an MPI's ranks.
 
     Args:
         speaks: family of the MPI that will be mapped.

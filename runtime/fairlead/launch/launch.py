@@ -369,7 +369,7 @@ def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:
 
 
 def on_host(where: str, hosts: Mapping[int, str]) -> str:
-    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known and not told yet."""
+    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known and not yet reported."""
     named = re.match(r"rank (\d+)(?! on )\b", where)
     host = hosts.get(int(named[1])) if named else None
     return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
@@ -390,8 +390,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
         after.append(f"the launcher ended {lost} more")
     why = f"after it: {', '.join(after)}" if after else "every other rank ended well"
     if result.started == 1:
-        why = "it was the only one"
-    remedy = "its own output above says why"
+        why = "it was the only rank"
+    remedy = "read its own output above for the reason"
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
     return error(

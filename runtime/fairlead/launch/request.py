@@ -53,7 +53,7 @@ class Asked:
 
 
 def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
-    """The shape that was asked for.
+    """The requested shape.
 
     Args:
         allocation: what it must fit in; None where there is none yet.
@@ -181,7 +181,7 @@ def seconds(text: str) -> int:
     elif text.isdigit():
         raise ValueError("a bare number is minutes to Slurm and seconds to PBS")
     else:
-        raise ValueError("it is no length of time")
+        raise ValueError("not a valid duration")
     if not found:
         raise ValueError("no time at all")
     return found

@@ -1,9 +1,9 @@
 """An image as a folder, for engines that open no files: laid out once in the cache, and kept. For one that
 opens a bare squashfs, the squashfs of a SIF.
 
-The folder is named after the digest of the image's file system, made beside its final name and renamed
+The folder is named after the digest of the image's file system, made next to its final name and renamed
 when it is whole, so that any number of launches may ask for it at once. Nothing runs in it: an
-engine shows it read-only or below a layer of its own.
+engine mounts it read-only or below its own layer.
 """
 
 from __future__ import annotations
@@ -95,14 +95,14 @@ def _identity(root: Path) -> dict[str, Any]:
 
 
 def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
-    """The squashfs of a SIF, as a file of its own."""
+    """The squashfs of a SIF, as a separate file."""
     item = read_sif(image).squashfs
     if bare.is_file() and bare.stat().st_size == item.size:
         return
     lock = cache / "locks" / f"unpacked-{bare.name[:16]}.lock"
     try:
         with (
-            progress.stage(f"take the squashfs out of {image.name}", item.size, "B") as stage,
+            progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
             locked(lock, lambda: stage.note("another launch is doing it")),
             atomic_write(bare) as out,
         ):
@@ -118,7 +118,7 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
     lock = cache / "locks" / f"unpacked-{root.name[:16]}.lock"
     with (
-        progress.stage(f"lay out {image.name} as a folder", unit="files") as stage,
+        progress.stage(f"unpack {image.name} into a folder", unit="files") as stage,
         locked(lock, lambda: stage.note("another launch is doing it")),
     ):
         if is_whole(root):
@@ -137,7 +137,7 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
 
 @contextmanager
 def _squashfs(image: Path, folder: Path) -> Iterator[Path]:
-    """The file system of an image as a file of its own."""
+    """The file system of an image as a separate file."""
     if file_format(image) == "squashfs":
         yield image
         return
@@ -160,7 +160,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
     try:
         tree = work / "new"
         tree.mkdir()
-        # The files belong to whoever lays it out; engines bring the machine's own /dev.
+        # The files belong to the user who unpacks it; engines bring the machine's own /dev.
         into = (tar, "-x", "-p", "-v", "--no-same-owner", "--anchored", "--exclude=dev/*")
         with (work / "said").open("w+b") as said:
             with (

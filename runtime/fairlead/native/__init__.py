@@ -130,7 +130,7 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
         made,
         [*compiler(environ), *_witness_flags(), str(SOURCE)],
         "the witness of a launch cannot be compiled",
-        "install a C compiler (gcc), name a working one in CC, or prove by a job of its own: --probe",
+        "install a C compiler (gcc), name a working one in CC, or prove with a separate job: --probe",
         "witness",
     )
 

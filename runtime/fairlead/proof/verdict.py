@@ -35,12 +35,12 @@ class RankProof:
         mpi_inode: that file's inode; equal to the planned file's on the host.
         mpi_count: MPI libraries mapped; more than one corrupt each other.
         version: first line of ``MPI_Get_library_version``.
-        transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs tell it on one rank
+        transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs report it on one rank
             only, or never.
         library_path: LD_LIBRARY_PATH in it.
         app_mpi: what the loader gives the program itself, empty for a script.
         devices: the fabric's device nodes that it has open; a ``device`` netmod is concluded from them,
-            where the MPI itself does not tell.
+            where the MPI itself does not report it.
     """
 
     rank: int
@@ -117,20 +117,20 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
     if mapped is not AbiFamily.UNKNOWN and plan.launcher.family not in (mapped, AbiFamily.UNKNOWN):
         why = (
             f"the launcher is {plan.launcher.title}, the mapped MPI is {proof.ranks[0].version}: "
-            "they do not speak the same wire-up protocol"
+            "they do not use the same wire-up protocol"
         )
-        remedy = "leave out --launcher, or name the mpiexec of the mapped MPI"
+        remedy = "remove --launcher, or name the mpiexec of the mapped MPI"
     elif plan.launcher.kind == "srun":
         way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
         why = f"by srun's PMI ({way}) the mapped MPI did not find the other ranks"
         remedy = (
-            "leave out --launcher-arg=--mpi; `srun --mpi=list` names what there is; or start them by the "
+            "remove --launcher-arg=--mpi; `srun --mpi=list` lists the choices; or start them with the "
             "MPI's own launcher: --launcher mpiexec"
         )
     else:
         why = "the launcher's variables and descriptors (PMI_FD, PMI_RANK) did not reach the ranks"
         remedy = (
-            "leave out engine options that clean the environment; `fairlead explain` shows the line"
+            "remove engine options that clean the environment; `fairlead explain` shows the line"
         )
     return [
         error(
@@ -213,8 +213,8 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     lacking = [n for n in plan.names if f"lib/{n}" not in there]
     if lacking and plan.staging:
         return (
-            f"the image asks for {lacking[0]}, and the staged host MPI has no alias of that name",
-            f"an alias {lacking[0]} beside the staged library; `fairlead explain` shows the aliases",
+            f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",
+            f"add an alias {lacking[0]} next to the staged library; `fairlead explain` shows the aliases",
         )
     if plan.staging and MOUNT not in seen.library_path:
         return (

@@ -136,7 +136,7 @@ def _available(declared: CommBackend, facts: CommFacts) -> Availability:
 
 def _not_chosen(declared: CommBackend, chosen: CommBackend) -> str:
     if chosen.host_arrays == declared.name:
-        return "carries the host's arrays all the same"
+        return "still carries the host's arrays"
     return declared.not_chosen
 
 
@@ -213,7 +213,7 @@ def facts_of(
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),
-        no_core="" if core else "there is no C++ compiler here",
+        no_core="" if core else "this machine has no C++ compiler",
     )
 
 
@@ -234,10 +234,10 @@ def onto(plan: Plan, choice: CommChoice) -> Plan:
 def asked_for(
     flag: str | None, variables: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[str, str]:
-    """The backend that is asked for, and by what; ("", "") where nobody asks.
+    """The requested backend, and what requests it; ("", "") if nothing does.
 
     Raises:
-        FairleadError: exit code 2; there is no such backend, or two are asked for at once.
+        FairleadError: exit code 2; there is no such backend, or two are requested.
     """
     if flag and variables.get(VARIABLE, flag) != flag:
         raise fail(

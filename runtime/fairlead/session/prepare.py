@@ -208,7 +208,7 @@ def _still_signed(
 
 
 def _of_the_engine(plan: Plan, *, elsewhere: bool) -> tuple[Finding, ...]:
-    """What the engine cannot be told: an image of another kind, a path that its words end at."""
+    """What the engine cannot express: an image of another kind, a path with its separator in it."""
     if plan.engine.kind not in engines.kinds():
         return ()
     try:
@@ -251,7 +251,7 @@ def _another_machine(
 def _with_images_own(request: Request, image: Image) -> Request:
     """The search path and preloads that the image itself sets stay, behind the user's.
 
-    What the engine is told for the container would take their place.
+    Variables that the engine sets in the container would replace them.
     """
     own = image.env
     return replace(

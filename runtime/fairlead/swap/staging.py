@@ -1,6 +1,6 @@
 """Carries out a plan's staging: the host's MPI in a folder of its own, made once and kept.
 
-The folder is made beside its final name and renamed when it is whole; ``is_whole`` looks again
+The folder is made next to its final name and renamed when it is whole; ``is_whole`` looks again
 before each use, so a folder that somebody emptied or damaged is made anew.
 """
 

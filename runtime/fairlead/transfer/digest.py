@@ -42,7 +42,7 @@ def of_tree(tree: Tree, files: Mapping[str, str]) -> str:
     """A tree's digest, hexadecimal: kinds, permissions, names and contents; no times.
 
     Args:
-        files: digest of each file that is no hard link to one before it.
+        files: digest of each file that is not a hard link to an earlier one.
     """
     digest = hashlib.sha256(b"fairlead-tree-1\n", usedforsecurity=False)
     for entry in tree.entries:

@@ -1,7 +1,7 @@
 """What one node does: it copies in, it copies back, and it removes what was staged.
 
 On each node of a job the same step may run in several processes, and several nodes may see one
-storage: whoever makes the folder works, the others say that they did not.
+storage: the process that makes the folder works, the others report that they did not.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def _cleared(where: str, owner: Owner, items: Sequence[OutItem], kept: dict[str,
 def _in_words(exc: OSError, root: str) -> FairleadError:
     if exc.errno in _NO_ROOM:
         return room.no_room(
-            root, f"{exc.strerror} while {exc.filename or root} was written: others fill it too"
+            root, f"{exc.strerror} while {exc.filename or root} was written: others also fill it"
         )
     return folder.in_words(exc, root)
 

@@ -11,7 +11,7 @@ from fairlead.schedulers.registry import job_variables
 from fairlead.site.model import Storage
 
 WORDS = ("memory", "node-local", "burst-buffer")
-# What DataWarp sets in a job that asked for striped space (see datawarp.py).
+# What DataWarp sets in a job that requested striped space (see datawarp.py).
 DATAWARP = "DW_JOB_STRIPED"
 # By what a job is known: two runs with the same value are of one job.
 

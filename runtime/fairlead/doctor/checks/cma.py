@@ -51,7 +51,9 @@ def _why(code: int, scope: str) -> str:
         )
     if scope in ("2", "3"):
         return (
-            "only an administrator may trace" if scope == "2" else "nobody may trace until a reboot"
+            "only an administrator can trace"
+            if scope == "2"
+            else "no user can trace until a reboot"
         )
     return (
         f"it ended with {errno.errorcode.get(code, code)}: a seccomp filter, or a security module"

@@ -20,7 +20,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     yield from _apptainer(world, able)
     for kind, ran in others.items():
         if kind in able:
-            yield well(NAME, f"{kind} runs here too", ran.argv[0])
+            yield well(NAME, f"{kind} also runs on this machine", ran.argv[0])
         else:
             yield ill(
                 "engine-other-cannot-run-image",

@@ -40,14 +40,14 @@ _RULES = (
         "mount dev",
         ("no", "minimal"),
         Severity.WARNING,
-        "a container has a /dev of its own: no fabric, no GPU, and a /dev/shm that ranks do not share",
+        "a container has its own /dev: no fabric, no GPU, and a /dev/shm that ranks do not share",
         "yes",
     ),
     (
         "mount tmp",
         ("no",),
         Severity.WARNING,
-        "a container has a /tmp of its own, in which Open MPI's ranks do not find each other",
+        "a container has its own /tmp, in which Open MPI's ranks do not find each other",
         "yes",
     ),
     ("mount proc", ("no",), Severity.WARNING, "MPI finds neither its cores nor its peers", "yes"),
@@ -71,9 +71,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         where = configuration(world, program) if program else ""
         yield well(
             NAME,
-            "nothing in the engines' configuration is in the way"
-            if program
-            else "there is no engine to configure",
+            "the engines' configuration has no problems" if program else "no engine to configure",
             where,
         )
 
@@ -179,7 +177,7 @@ def _own(world: World, file: str) -> bool:
 def _fix(
     world: World, program: str, file: str, key: str, value: str, how: str = "--set"
 ) -> Fix | None:
-    """Only in one's own installation; what an administrator has decided is theirs to change."""
+    """Only in the user's own installation; an administrator's settings are theirs to change."""
     if not _own(world, file):
         return None
     words = (program, "config", "global", how, key, value)

@@ -46,9 +46,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if not problems:
         told = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
         if not told:
-            yield well(NAME, "there is no fabric here: shared memory within the node, TCP beyond")
+            yield well(NAME, "no fabric on this machine: shared memory within the node, TCP beyond")
         else:
-            yield well(NAME, f"{told}: the MPIs here know it")
+            yield well(NAME, f"{told}: the MPIs of this machine support it")
 
 
 def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:
@@ -83,7 +83,7 @@ def knows(mpi: HostMpi, kind: str) -> bool:
 
 
 def _profile_forces(site: Site) -> Iterator[Diagnosis]:
-    """A site may have its reasons; whoever measures there must know."""
+    """A site may have its reasons; users who measure there must know."""
     for key, values in (
         ("environment.set", site.environment.set),
         ("gpu.set", site.gpu.set),

@@ -11,7 +11,7 @@ from fairlead.doctor.world import World
 NAME = "fuse"
 DEVICE = "/dev/fuse"
 _OPEN = RootFix(
-    f"makes {DEVICE} usable by everybody",
+    f"makes {DEVICE} usable by all users",
     ("chmod", "666", DEVICE),
     f"sudo chmod 666 {DEVICE}",
 )
@@ -23,7 +23,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     elif not world.access(DEVICE, os.R_OK | os.W_OK):
         yield ill("fuse-no-permission", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
     else:
-        yield well(NAME, f"{world.user} may mount images through {DEVICE}")
+        yield well(NAME, f"{world.user} can mount images through {DEVICE}")
 
 
 CHECK = Check(NAME, "permission to mount images", examine, Topic.MACHINE, order=50)

@@ -60,7 +60,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 
 def loaded(world: World) -> dict[str, AbiFamily]:
-    """The MPIs that the user's modules have chosen, by what tells so."""
+    """The MPIs that the user's modules have chosen, by the evidence."""
     found = {}
     for module in world.environ.get("LOADEDMODULES", "").split(":"):
         name = module.partition("/")[0].lower()
@@ -73,7 +73,7 @@ def loaded(world: World) -> dict[str, AbiFamily]:
 
 
 def _identified(world: World, program: str) -> Launcher:
-    """By its own words; the same as for those that fairlead finds beside an MPI."""
+    """By its own output, as for launchers that fairlead finds next to an MPI."""
     real = world.real(program)
     if "/pals/" in real:
         return Launcher(program, AbiFamily.UNKNOWN, "PALS")

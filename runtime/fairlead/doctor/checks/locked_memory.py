@@ -21,7 +21,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     found = {kind: path for kind in _NEED_IT for path in world.matching(DEVICES[kind])[:1]}
     site = world.profile().site
     if _enough(soft):
-        yield well(NAME, f"{_words(soft)} of memory may be locked", "RLIMIT_MEMLOCK of this shell")
+        yield well(NAME, f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
     elif found:
         kind, device = next(iter(found.items()))
         yield (
@@ -50,7 +50,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             says=says(site, "fabric.kind", site.fabric.kind),
         )
     else:
-        yield well(NAME, f"{_words(soft)} may be locked; no device here needs more")
+        yield well(NAME, f"{_words(soft)} can be locked; no device of this machine needs more")
     yield from _service(world, bool(found))
 
 

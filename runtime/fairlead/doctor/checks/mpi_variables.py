@@ -49,13 +49,13 @@ RULES = (
     Rule(
         "I_MPI_FABRICS",
         lambda value: value.strip() == "shm",
-        "shared memory alone: a job over two nodes fails in MPI_Init",
+        "only shared memory: a job over two nodes fails in MPI_Init",
         "unset I_MPI_FABRICS, or shm:ofi",
     ),
     Rule(
         "I_MPI_FABRICS",
         lambda value: bool(_OLD_FABRICS & set(value.split(":"))),
-        "Intel MPI has known only shm and ofi since 2019, and ends in MPI_Init",
+        "Intel MPI has supported only shm and ofi since 2019, and ends in MPI_Init",
         "unset I_MPI_FABRICS, or shm:ofi",
     ),
     Rule(
@@ -77,19 +77,19 @@ RULES = (
     Rule(
         "OMPI_MCA_btl",
         lambda value: value.startswith("^") and bool({"sm", "vader", "self"} & _words(value)),
-        f"shared memory is left out: {_NODE_ALONE}",
+        f"shared memory is excluded: {_NODE_ALONE}",
         "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_btl",
         lambda value: not value.startswith("^") and "openib" in _words(value),
-        "Open MPI 5 has no openib, and says so on every rank; InfiniBand goes by UCX",
+        "Open MPI 5 has no openib, and every rank reports it; InfiniBand uses UCX",
         "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_mtl",
         lambda value: "^ofi" in value,
-        "libfabric is left out, which Omni-Path, Slingshot and EFA need",
+        "libfabric is excluded, which Omni-Path, Slingshot and EFA need",
         "unset OMPI_MCA_mtl",
     ),
     Rule(
@@ -104,13 +104,13 @@ RULES = (
     Rule(
         "SLURM_MPI_TYPE",
         _is("none"),
-        "srun starts ranks that do not know of each other: rank 0 of 1, with exit code 0",
+        "srun starts ranks that do not know each other: rank 0 of 1, with exit code 0",
         "unset SLURM_MPI_TYPE",
     ),
     Rule(
         "MPICH_MAX_THREAD_SAFETY",
         _is("single"),
-        "frameworks with threads of their own ask for more, and mpi4py does",
+        "frameworks with their own threads request more, and so does mpi4py",
         "unset MPICH_MAX_THREAD_SAFETY",
     ),
 )
@@ -133,7 +133,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if not problems:
         seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
         what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
-        yield well(NAME, what or "no variable of this shell steers MPI", ", ".join(seen))
+        yield well(NAME, what or "no variable of this shell controls MPI", ", ".join(seen))
 
 
 def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[Diagnosis]:

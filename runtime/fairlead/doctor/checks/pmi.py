@@ -39,7 +39,7 @@ _FOLDERS = (
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if world.which("srun") is None:
-        yield well(NAME, "there is no Slurm here: an MPI's own launcher connects its ranks")
+        yield well(NAME, "no Slurm on this machine: an MPI's own launcher connects its ranks")
         return
     ran = world.run(("srun", "--mpi=list"))
     types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()

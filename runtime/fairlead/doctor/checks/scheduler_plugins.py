@@ -39,7 +39,7 @@ class Plugin:
 def examine(world: World) -> Iterator[Diagnosis]:
     pals = _pals(world)
     if world.which("srun") is None:
-        yield from pals or [well(NAME, "there is no scheduler with plugins here")]
+        yield from pals or [well(NAME, "no scheduler with plugins on this machine")]
         return
     config, folder = _config(world)
     plugins = list(read_plugins(world, config))

@@ -11,12 +11,12 @@ from fairlead.doctor.world import World
 NAME = "sharing"
 # What shared-memory transports of MPICH, Open MPI and UCX map a rank, with room to spare.
 BYTES_PER_RANK = 16 * 10**6
-# What it is called, whether a rank cannot do without, what comes of it, what mends it.
+# Name, whether ranks depend on it, the harm, the remedy.
 _KINDS = {
     "shm": (
         "/dev/shm",
         Severity.ERROR,
-        "ranks of one node wait for each other's memory for ever, or copy through TCP",
+        "ranks of one node wait forever for each other's memory, or copy through TCP",
         "`mount dev = yes` in the engine's configuration, and no --contain among its options",
     ),
     "pid": (

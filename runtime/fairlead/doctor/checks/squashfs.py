@@ -10,7 +10,7 @@ from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
 
 NAME = "squashfs"
-# fairlead's own images, and what Apptainer packs where it is not told otherwise.
+# fairlead's own images, and what Apptainer packs by default.
 TRIED = ("zstd", "gzip")
 _OPTION = {"zstd": "CONFIG_SQUASHFS_ZSTD", "gzip": "CONFIG_SQUASHFS_ZLIB"}
 
@@ -69,7 +69,7 @@ def _wanted(world: World) -> tuple[str, str]:
 
 
 def _kernel(world: World) -> str:
-    """What the running kernel knows: one without squashfs is no harm where squashfuse mounts."""
+    """What the running kernel supports; squashfs is not needed where squashfuse mounts."""
     release = (world.read("/proc/sys/kernel/osrelease") or "").strip()
     listed = "squashfs" in (world.read("/proc/filesystems") or "")
     module = world.matching(f"/lib/modules/{release}/kernel/fs/squashfs/squashfs.ko*")

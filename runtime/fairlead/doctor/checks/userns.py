@@ -23,7 +23,7 @@ _SWITCHES = (
 def examine(world: World) -> Iterator[Diagnosis]:
     ran = world.run(("unshare", "--user", "--map-root-user", "true"))
     if ran.returncode == 0:
-        yield well(NAME, f"{world.user} may make user namespaces", "tried with `unshare --user`")
+        yield well(NAME, f"{world.user} can make user namespaces", "tested with `unshare --user`")
         return
     for switch, forbids, remedy in _SWITCHES:
         if (world.read(f"/proc/sys/{switch}") or "").strip() == forbids:

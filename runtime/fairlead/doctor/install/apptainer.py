@@ -2,7 +2,7 @@
 
 Debian's unstable suite has it, built for a newer C library than a stable release's. Its package,
 that C library and the few libraries it needs are downloaded by apt itself, which checks their
-signatures, into a folder of their own; the programs are then told to use the loader beside them.
+signatures, into a folder of their own; the programs are then patched to use the loader next to them.
 The machine's own packages are not touched, and nobody needs to be root.
 
 ``fairlead.engines.find`` knows where the result lies; ``checks/engine.py`` tries whether it runs.
@@ -106,7 +106,7 @@ def _refuse_mute(program: Path) -> None:
 
 
 class _PrivateApt:
-    """apt with lists, cache and sources of its own: it reads the machine's, and changes nothing."""
+    """apt with its own lists, cache and sources: it reads the machine's, and changes nothing."""
 
     def __init__(self, folder: Path, mirror: str):
         for name in ("lists/partial", "cache/archives/partial", "debs"):
@@ -303,7 +303,7 @@ def _debian_mirror() -> str:
     mirrors = [
         row[0]
         for row in rows
-        # Security and updates repositories have no unstable suite beside them.
+        # Security and updates repositories have no matching unstable suite.
         if len(row) == 3 and row[2] == "main" and "-" not in row[1] and "security" not in row[0]
     ]
     debian = [m for m in mirrors if m.rstrip("/").endswith("debian")] or mirrors

@@ -304,7 +304,7 @@ def test_engine_absent_is_no_error_where_another_works_and_one_that_fails_is_tol
     assert [(f.severity, f.what) for f in found] == [
         (Severity.WARNING, "there is no Apptainer"),
         (Severity.INFO, "podman is installed but cannot run a command in an image"),
-        (Severity.OK, "charliecloud runs here too"),
+        (Severity.OK, "charliecloud also runs on this machine"),
     ]
     assert "--engine charliecloud" in found[0].remedy and found[1].why == "no newuidmap"
 
@@ -334,7 +334,7 @@ def test_host_mpi_of_open_mpi_only_is_named() -> None:
 def test_diagnosis_as_json_shows_what_the_fix_would_do() -> None:
     shown = find(Recorded("user-fuse-closed"), "fuse").to_json()
     assert shown["fix"] == {
-        "does": "makes /dev/fuse usable by everybody",
+        "does": "makes /dev/fuse usable by all users",
         "needs_root": True,
         "command": "sudo chmod 666 /dev/fuse",
     }
@@ -359,7 +359,7 @@ def with_environ(name: str, environ: dict[str, str], **changed: Any) -> Recorded
         ("I_MPI_FABRICS", "shm:dapl", "ends in MPI_Init"),
         ("I_MPI_FABRICS", "ofi", "network card"),
         ("OMPI_MCA_btl", "tcp,self", "no shared memory"),
-        ("OMPI_MCA_btl", "^vader", "left out"),
+        ("OMPI_MCA_btl", "^vader", "excluded"),
         ("OMPI_MCA_btl", "openib,sm,self", "no openib"),
         ("OMPI_MCA_mtl", "^ofi", "libfabric"),
         ("MPIR_CVAR_NOLOCAL", "1", "network card"),
@@ -448,7 +448,9 @@ def test_fabric_that_no_mpi_knows_is_tcp_only() -> None:
     world = Recorded("user-ready", **device)
     behind = {"path": "/usr/lib64/libcxi.so.1", "machine": "x64", "soname": "libcxi.so.1"}
     world.answers["host_mpis"][0]["closure"].append(behind)
-    assert told(world, "fabric") == [("ok", "Slingshot (/dev/cxi0): the MPIs here know it")]
+    assert told(world, "fabric") == [
+        ("ok", "Slingshot (/dev/cxi0): the MPIs of this machine support it")
+    ]
 
 
 def test_fabric_absent_within_a_job_is_no_login_node() -> None:
@@ -657,7 +659,9 @@ def test_srun_default_is_held_against_the_mpis(default: str, severity: str) -> N
 def test_preload_that_is_not_there_is_told_and_a_tool_is_not() -> None:
     gone = {"access /opt/gone.so 0": False, "access /opt/darshan.so 0": True}
     world = with_environ("user-ready", {"LD_PRELOAD": "/opt/gone.so /opt/darshan.so"}, **gone)
-    assert told(world, "library-path") == [("warning", "LD_PRELOAD names a file that does not exist")]
+    assert told(world, "library-path") == [
+        ("warning", "LD_PRELOAD names a file that does not exist")
+    ]
     world = with_environ("user-ready", {"LD_PRELOAD": "/opt/darshan.so"}, **gone)
     assert told(world, "library-path")[0][0] == "ok"
 

@@ -209,7 +209,7 @@ def test_nodes_and_ranks_a_node_make_the_ranks(nodes: int, per_node: int) -> Non
         (Asked(ranks=4, nodes=2, per_node=4), "2 nodes of 4 ranks hold 8, and 4 are requested"),
         (Asked(nodes=3, hosts=("a", "b")), "3 nodes are requested, and 2 hosts are named"),
         (Asked(time="90"), "a bare number is minutes to Slurm and seconds to PBS"),
-        (Asked(time="soon"), "it is no length of time"),
+        (Asked(time="soon"), "not a valid duration"),
         (Asked(time="0m"), "no time at all"),
     ],
 )
