@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.registry import Registry
+from fairlead.base import comm_backend
+from fairlead.base.registry import NamedRegistry, Registry
 from fairlead.doctor.registry import CHECKS
 from fairlead.engines.registry import ENGINES
 from fairlead.export import TARGETS
 from fairlead.launchers.registry import LAUNCHERS
+from fairlead.ml import registry as models
 from fairlead.schedulers.registry import SCHEDULERS
 from fairlead.swap.remedies.registry import REMEDIES
+from fairlead_build.formats.registry import FORMATS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "declarations.md"
 
@@ -27,8 +30,21 @@ class Kind:
     """A kind of declaration: how it is called, and what a row says of one."""
 
     title: str
-    registry: Registry[Any]
-    row: Callable[[str, Any], tuple[str, str]]
+    group: str
+    rows: Callable[[], Iterator[tuple[str, str]]]
+
+
+def _by_name(
+    title: str, registry: Registry[Any], row: Callable[[str, Any], tuple[str, str]]
+) -> Kind:
+    def rows() -> Iterator[tuple[str, str]]:
+        return (row(name, registry.get(name)) for name in registry.names())
+
+    return Kind(title, registry.group, rows)
+
+
+def _named(title: str, registry: NamedRegistry[Any], row: Callable[[Any], tuple[str, str]]) -> Kind:
+    return Kind(title, registry.group, lambda: map(row, registry.every()))
 
 
 def _titled(name: str, declaration: Any) -> tuple[str, str]:
@@ -36,12 +52,15 @@ def _titled(name: str, declaration: Any) -> tuple[str, str]:
 
 
 KINDS = (
-    Kind("Container engines", ENGINES, _titled),
-    Kind("Schedulers", SCHEDULERS, _titled),
-    Kind("Launchers", LAUNCHERS, _titled),
-    Kind("Swap remedies", REMEDIES, _titled),
-    Kind("Doctor checks", CHECKS, lambda name, check: (check.name, check.about)),
-    Kind("Site exports", TARGETS, lambda name, target: (name, target.about)),
+    _by_name("Container engines", ENGINES, _titled),
+    _by_name("Schedulers", SCHEDULERS, _titled),
+    _by_name("Launchers", LAUNCHERS, _titled),
+    _by_name("Swap remedies", REMEDIES, _titled),
+    _by_name("Doctor checks", CHECKS, lambda name, check: (check.name, check.about)),
+    _by_name("Site exports", TARGETS, lambda name, target: (name, target.about)),
+    _by_name("Image formats", FORMATS, lambda name, form: (name, form.summary)),
+    _named("Gradient backends", comm_backend.REGISTRY, lambda item: (item.name, item.summary)),
+    _named("Models", models.REGISTRY, lambda task: (task.name, task.title)),
 )
 
 
@@ -57,12 +76,10 @@ def _lines() -> Iterator[str]:
     yield "Each row is one file of fairlead. Another distribution adds its own by an entry point of the group."
     for kind in KINDS:
         yield f"\n## {kind.title}\n"
-        yield f"Group `{kind.registry.group}`.\n"
+        yield f"Group `{kind.group}`.\n"
         yield "| name | what |"
         yield "| --- | --- |"
-        for name in kind.registry.names():
-            shown, about = kind.row(name, kind.registry.get(name))
-            yield f"| `{shown}` | {about} |"
+        yield from (f"| `{name}` | {about} |" for name, about in kind.rows())
 
 
 if __name__ == "__main__":

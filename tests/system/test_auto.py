@@ -87,9 +87,9 @@ def test_script_that_trains_nothing_is_told_so_and_its_exit_code_kept(
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("hepcn",), "there is no bundled model `hepcn`"),
+        (("hepcn",), "there is no model `hepcn`"),
         ((), "nothing to train"),
-        (("hepcnn", "--", "more"), "there is no bundled model `hepcnn more`"),
+        (("hepcnn", "--", "more"), "there is no model `hepcnn more`"),
         (("--auto", __file__, "--epochs", "3"), "--epochs works only with bundled models"),
     ],
 )

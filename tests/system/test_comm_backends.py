@@ -199,7 +199,7 @@ def test_backend_that_cannot_be_had_is_refused_before_launch() -> None:
     done = hosts.fairlead("run", "-n", "2", "--comm", "horovod", hosts.image(), "--", "true")
     assert done.returncode == 121
     assert "horovod cannot carry gradients" in done.stderr
-    assert "`fairlead build tensorflow-horovod`, and that as IMAGE" in done.stderr
+    assert "`fairlead build tensorflow-horovod`, and use it as IMAGE" in done.stderr
     for verb in (
         ("run", "x", "true"),
         ("explain", "x"),

@@ -79,7 +79,7 @@ def test_eager_tapes_end_with_equal_weights_in_each_precision(tmp_path: Path) ->
             assert f"rank {rank}: {name}: different: 0, moved: True" in said
         assert f"rank {rank}: average [0.5, 1.0], None, [0.5, 0.5]" in said
     assert "model_size of 5242880, but the gradients have 4 elements; all of them" in told
-    assert "transition_alg=16 is without meaning here" in told
+    assert "transition_alg=16 is ignored" in told
 
 
 def test_keras_script_for_horovod_ends_fit_with_equal_weights(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ BACKENDS = (
         summary="Horovod of the image",
         available=_available,
         connect=_connect,
-        provided_by="use an image with Horovod for TensorFlow, such as that of the recipe tensorflow-horovod",
+        provided_by="`fairlead build tensorflow-horovod`, and use it as IMAGE",
         not_chosen="slower than the core; only when asked for",
         position=3,
     ),

@@ -34,7 +34,7 @@ __all__ = [
 
 
 def init(*args: Any, **named: Any) -> None:
-    """Starts MPI. Threads, teams and sizes are without meaning here: Keras averages synchronously."""
+    """Starts MPI. Threads, teams and sizes are ignored: Keras averages synchronously."""
     comm.init()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from fairlead import native
 from fairlead.base.errors import FairleadError
 from fairlead.comm.native_core import library_path
 from fairlead.comm.native_core import load as load_core
+from fairlead.image.scan import scan_tree
 
 NO_COMPILER = {"PATH": "", "CC": "", "CXX": ""}
 ENSURE = {native.WITNESS: native.ensure_witness, native.CORE: native.ensure_core}
@@ -82,3 +84,11 @@ def test_rank_without_fairlead_run_takes_the_installed_core(installed: Path) -> 
     load_core.cache_clear()
     path, why = library_path({"PATH": ""})
     assert (path, why) == (str(installed / platform.machine() / native.CORE), "")
+
+
+def test_witness_in_an_image_is_not_taken_for_a_program_with_an_mpi(tmp_path: Path) -> None:
+    """An image that holds our wheel holds the witness, which defines MPI_Init."""
+    folder = tmp_path / "site-packages/fairlead/native/lib"
+    folder.mkdir(parents=True)
+    shutil.copy(native.ensure_witness(tmp_path / "cache"), folder / "witness.so")
+    assert not scan_tree(tmp_path / "site-packages").consumers
