@@ -1,4 +1,4 @@
-"""What exports are made from, and what they are made of."""
+"""The input of an export, and the files that it makes."""
 
 from __future__ import annotations
 

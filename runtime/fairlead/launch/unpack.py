@@ -1,4 +1,4 @@
-"""An image as a folder, for engines that open no files: laid out once in the cache, and kept. For one that
+"""An image as a folder, for engines that cannot open image files: unpacked once in the cache, and kept. For one that
 opens a bare squashfs, the squashfs of a SIF.
 
 The folder is named after the digest of the image's file system, made next to its final name and renamed

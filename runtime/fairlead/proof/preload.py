@@ -1,4 +1,4 @@
-"""The proof inside a launch: what its witness is told, what it wrote down, how long it may take.
+"""The proof inside a launch: the witness's settings, its records, its time limit.
 
 The witness (``native/witness.c``) is preloaded into every rank and stands around the program's own
 MPI_Init. What it saw is judged by ``proof.py`` while the launch runs; a launch that is not as planned

@@ -1,4 +1,4 @@
-"""What a copy is held against: a digest of leaves, so that many threads can make it, and holes cost none.
+"""What a copy is compared with: a digest of leaves, so that many threads can compute it, and holes are free.
 
 A file is cut into leaves of 4 MiB. Its digest is the SHA-256 of ``fairlead-file-1``, its size (8 bytes,
 little endian) and the SHA-256 of each leaf; a tree's is that of one line an entry, sorted by path.

@@ -1,4 +1,4 @@
-"""What is to be copied: a look through a tree that reads no file.
+"""What to copy: a walk through a tree that reads no file.
 
 Rules. A link that stays within the tree is kept as it is. An absolute link into the tree becomes a
 relative one, since the copy lies elsewhere. What leads out is refused, followed or kept, as is asked.

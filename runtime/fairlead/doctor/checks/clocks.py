@@ -1,4 +1,4 @@
-"""Do the clocks agree: of this machine, of the world, of the file systems that files are stamped by?"""
+"""Do the clocks of this machine, of its time servers and of its file systems agree?"""
 
 from __future__ import annotations
 

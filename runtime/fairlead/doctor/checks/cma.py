@@ -1,4 +1,4 @@
-"""May ranks of a node read each other's memory? MPI moves large messages so, in one copy."""
+"""Can ranks of a node read each other's memory? MPI then moves large messages in one copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is there a container engine, and does it run a command in an image here, for this user?"""
+"""Is there a container engine, and can this user run a command in an image with it?"""
 
 from __future__ import annotations
 

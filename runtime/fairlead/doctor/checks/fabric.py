@@ -1,4 +1,4 @@
-"""Does MPI reach the fabric that this machine has, or would it take TCP without a word?"""
+"""Does MPI reach this machine's fabric, or would it silently use TCP?"""
 
 from __future__ import annotations
 

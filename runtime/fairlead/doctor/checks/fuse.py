@@ -1,4 +1,4 @@
-"""Can this user open /dev/fuse? Apptainer mounts images through it where it is not root."""
+"""Can this user open /dev/fuse? Apptainer without root mounts images through it."""
 
 from __future__ import annotations
 

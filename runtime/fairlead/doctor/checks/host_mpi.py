@@ -1,4 +1,4 @@
-"""Is there a host MPI that can stand in for an image's, and something that starts its ranks?"""
+"""Is there a host MPI that can replace an image's, and a launcher for it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the launcher that one would type and the MPI that one would get of the same family?"""
+"""Are the launcher on PATH and the loaded MPI of the same family?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do LD_LIBRARY_PATH and LD_PRELOAD bring an MPI, or a C library, that nobody meant?"""
+"""Do LD_LIBRARY_PATH and LD_PRELOAD add an unintended MPI or C library?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""May this user lock memory? A fabric's card writes into it, so it must not move."""
+"""Can this user lock memory? A fabric's card writes into it, so it must not move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables of this shell, or of the profile, by which MPI fails or gets slow."""
+"""Variables of this shell, or of the profile, that make MPI fail or slow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the system's packages there? ``system_packages.txt`` lists them, for bootstrap.sh too."""
+"""Are the system packages installed? ``system_packages.txt`` lists them, also for bootstrap.sh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can ranks that srun starts find each other? Slurm's PMI against what the MPIs here speak."""
+"""Can ranks that srun starts find each other? compares Slurm's PMI with what the MPIs of this machine support."""
 
 from __future__ import annotations
 

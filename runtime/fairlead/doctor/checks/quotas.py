@@ -1,4 +1,4 @@
-"""Can files be written, and libraries be mapped, where fairlead and the engine keep theirs?"""
+"""Can files be written and libraries mapped in the folders of fairlead and the engine?"""
 
 from __future__ import annotations
 

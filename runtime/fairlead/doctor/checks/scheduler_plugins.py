@@ -1,4 +1,4 @@
-"""Do the scheduler's plugins for containers stand: Slurm's SPANK plugins, and PALS?"""
+"""Are the scheduler's plugins for containers installed: Slurm's SPANK plugins, and PALS?"""
 
 from __future__ import annotations
 

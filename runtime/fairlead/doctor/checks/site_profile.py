@@ -1,4 +1,4 @@
-"""Which site's profile are the checks held against, and how well is it known?"""
+"""Which site profile do the checks use, and how well is it known?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is there room for an image, in fairlead's cache and in the folder for temporary files?"""
+"""Is there space for an image in fairlead's cache and in the folder for temporary files?"""
 
 from __future__ import annotations
 

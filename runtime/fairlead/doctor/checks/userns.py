@@ -1,4 +1,4 @@
-"""May this user make a user namespace? Without one there is neither a build nor a launch."""
+"""Can this user make a user namespace? Builds and launches need one."""
 
 from __future__ import annotations
 
