@@ -198,7 +198,7 @@ def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     lock, lock_sha256 = load_lock(loaded, runtime_requirements() if python else ())
     if lock.architecture != architecture():
         raise fail(
-            "architecture-lock-recipe-machine",
+            "architecture-lock-differs",
             loaded_name=loaded.name,
             architecture=lock.architecture,
             architecture_2=architecture(),

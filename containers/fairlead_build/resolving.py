@@ -170,7 +170,7 @@ def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
         return old
     if old is None:
         raise fail(
-            "upgrade-recipe-no-lock-kept",
+            "upgrade-without-lock",
             loaded_name=loaded.name,
             lock_path=loaded.lock_path,
             given=loaded.given,

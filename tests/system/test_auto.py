@@ -35,8 +35,8 @@ def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path:
     read = [set(seen["batches"][1]) for seen in (one, two)]
     assert not read[0] & read[1] and read[0] | read[1] <= set(range(9)) and len(read[0]) == 4
     for seen in (one, two):
-        assert "generator" in seen["generator"] or "cannot be shared out" in seen["generator"]
-        assert "a dataset of unknown length cannot be shared out" in seen["unknown"]
+        assert "generator" in seen["generator"] or "cannot be split" in seen["generator"]
+        assert "a dataset of unknown length cannot be split" in seen["unknown"]
     # written once, by rank 0, and whole
     assert sorted(path.name for path in tmp_path.glob("*.keras")) == [
         "kept-1.keras", "kept-2.keras", "kept-3.keras", "last.keras",
@@ -59,8 +59,8 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
         assert len(mine) == len(others) == 32 and not set(mine) & set(others)
     assert one["epochs"][0] != one["epochs"][1]  # another order, and other parts, in each epoch
     for seen in (one, two):
-        assert "what this model is trained on cannot be shared out" in seen["alone"]
-        assert "an IterableDataset cannot be shared out" in seen["stream"]
+        assert "this model's training data cannot be split" in seen["alone"]
+        assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
 
@@ -68,7 +68,7 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "check", "what"),
     [
-        ("print('no training')", "auto-nothing", "nothing was trained together"),
+        ("print('no training')", "auto-nothing", "trained nothing that the ranks share"),
         ("import sys; sys.exit(3)", "", ""),
     ],
 )
@@ -87,9 +87,9 @@ def test_script_that_trains_nothing_is_told_so_and_its_exit_code_kept(
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("hepcn",), "there is no model `hepcn`"),
+        (("hepcn",), "unknown model `hepcn`"),
         ((), "nothing to train"),
-        (("hepcnn", "--", "more"), "there is no model `hepcnn more`"),
+        (("hepcnn", "--", "more"), "unknown model `hepcnn more`"),
         (("--auto", __file__, "--epochs", "3"), "--epochs works only with bundled models"),
     ],
 )

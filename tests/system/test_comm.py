@@ -335,7 +335,7 @@ def test_init_launcher_of_another_mpi_is_refused(mpi):
         timeout=60,
     )
     assert done.returncode == 1
-    assert "the launcher started 2 ranks, but this one sees itself alone" in done.stderr
+    assert "the launcher started 2 ranks, but this one sees only itself" in done.stderr
 
 
 def test_delayed_gradients_follow_the_delayed_recurrence_on_every_rank(ranks):

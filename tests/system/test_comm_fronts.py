@@ -190,7 +190,7 @@ def test_keras_fewer_steps_on_one_rank_are_named_before_the_first(keras: Seen) -
 def test_keras_fewer_steps_that_nobody_knew_of_are_named(keras: Seen) -> None:
     mine, other = keras["fewer_steps_that_nobody_knew_of"]
     assert other == ["comm-steps", "rank 1"]
-    assert mine[0] == "comm-steps" or "the ranks make different numbers of steps" in mine[1]
+    assert mine[0] == "comm-steps" or "the ranks run different numbers of steps" in mine[1]
 
 
 @pytest.mark.full
@@ -252,7 +252,7 @@ def test_torch_rank_that_ends_early_is_named_and_ends_all(torch: tuple[str, Seen
     said, seen = torch
     assert seen["fewer_steps_on_one_rank"] == [["comm-steps", "rank 1"], None]
     assert not said.startswith("0\n")
-    assert "the ranks make different numbers of steps" in said
+    assert "the ranks run different numbers of steps" in said
 
 
 def test_fronts_are_loaded_when_they_are_asked_for() -> None:

@@ -174,19 +174,19 @@ def test_what_cannot_be_averaged_is_refused(front: Seen) -> None:
     }  # fmt: skip
     assert "`hidden`" in found["tape"][1] or "`words`" in found["tape"][1]
     assert found["integers"][1] == "tensor 1 (n) cannot be averaged"
-    assert found["text"][1] == "`text` is no variable of numbers"
+    assert found["text"][1] == "`text` is not a numeric variable"
 
 
 def test_state_is_compared(front: Seen) -> None:
     before, after = both(front, "state")
-    assert before == ["state-differs", "the ranks do not hold the same state now"]
-    assert after == ["state-differs", "the ranks do not hold the same state after a change"]
+    assert before == ["state-differs", "the ranks hold different state now"]
+    assert after == ["state-differs", "the ranks hold different state after a change"]
 
 
 def test_fewer_steps_on_one_rank_are_named(front: Seen) -> None:
     mine, other = front["fewer_steps_on_one_rank"]
     assert other is None
-    assert "the ranks make different numbers of steps" in mine[1]
+    assert "the ranks run different numbers of steps" in mine[1]
 
 
 def test_core_and_operation_serve_a_plain_engine_and_end_by_ctrl_c(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_sandbox_that_was_changed_is_not_replaced(built: BuildResult, folder: Pa
     mine = made / "opt" / "mine"
     mine.write_text("added")
     try:
-        with pytest.raises(FairleadError, match="is there already, and holds something else") as no:
+        with pytest.raises(FairleadError, match="already exists and holds something else") as no:
             build("mpi-base", formats=("sandbox",), output=folder)
         assert no.value.findings[0].remedy.startswith(f"rm -r {made}")
         assert mine.read_text() == "added" and not list(folder.glob(".*"))

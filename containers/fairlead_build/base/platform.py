@@ -22,4 +22,4 @@ def architecture() -> Architecture:
         case "aarch64":
             return "arm64"
         case other:
-            raise fail("architecture-images-cannot-made", other=other)
+            raise fail("architecture-unsupported", other=other)

@@ -218,7 +218,7 @@ def says_no_space(text: str) -> bool:
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed on a full disk, although the estimate before the build held."""
     return fail(
-        "no-space-while-trying" if folder else "no-space-while-trying-otherwise",
+        "no-space-left-in-folder" if folder else "no-space-left-place-unknown",
         doing=doing,
         folder=folder,
     )

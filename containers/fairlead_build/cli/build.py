@@ -59,9 +59,9 @@ def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: st
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Take files from this archive before any index. [default: $FAIRLEAD_ARCHIVE]",
 )
-@click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; make nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; build nothing.")
 @click.option(
-    "--check", is_flag=True, help="Build again under other conditions; exit 1 if a bit differs."
+    "--check", is_flag=True, help="Rebuild under other conditions; exit 1 if a bit differs."
 )
 @json_option
 def build(
@@ -75,8 +75,8 @@ def build(
 ) -> None:
     """Build an image from a recipe's lock.
 
-    The image goes to the cache, where `fairlead run RECIPE` finds it. Interrupted, the same command
-    goes on; unchanged, it takes no time.
+    The image goes to the cache, where `fairlead run RECIPE` finds it. If interrupted, run it
+    again to resume. An unchanged recipe is not rebuilt.
 
     \b
     fairlead build tensorflow

@@ -20,7 +20,7 @@ from fairlead.cli.screen import json_option, print_findings, print_json
     metavar="DIR",
     help="The recipe's folder, which must be new. [default: the file's name]",
 )
-@click.option("--allow-loss", is_flag=True, help="Write even when parts of it are lost.")
+@click.option("--allow-loss", is_flag=True, help="Write the recipe even if parts are lost.")
 @click.option("--dry-run", is_flag=True, help="Show the recipe and what is lost; write nothing.")
 @json_option
 def import_(
@@ -28,9 +28,9 @@ def import_(
 ) -> int | None:
     """Convert a Containerfile or a Singularity.def to a recipe, and list what was lost.
 
-    A recipe says what is in an image; these files say what to run. What does not certainly mean the
-    same is listed with its line, the reason, and what to do instead. Then nothing is written and
-    the exit code is 2, unless --allow-loss is given.
+    A recipe says what is in an image; these files say what to run. Whatever may not carry over
+    exactly is listed with its line, the reason, and what to do instead. Then nothing is written
+    and the exit code is 2, unless you pass --allow-loss.
 
     \b
     fairlead recipe import hep.def --dry-run

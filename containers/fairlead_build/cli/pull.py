@@ -40,10 +40,10 @@ def pull(
 ) -> None:
     """Pull an image from a registry.
 
-    The image goes to the cache; REF is then its name, for `fairlead run REF` and all others. What
-    fairlead pushed comes as the SIF that was built, with the same bits; any other image is made into
-    a SIF from its layers. Cut or killed, the same command goes on. Logins are those of `podman
-    login`, `docker login` and `apptainer registry login`.
+    The image goes to the cache, where `fairlead run REF` and other commands find it. Images
+    pushed by fairlead arrive as the SIF that was built, with the same bits; any other image is
+    converted to a SIF from its layers. If interrupted, run it again to resume. Logins are those
+    of `podman login`, `docker login` and `apptainer registry login`.
 
     \b
     fairlead pull docker://registry.example.org/ml/mpi-base:1

@@ -22,7 +22,7 @@ from fairlead.cli.screen import human_bytes, json_option, print_json, progress, 
 def push(
     image: str, reference: str, engine: bool, insecure: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Push an image to a registry, or load it into Docker's or Podman's own store.
+    """Push an image to a registry, or load it into Docker's or Podman's store.
 
     `docker://` references get the image as OCI layers, for Podman, Docker and Apptainer, and its SIF
     next to them under TAG-sif, for `fairlead pull` and `apptainer pull oras://`; `oras://` references

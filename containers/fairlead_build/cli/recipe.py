@@ -31,7 +31,7 @@ def recipe() -> None:
     """Manage recipes: list, show, check, lock, render, import.
 
     A RECIPE is the name of a bundled recipe (`fairlead recipe list`) or a folder with a recipe.toml;
-    `:VARIANT` behind it means one of its variants.
+    append `:VARIANT` for one of its variants.
 
     \b
     fairlead recipe list
@@ -183,7 +183,7 @@ def check(name: str, as_json: bool) -> None:
 def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
     """Write a small recipe that extends another, to start from.
 
-    NAME is the folder to make; its last part is the recipe's name.
+    NAME is the folder to create; its last part names the recipe.
 
     \b
     fairlead recipe new my-image
@@ -230,15 +230,15 @@ def schema(output: Path | None, as_json: bool) -> None:
     "--upgrade",
     multiple=True,
     metavar="PACKAGE",
-    help="Move this package, and what it forces along; all else stays. Repeatable.",
+    help="Upgrade this package and what it requires; keep all others. Repeatable.",
 )
 @click.option(
     "--archive",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Also keep every file of the lock there; $FAIRLEAD_ARCHIVE is one to take files from.",
+    help="Also store every file of the lock there; $FAIRLEAD_ARCHIVE names an archive to read from.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be resolved; write nothing.")
-@click.option("--tools", is_flag=True, help="Take the tools that write images, and no package.")
+@click.option("--tools", is_flag=True, help="Lock the tools that write images, not the packages.")
 @json_option
 def lock_command(
     name: str | None,
@@ -251,7 +251,7 @@ def lock_command(
     """Resolve a recipe against today's indexes, and write its lock.toml.
 
     With --tools, the recipe's packages stay as they are, and its lock takes the tools of this
-    fairlead; without a RECIPE, fairlead's own lock of its tools is made anew.
+    fairlead; without a RECIPE, fairlead's own tool lock is resolved again.
 
     \b
     fairlead recipe lock tensorflow

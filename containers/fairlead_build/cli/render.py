@@ -24,7 +24,7 @@ def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None
     """Write a recipe as a Containerfile and a Singularity.def, for people without fairlead.
 
     Both install exactly the packages of the lock. Base image, mirror and Python index are arguments
-    of the build; what else they need is in the same folder.
+    of the build; everything else they need is in the same folder.
 
     \b
     fairlead recipe render mpi-base -o for-colleagues

@@ -104,7 +104,7 @@ def asking(engine: Engine, doing: str, again: str, secrets: tuple[str, ...] = ()
         ValueError,  # an answer that is cut in the middle of its JSON
     ) as exc:
         raise fail(
-            "engine-broke-off-cannot-see-whether-still",
+            "engine-broke-off-midway",
             engine_name=engine.name,
             doing=doing,
             address=engine.address,
@@ -157,7 +157,7 @@ def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> F
     if "ermission" in why:
         remedy = "use an engine of your own: systemctl --user start podman.socket"
     return fail(
-        "engine-silent-correct-unset-docker-host" if named else "engine-silent",
+        "engine-silent-docker-host" if named else "engine-silent",
         address=address,
         why=why,
         remedy=remedy,

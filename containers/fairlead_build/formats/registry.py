@@ -27,7 +27,7 @@ def chosen(wanted: Sequence[str], output: Path | None) -> list[Format]:
     """
     selected = [_get(name) for name in dict.fromkeys(wanted)]
     if output is not None and len(selected) > 1 and not output.is_dir():
-        raise fail("format-formats-cannot-become-file", selected_count=len(selected), output=output)
+        raise fail("format-several-in-one-file", selected_count=len(selected), output=output)
     return selected
 
 

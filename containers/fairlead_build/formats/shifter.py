@@ -41,11 +41,11 @@ def meta(image: Wrapping) -> str:
 
 def _line(key: str, value: str, image: Wrapping) -> Finding | None:
     if re.search(r"[\x00\n\r]", value):
-        return error("shifter-value-line-ends-where-break", key=key, image_name=image.name)
+        return error("shifter-value-line-break", key=key, image_name=image.name)
     if value != value.rstrip():
-        return error("shifter-value-takes-spaces-end-line", key=key, image_name=image.name)
+        return error("shifter-value-trailing-spaces", key=key, image_name=image.name)
     if value.endswith("\\"):
-        return error("shifter-value-backslash-end-joins-next", key=key, image_name=image.name)
+        return error("shifter-value-trailing-backslash", key=key, image_name=image.name)
     return None
 
 

@@ -124,4 +124,4 @@ def _wrapping(record: Mapping[str, Any], sif_sha256: str) -> Wrapping:
 
 
 def _foreign(sif: Path, why: str) -> FairleadError:
-    return fail("image-record-cannot-wrapped-another-format", sif=sif, why=why)
+    return fail("image-record-not-convertible", sif=sif, why=why)

@@ -1,4 +1,4 @@
-"""From a file to a recipe's folder: ``recipe.toml``, the files it lays, and what was not carried."""
+"""From a file to a recipe's folder: ``recipe.toml``, the files it places, and what was not imported."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _is_definition(source: Path, text: str) -> bool:
         return True
     if any(re.match(r"(?i)\s*(from|arg)\s", line) for line in lines):
         return False
-    raise fail("import-unreadable-neither-containerfile-nor-singularity", source=source)  # fmt: skip
+    raise fail("import-unreadable-unknown-kind", source=source)  # fmt: skip
 
 
 def _stem(source: Path) -> str:

@@ -47,16 +47,16 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     if "base" not in data:
-        yield mistake_at(("base",), "missing-key-base-recipe-says-image")
+        yield mistake_at(("base",), "missing-key-base")
         return
     base = _table(data, "base")
     if "image" in base:
         for key in ("distribution", "suite", "components"):
             if key in base:
-                yield mistake_at(("base", key), "contradiction-base-cannot-combined-image", key=key)
+                yield mistake_at(("base", key), "contradiction-base-key-with-image", key=key)
         return
     if "suite" not in base:
-        yield mistake_at(("base",), "missing-key-suite-base")
+        yield mistake_at(("base",), "missing-key-base-suite")
     distribution = base.get("distribution", "debian")
     allowed = _COMPONENTS.get(distribution) if isinstance(distribution, str) else None
     components = base.get("components")
@@ -64,7 +64,7 @@ def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         if isinstance(name, str) and allowed and name not in allowed:
             yield mistake_at(
                 ("base", "components"),
-                "contradiction-base-components-cannot",
+                "contradiction-base-component-unknown",
                 name=name,
                 distribution=distribution.capitalize(),
                 allowed=", ".join(allowed),
@@ -74,9 +74,9 @@ def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
 def _mpi_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     mpi, python = _table(data, "mpi"), _table(data, "python")
     if mpi.get("source") == "wheel" and "version" not in mpi:
-        yield mistake_at(("mpi",), "contradiction-version-missing-mpi")
+        yield mistake_at(("mpi",), "contradiction-mpi-version-missing")
     if mpi.get("source") == "apt" and "prefix" in mpi:
-        yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-cannot-set")
+        yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-with-apt")
     if mpi.get("source") == "wheel" and not python:
         yield mistake_at(("mpi", "source"), "contradiction-mpi-wheel-needs-python")
 
@@ -104,7 +104,7 @@ def _python_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         if local and project(text) not in index:
             yield mistake_at(
                 ("packages", "pip", number),
-                "index-unnamed-packages-does-not-say",
+                "index-unnamed-in-packages",
                 text=text,
                 project=project(text),
             )
@@ -136,16 +136,16 @@ def _place_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     files = _table(data, "files")
     for target in files:
         if (why := bad_target(target)) is not None:
-            yield mistake_at(("files", target), "contradiction", target=target, why=why)
+            yield mistake_at(
+                ("files", target), "contradiction-files-target", target=target, why=why
+            )
         elif above := [p for p in map(str, PurePosixPath(target).parents) if p in files]:
             yield mistake_at(
-                ("files", target), "contradiction-too-folder", target=target, above=above[0]
+                ("files", target), "contradiction-files-nested", target=target, above=above[0]
             )
     for variable in _table(data, "env"):
         if variable in OWN_VARIABLES:
-            yield mistake_at(
-                ("env", variable), "contradiction-env-cannot-set-recipe", variable=variable
-            )
+            yield mistake_at(("env", variable), "contradiction-env-reserved", variable=variable)
 
 
 def _source_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
@@ -158,27 +158,29 @@ def _source_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         if len(places) != 1:
             yield mistake_at(
                 (*at, places[1]) if places else at,
-                "contradiction-needs-exactly-index-url",
+                "contradiction-source-origin",
                 name=name,
                 places=" and ".join(places),
             )
         if ("url" in source) != ("sha256" in source):
             yield mistake_at(
                 (*at, "sha256" if "sha256" in source else "url"),
-                "contradiction-url-sha256-without",
+                "contradiction-url-without-sha256",
                 name=name,
             )
         if ("build" in source) == ("run" in source):
             yield mistake_at(
                 (*at, "run"),
-                "contradiction-both" if "run" in source else "contradiction-nothing-says-how-built",
+                "contradiction-build-and-run"
+                if "run" in source
+                else "contradiction-neither-build-nor-run",
                 name=name,
             )
         if "bundled" in source and "build" in source:
-            yield mistake_at((*at, "build"), "contradiction-bundled-cannot-wheel", name=name)
+            yield mistake_at((*at, "build"), "contradiction-bundled-wheel", name=name)
         if not python and (source.get("build") == "wheel" or source.get("pip")):
             key = "build" if source.get("build") == "wheel" else "pip"
-            yield mistake_at((*at, key), "contradiction-needs-python-table", name=name)
+            yield mistake_at((*at, key), "contradiction-source-needs-python", name=name)
 
 
 def bad_target(path: Any) -> str | None:

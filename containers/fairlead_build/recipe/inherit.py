@@ -159,7 +159,7 @@ def _parent(given: str, own: Layer, chain: list[tuple[Path, str]]) -> tuple[Path
         if text and _is_recipe(own.folder.parent / text):
             why += f' A folder next to this one has that name: write "../{text}"'
     if not text or not _is_recipe(folder):
-        return mistake_at(("extends",), "recipe-extends-names-no", given=given, why=why)
+        return mistake_at(("extends",), "recipe-extends-missing", given=given, why=why)
     folder = folder.resolve()
     if (folder, variant) in chain:
         names = [f"{place.name}:{name}" if name else place.name for place, name in chain]
@@ -182,7 +182,7 @@ def _no_variant(
             f"; variants are not inherited: `extends` may name one, {document.data['extends']}:NAME"
         )
     return error(
-        "recipe-variant-fairlead-show" if known else "recipe-variant-leave-out",
+        "recipe-variant-unknown" if known else "recipe-variant-none",
         name=name,
         variant=variant,
         document_path=document.path,
@@ -194,7 +194,7 @@ def _file_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     variants = data.get("variant")
     for name in variants if isinstance(variants, dict) else ():
         if name in ("amd64", "arm64"):
-            yield mistake_at(("variant", name), "contradiction-variant-cannot-called", name=name)
+            yield mistake_at(("variant", name), "contradiction-variant-name", name=name)
 
 
 def split_variant(given: str) -> tuple[str, str]:
@@ -272,7 +272,7 @@ def _sources(merged: Merged, layer: Layer, added: list[Any]) -> None:
             if items[at][1][0] is layer:
                 mistake = mistake_at(
                     (*layer.prefix, "source", number, "name"),
-                    "contradiction-two-sources-called",
+                    "contradiction-source-twice",
                     name=item["name"],
                 )
                 merged.findings.append(layer.document.finding(mistake))

@@ -56,12 +56,12 @@ def plan(given: str, parent: str) -> NewRecipe:
     name = folder.resolve().name
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-        raise fail("recipe-new-cannot-called", name=name, given=given, near=near)
+        raise fail("recipe-new-invalid-name", name=name, given=given, near=near)
     if name in bundled_names():
-        raise fail("recipe-new-bundled-called", name=name, given=given)
+        raise fail("recipe-new-bundled-name", name=name, given=given)
     if (folder / "recipe.toml").exists():
         raise fail(
-            "recipe-new-already-nothing-written-over",
+            "recipe-new-exists",
             folder=folder / "recipe.toml",
             folder_2=folder,
         )
@@ -101,5 +101,5 @@ def write(made: NewRecipe) -> None:
                 out.write(text)
     except OSError as exc:
         raise fail(
-            "recipe-new-cannot-written", folder=made.folder, reason=exc.strerror or str(exc)
+            "recipe-new-unwritable", folder=made.folder, reason=exc.strerror or str(exc)
         ) from None

@@ -100,7 +100,7 @@ def _read(path: Path, named: bool) -> dict[str, Any] | None:
         content = json.loads(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         if named:
-            raise fail("auth-file-names-not", path=path) from None
+            raise fail("auth-file-missing", path=path) from None
         return None
     except OSError as exc:
         raise fail("auth-file", path=path, reason=exc.strerror or str(exc)) from None
@@ -108,7 +108,7 @@ def _read(path: Path, named: bool) -> dict[str, Any] | None:
         # The parser's message would quote the file.
         raise fail("auth-file-not-json", path=path) from None
     if not isinstance(content, dict):
-        raise fail("auth-file-otherwise", path=path)
+        raise fail("auth-file-not-object", path=path)
     return content
 
 
@@ -147,7 +147,7 @@ def _entry(
 def _table(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     value = content.get(name, {})
     if not isinstance(value, dict):
-        raise fail("auth-file-2", path=path, name=name)
+        raise fail("auth-file-entry-not-object", path=path, name=name)
     return value
 
 
@@ -197,7 +197,7 @@ def _helped(helper: str, server: str, path: Path, environ: Mapping[str, str]) ->
         return None
     except StoreError:
         # Its message is not repeated: a broken helper may print anything.
-        raise fail("auth-helper-not-installed-ended-error", source=source, path=path) from None
+        raise fail("auth-helper-failed", source=source, path=path) from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise fail("auth-helper-answer-not-json", source=source, path=path) from None
     if not (isinstance(user, str) and isinstance(secret, str)):

@@ -94,13 +94,11 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
     if "NameResolutionError" in names or "gaierror" in names:
         return fail("registry-name", host=host.rsplit(":", 1)[0], where=where)
     if isinstance(exc, requests.exceptions.ProxyError):
-        return fail("registry-unreachable-proxy-machine-https-http", host=host, where=where)
+        return fail("registry-unreachable-proxy", host=host, where=where)
     elif isinstance(exc, requests.exceptions.Timeout):
-        return fail("registry-unreachable-did-not-answer-time", host=host, where=where)
+        return fail("registry-unreachable-timeout", host=host, where=where)
     elif "ConnectionRefusedError" in names:
-        return fail(
-            "registry-unreachable-nothing-listens-connection-refused", host=host, where=where
-        )
+        return fail("registry-unreachable-refused", host=host, where=where)
     else:
         # The outer message holds the URL, and a signed URL is a secret.
         return fail(

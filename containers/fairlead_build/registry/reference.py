@@ -88,7 +88,7 @@ def parse_reference(text: str) -> Reference:
     if not mark or scheme not in SCHEMES:
         raise _wrong(text, "it begins with neither docker:// nor oras://")
     if "@" in rest and not rest.rpartition("@")[2].startswith("sha"):
-        raise fail("reference-holds-no-user-name")
+        raise fail("reference-with-login")
     rest, at, digest = rest.partition("@")
     if at and not is_digest(digest):
         raise _wrong(text, "what follows `@` is not sha256: and 64 hexadecimal digits")

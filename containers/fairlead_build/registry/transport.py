@@ -229,14 +229,14 @@ class Transport:
                 raise self.odd("it redirects to something other than a web address")
             if parts.scheme == "http" and urlsplit(url).scheme == "https":
                 raise fail(
-                    "registry-redirect-redirects-https-plain-http",
+                    "registry-redirect-to-plain-http",
                     reference_host=self.reference.host,
                     where=self.where,
                     parts_hostname=plain(parts.hostname),
                 )
             url = target
         raise fail(
-            "registry-redirect-redirects-loop",
+            "registry-redirect-loop",
             reference_host=self.reference.host,
             where=self.where,
             most_redirects=_MOST_REDIRECTS,

@@ -155,6 +155,4 @@ def _vanished(wheel: Wanted, given: str) -> FairleadError:
 
 def unset(index: str, what: str) -> FairleadError:
     """Nothing says where ``index`` is, and pip's own places do not have ``what``."""
-    return fail(
-        "index-place-machine-does-not-know", index=index, variable_of=variable_of(index), what=what
-    )
+    return fail("index-place-unknown", index=index, variable_of=variable_of(index), what=what)

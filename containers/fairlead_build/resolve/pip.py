@@ -69,7 +69,7 @@ def place_of(index: str, environ: Mapping[str, str] = os.environ) -> str | None:
         return place.rstrip("/") or None
     folder = Path(place).expanduser()
     if not folder.is_dir():
-        raise fail("index-place-not-where-says", index=index, variable=variable, place=place)
+        raise fail("index-place-missing", index=index, variable=variable, place=place)
     return str(folder.resolve())
 
 

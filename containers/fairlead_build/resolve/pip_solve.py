@@ -200,7 +200,7 @@ class PipSolver:
         for wheel in wheels:
             if "+" in wheel.version and wheel.index == PYPI:
                 raise fail(
-                    "index-unnamed-does-not-come-pypi",
+                    "index-unnamed-wheel",
                     wheel_name=wheel.name,
                     wheel_version=wheel.version,
                     folder=self.loaded.folder / "recipe.toml",

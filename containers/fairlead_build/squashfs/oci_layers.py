@@ -83,7 +83,7 @@ def read_layers(
                     raise _hostile(layer, exc) from None
         if layer.diff_id and layer.diff_id != f"sha256:{digest.hexdigest()}":
             raise fail(
-                "layer-damaged-content-sha256-says",
+                "layer-damaged-diff-id",
                 layer_path=layer.path,
                 hexdigest=digest.hexdigest(),
                 diff_id=layer.diff_id,
@@ -110,7 +110,7 @@ def read_files(
         if inode is not None and inode.kind == "file":
             if inode.size > most_bytes:
                 raise fail(
-                    "layer-damaged-bytes",
+                    "layer-damaged-size",
                     layers_path=merged.layers[inode.layer].path,
                     path=path,
                     inode_size=inode.size,
@@ -286,12 +286,10 @@ def _members(
                 "layer-damaged", layer_path=layer.path, exc=str(exc) or type(exc).__name__
             ) from None
         except (ValueError, OverflowError, UnicodeError) as exc:
-            raise fail(
-                "layer-damaged-header-holds-nonsense", layer_path=layer.path, reason=exc
-            ) from None
+            raise fail("layer-damaged-header", layer_path=layer.path, reason=exc) from None
     if see is not None and layer.digest and layer.digest != f"sha256:{hashed.digest.hexdigest()}":
         raise fail(
-            "layer-damaged-digest-sha256-not",
+            "layer-damaged-digest",
             layer_path=layer.path,
             hexdigest=hashed.digest.hexdigest(),
             digest=layer.digest,

@@ -239,10 +239,10 @@ def _layers(layout: Path) -> list[Path]:
         index = json.loads((layout / "index.json").read_text("utf-8"))
         manifest = json.loads((blobs / _hex(index["manifests"][0])).read_text("utf-8"))
         if "org.fairlead.tree.sha256" not in manifest.get("annotations", {}):
-            raise fail("oci-layout-did-not-write-hide", layout=layout)
+            raise fail("oci-layout-foreign", layout=layout)
         return [blobs / _hex(layer) for layer in manifest["layers"]]
     except (OSError, ValueError, KeyError, IndexError, TypeError) as exc:
-        raise fail("oci-layout-otherwise", layout=layout, reason=exc) from None
+        raise fail("oci-layout-unreadable", layout=layout, reason=exc) from None
 
 
 def _hex(descriptor: dict[str, str]) -> str:

@@ -198,7 +198,7 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
         distribution = _KNOWN.get(contents.distribution)
         if distribution is None or not contents.suite:
             ident = contents.distribution or "nothing: no /etc/os-release"
-            raise fail("base-distribution-says", image=image[:200], ident=ident[:80])
+            raise fail("base-distribution-other", image=image[:200], ident=ident[:80])
         if "libc6" not in versions:
             thin = merged.tree.find(_PARTS) is not None
             raise fail(

@@ -280,7 +280,7 @@ def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
     except FairleadError as exc:
         finding = exc.findings[0]
         raise fail(
-            "engine-broke-off-exported-cannot-read",
+            "engine-broke-off-export",
             where=finding.where,
             why=finding.why,
             again=job.again,

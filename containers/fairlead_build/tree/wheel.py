@@ -71,7 +71,7 @@ def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> b
         (name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None
     )
     if info is None:
-        raise fail("own-wheel-none-metadata")
+        raise fail("own-wheel-no-metadata")
     kept = {n: b for n, b in members.items() if not _by_installer(n)}
     kept[f"{info}/METADATA"] = _without_readme(kept[f"{info}/METADATA"])
     rows = [
@@ -128,7 +128,7 @@ def _digest(files: dict[str, Path]) -> str:
             body = path.read_bytes()
         except OSError as exc:
             raise fail(
-                "own-wheel-check-out-file", path=path, reason=exc.strerror or str(exc)
+                "own-wheel-file-missing", path=path, reason=exc.strerror or str(exc)
             ) from None
         total.update(f"{name}\0{len(body)}\0".encode() + body)
     return total.hexdigest()
@@ -156,7 +156,7 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
             path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
         except RuntimeError as exc:  # of the build hook
             raise fail(
-                "own-wheel-native-libraries-fairlead-cannot",
+                "own-wheel-native-libraries",
                 root=root / "tools" / "native_libraries.py",
                 reason=exc,
             ) from None

@@ -85,7 +85,7 @@ def init() -> Comm:
     global _comm
     if _comm is None:
         if _finalized:
-            raise fail("comm-finalized-fairlead-started-again-after")
+            raise fail("comm-finalized-init")
         from fairlead.comm.choose import connected
 
         _comm = connected()
@@ -160,7 +160,7 @@ def finalize() -> None:
     """
     global _comm, _finalized
     if _finalized:
-        raise fail("comm-finalized-fairlead-twice")
+        raise fail("comm-finalized-twice")
     if _comm is not None:
         _comm.close()
         _comm, _finalized = None, True

@@ -152,7 +152,7 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
         else [callbacks]
     )
     if any(type(c).__name__ == "BackupAndRestore" for c in callbacks):
-        raise fail("auto-data-backupandrestore-only-rank-finds")
+        raise fail("auto-data-backup-and-restore")
     kept = [c for c in callbacks if comm.rank() == 0 or type(c).__name__ not in _WRITERS]
     given["callbacks"] = [Broadcast(), AverageMetrics(), *kept]
     if comm.rank():
@@ -182,7 +182,7 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
     kind = type(x).__name__
     if isinstance(x, keras.utils.PyDataset):
         if len(x) < size:
-            raise fail("auto-data-batches-make-smaller", kind=kind, x_count=len(x), size=size)
+            raise fail("auto-data-too-few-batches", kind=kind, x_count=len(x), size=size)
         given["x"] = _part_of(keras, x, rank, size)
     elif hasattr(x, "cardinality") and hasattr(x, "shard"):  # tf.data.Dataset
         known = int(x.cardinality())
@@ -190,16 +190,16 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
         if known < 0 and steps is None:
             raise fail("auto-data-dataset-unknown-length")
         if 0 <= known < size:
-            raise fail("auto-data-dataset-batches", known=known, size=size)
+            raise fail("auto-data-dataset-too-short", known=known, size=size)
         part = x.shard(size, rank)
         given["x"] = part.take(known // size) if known >= 0 else part
         if steps is not None:  # an epoch stays once through the data
             given["steps_per_epoch"] = max(steps // size, 1)
     elif kind == "DataLoader":
         if not getattr(x, _MARK, False):
-            raise fail("auto-data-dataloader-does-not-shuffle")
+            raise fail("auto-data-unshuffled-loader")
     elif x is None or hasattr(x, "__next__") or inspect.isgeneratorfunction(x):
-        raise fail("auto-data-nobody-knows-batches-belong", kind=kind)  # fmt: skip
+        raise fail("auto-data-unknown-kind", kind=kind)  # fmt: skip
     else:
         _share_arrays(keras, given, rank, size)
 
@@ -219,7 +219,7 @@ def _share_arrays(keras: Any, given: dict[str, Any], rank: int, size: int) -> No
         held = [keras.tree.map_structure(lambda a: a[train:], t) for t in trees.values()]
         given["validation_data"], given["validation_split"] = tuple(held), 0.0
     if train < size:
-        raise fail("auto-data-samples-use-fewer", train=train, size=size)
+        raise fail("auto-data-too-few-samples", train=train, size=size)
     whole = train // size * size
     for name, tree in trees.items():
         given[name] = keras.tree.map_structure(lambda a: a[rank:whole:size], tree)
@@ -266,7 +266,7 @@ def _loader(
     call = inspect.signature(original).bind(loader, dataset, *args, **kwargs)
     given = call.arguments
     if isinstance(dataset, data.IterableDataset):
-        raise fail("auto-data-iterabledataset-nobody-knows-samples")  # fmt: skip
+        raise fail("auto-data-iterable-dataset")  # fmt: skip
     if given.get("shuffle") and given.get("sampler") is None and given.get("batch_sampler") is None:
         # Repeats a few samples where they do not come out even: every rank has as many batches.
         given["sampler"] = data.DistributedSampler(dataset, comm.size(), comm.rank(), shuffle=True)
@@ -298,7 +298,7 @@ def _optimizer(original: Callable[..., Any], optimizer: Any, *args: Any, **kwarg
 
 def _step(optimizer: Any, args: Any, kwargs: Any) -> None:
     if "data" not in _done:
-        raise fail("auto-data-model-trained")
+        raise fail("auto-data-no-loader")
     _done.add("gradients")
 
 

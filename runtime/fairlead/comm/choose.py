@@ -84,7 +84,7 @@ def native(mpi: Backend, environ: Mapping[str, str], *, required: bool = False) 
     if path is not None:
         why = f"rank {present.index(False)} has none"
     if required:
-        raise fail("comm-core-no-collective", variable=VARIABLE, rank=mpi.rank, why=why)
+        raise fail("comm-core-missing", variable=VARIABLE, rank=mpi.rank, why=why)
     if mpi.rank == 0:
         sys.stderr.write(f"fairlead.comm: mpi4py carries the gradients, the slower way: {why}\n")
     return Comm(mpi)
@@ -111,7 +111,7 @@ _STARTS: dict[str, Start] = {
 def unavailable(name: str, mpi: Backend, why: str) -> FairleadError:
     """That the requested backend cannot carry gradients on this rank."""
     return fail(
-        "comm-backend-absent-unset-native-core-carries",
+        "comm-backend-absent-on-rank",
         name=name,
         variable=VARIABLE,
         rank=mpi.rank,

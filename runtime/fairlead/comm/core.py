@@ -370,7 +370,7 @@ class Comm:
         for index, array in enumerate(arrays):
             if name_of(array.dtype) not in AVERAGED:
                 raise fail(
-                    "comm-dtype-array-cannot-averaged",
+                    "comm-dtype-array",
                     index=index,
                     dtype=array.dtype,
                     averaged=", ".join(AVERAGED),
@@ -410,7 +410,7 @@ class Comm:
 
     def _forked(self, call: str) -> FairleadError:
         return fail(
-            "comm-call-called-process-fork-rank",
+            "comm-call-in-fork",
             call=call,
             getpid=os.getpid(),
             rank=self.rank,
@@ -560,13 +560,13 @@ def odd_values() -> str:
     """
     asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "tell"
     if asked not in ("tell", "stop", "ignore"):
-        raise fail("comm-nonfinite-nothing-done-about-nan", asked=asked)
+        raise fail("comm-nonfinite-mode", asked=asked)
     return asked
 
 
 def nonfinite(what_happened: str, where: str) -> FairleadError:
     """The error of a call in which a rank passed NaN or infinity."""
-    return fail("comm-nonfinite-fairlead-stop-mean-not", what_happened=what_happened, where=where)
+    return fail("comm-nonfinite-stop", what_happened=what_happened, where=where)
 
 
 def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
@@ -664,7 +664,7 @@ def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> Fairl
     odd, first = f"rank {rank} ({host})", f"rank 0 ({first_host})"
     if call != other:
         return fail(
-            "comm-order-called-while",
+            "comm-order-other-call",
             odd=odd,
             other=other,
             first=first,
@@ -684,7 +684,7 @@ def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> Fairl
         return f"{dtype if dtype == 'bfloat16' else np.dtype(dtype).name} {shape}"
 
     return fail(
-        "comm-signature-passed-another-array",
+        "comm-signature-other-array",
         odd=odd,
         index=index,
         call=call,

@@ -75,7 +75,7 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.max_steps < 1 or self.synchronous_steps == 0:
             raise fail(
-                "comm-schedule-delayed-gradients-says-nothing",
+                "comm-schedule-empty",
                 max_steps=self.max_steps,
                 synchronous_steps=self.synchronous_steps,
             )
@@ -85,7 +85,7 @@ class Schedule:
         """By fractions of ``max_steps``, of which one is given."""
         if not (0 <= warmup <= 1 and 0 <= cooldown <= 1) or (warmup and cooldown):
             raise fail(
-                "comm-schedule-delayed-gradients-contradicts-itself",
+                "comm-schedule-contradictory",
                 warmup=warmup,
                 cooldown=cooldown,
             )

@@ -107,7 +107,7 @@ class Carried:
             raise
         except Exception as exc:
             raise fail(
-                "comm-carrier-failed-look-first-rank",
+                "comm-carrier-failed",
                 name=self.name,
                 rank=self.rank,
                 why=f"{type(exc).__name__}: {exc}".strip().splitlines()[0],

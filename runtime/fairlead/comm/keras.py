@@ -262,7 +262,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             known = [value for value in table if value or name == "epochs done before"]
             if len(set(known)) > 1:
                 raise fail(
-                    "comm-steps-ranks-take-different-numbers",
+                    "comm-steps-planned",
                     name=name,
                     table="; ".join(
                         f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)
@@ -329,7 +329,7 @@ class Warmup(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         each = self.params.get("steps")
         if self.steps is None and each is None:
-            raise fail("comm-warmup-nobody-knows-how-many")
+            raise fail("comm-warmup-length")
         self._total = self.steps if self.steps is not None else round(self.epochs * (each or 0))
         if each is not None:
             self._step = epoch * each
@@ -341,7 +341,7 @@ class Warmup(keras.callbacks.Callback):  # type: ignore[misc]
             try:
                 self.model.optimizer.learning_rate = self.initial_lr * (1 + (factor - 1) * done)
             except TypeError as exc:
-                raise fail("comm-warmup-learning-rate-cannot-warmed") from exc
+                raise fail("comm-warmup-schedule") from exc
         self._step += self.model.steps_per_execution
 
 
@@ -391,7 +391,7 @@ class _Averaging:
 
     def _require_broadcast(self) -> None:
         if not self.ready:
-            raise fail("comm-not-broadcast-ranks-given-same-weights")
+            raise fail("comm-not-broadcast-model")
 
 
 def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -414,9 +414,7 @@ def _outermost(optimizer: Any) -> _Averaging:
     while not hasattr(inner, _MARK):
         inner = getattr(inner, "inner_optimizer", None)
         if inner is None:
-            raise fail(
-                "comm-not-distributed-compile-loaded-plain-back", type=type(optimizer).__name__
-            )
+            raise fail("comm-not-distributed-loaded", type=type(optimizer).__name__)
     if inner is not optimizer:
         team = getattr(inner, _MARK).team
         getattr(inner, _MARK).detach()
@@ -439,7 +437,7 @@ def _average(
         from fairlead.comm.torch import average_tensors
 
         if torch.compiler.is_compiling():
-            raise fail("comm-jit-training-step-compiled-torch")
+            raise fail("comm-jit-torch")
         like = [v.value for v in variables]
         common.step_averages(ranks)
         means = average_tensors(gradients, like, names, ranks, any_values=scaled)

@@ -176,7 +176,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
     except (ImportError, RuntimeError) as exc:  # mpi4py raises RuntimeError without a libmpi
         if promised > 1:
             raise fail(
-                "comm-no-mpi-ranks-started-but-none",
+                "comm-no-mpi-library",
                 promised=promised,
                 variable=variable,
                 executable=sys.executable,
@@ -187,7 +187,7 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
     if variable and promised != backend.size:
         library = MPI.Get_library_version().splitlines()[0].strip("\0 ")
         raise fail(
-            "comm-world-size-itself-alone" if backend.size == 1 else "comm-world-size",
+            "comm-world-size-alone" if backend.size == 1 else "comm-world-size",
             promised=promised,
             variable=variable,
             library=library,

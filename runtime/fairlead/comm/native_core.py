@@ -159,7 +159,7 @@ def load(path: str) -> ctypes.CDLL:
         core.fairlead_comm_stats.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Stats))
         core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
     except (OSError, AttributeError) as exc:
-        raise fail("comm-core-collective-cannot-loaded", path=path, reason=exc) from exc
+        raise fail("comm-core-unloadable", path=path, reason=exc) from exc
     return core
 
 
@@ -436,7 +436,7 @@ def failed(where: str, code: int, message: str) -> FairleadError:
             else fail("comm-signature", text=message, odd=odd[1])
         )
     if code == _DIFFER:
-        return fail("comm-order-collective-needs-every-rank", text=message, where=where)
+        return fail("comm-order-from-core", text=message, where=where)
     if code == _PEER_LOST:
         return fail("comm-peer-lost", text=message, where=where)
     if code == _NONFINITE:
@@ -444,9 +444,9 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     if code == _TIMEOUT:
         return fail("comm-timeout", text=message, where=where)
     if code == _BAD_CALL:
-        return fail("comm-call-cannot-made-not-time", text=message, where=where)
+        return fail("comm-call-invalid", text=message, where=where)
     if code == _NO_MPI:
-        return fail("comm-no-mpi-core-uses-process", text=message, where=where)
+        return fail("comm-no-mpi-in-process", text=message, where=where)
     if code == _INTERRUPTED:
         return fail("comm-interrupted", text=message, where=where)
     return fail("comm-mpi", text=message, where=where)

@@ -52,7 +52,7 @@ class PowerSGD:
             FairleadError: ``rank`` is below 1.
         """
         if rank < 1:
-            raise fail("comm-powersgd-no-matrix-rank", rank=rank)
+            raise fail("comm-powersgd-rank", rank=rank)
         self._ranks, self._rank, self._least, self._seed = ranks, rank, least_saving, seed
         self._kept: dict[int, _Kept] = {}
         self.sent = self.whole = 0
@@ -120,7 +120,7 @@ class PowerSGD:
             self._kept[index] = _Kept(right, np.zeros((rows, columns), array.dtype))
         elif known.error.shape != (rows, columns) or known.error.dtype != array.dtype:
             raise fail(
-                "comm-powersgd-array-changed-shape",
+                "comm-powersgd-shape",
                 index=index,
                 dtype=known.error.dtype,
                 shape=known.error.shape,

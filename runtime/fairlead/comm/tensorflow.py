@@ -421,7 +421,7 @@ def refuse_xla(where: str, remedy: str = "`tf.function(jit_compile=False)`") -> 
 
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise fail("comm-jit-training-step-compiled-xla", where=where, remedy=remedy)
+        raise fail("comm-jit-xla", where=where, remedy=remedy)
     if graph is not None and not tf.compat.v1.executing_eagerly_outside_functions():
         raise fail("comm-session", where=where)
     refuse_strategy(tf.distribute.get_strategy())
@@ -445,7 +445,7 @@ def _refuse_dtypes(tensors: Sequence[Any], names: Sequence[str], where: str) -> 
         if tensor.dtype not in _AVERAGED:
             name = f" ({names[index]})" if index < len(names) else ""
             raise fail(
-                "comm-dtype-tensor-cannot-averaged",
+                "comm-dtype-tensor",
                 index=index,
                 name=name,
                 where=where,
@@ -458,7 +458,7 @@ def _require_broadcast(variables: Sequence[Any]) -> None:
     for variable in variables:
         held = _tensorflows(variable)
         if isinstance(held, tf.Variable) and not hasattr(held, _MARK):
-            raise fail("comm-not-broadcast-ranks-given-same-before", names=_names([variable])[0])
+            raise fail("comm-not-broadcast-variables", names=_names([variable])[0])
 
 
 def _held(variables: Any, where: str) -> tuple[list[Any], list[str]]:
@@ -469,7 +469,7 @@ def _held(variables: Any, where: str) -> tuple[list[Any], list[str]]:
     for variable, name in zip(held, names, strict=True):
         if not isinstance(variable, tf.Variable) or variable.dtype == tf.string:
             kind = variable.dtype.name if isinstance(variable, tf.Variable) else type(variable)
-            raise fail("comm-dtype-no-variable-numbers", name=name, where=where, kind=kind)
+            raise fail("comm-dtype-variable", name=name, where=where, kind=kind)
     return held, names
 
 

@@ -286,7 +286,7 @@ def _events(environ: Mapping[str, str]) -> int:
     name = f"{TIMELINE}_EVENTS"
     text = environ.get(name) or "100000"
     if not text.isdecimal() or int(text) < 2:
-        raise fail("comm-timeline-no-number-events", name=name, text=text)
+        raise fail("comm-timeline-events", name=name, text=text)
     return int(text)
 
 

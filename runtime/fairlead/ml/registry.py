@@ -40,7 +40,9 @@ def find(name: str) -> Task:
     task = REGISTRY.find(name) if name else None
     if task is None:
         raise fail(
-            "train-model-no" if name else "train-model-nothing", name=name, names=", ".join(names())
+            "train-model-unknown" if name else "train-model-nothing",
+            name=name,
+            names=", ".join(names()),
         )
     return task
 

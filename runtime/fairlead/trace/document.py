@@ -92,7 +92,7 @@ def merge(file: str | os.PathLike[str]) -> Merged | None:
 
 def unwritable(file: Path, exc: OSError) -> FairleadError:
     """The error of a timeline that cannot be read or written."""
-    return fail("comm-timeline-cannot-put-together", file=file, reason=exc)
+    return fail("comm-timeline-unmerged", file=file, reason=exc)
 
 
 def _launches(folder: Path, host: HostPart | None) -> Iterator[tuple[Launch, Ranks]]:

@@ -64,7 +64,7 @@ def init(
     """
     global _plugin
     if _plugin is not None:
-        raise fail("comm-dropin-init-plugin-started-twice")
+        raise fail("comm-dropin-init-twice")
     ranks = comm.init()
     _plugin = Plugin(nthreads_per_team, nteams, int(model_size), sorted(_wanted))
     atexit.register(_end)
@@ -134,7 +134,7 @@ def average(array: Any) -> Any:
         The same array.
     """
     if not isinstance(array, np.ndarray):
-        raise fail("comm-dropin-call-average-changes-array-place", type=type(array).__name__)
+        raise fail("comm-dropin-call-average", type=type(array).__name__)
     (mean,) = comm.aggregate([array.astype(np.complex128 if array.dtype.kind == "c" else "f8")])
     np.copyto(array, mean, casting="unsafe")
     return array
@@ -185,7 +185,7 @@ def finalize() -> None:
 
 def _started() -> Plugin:
     if _plugin is None:
-        raise fail("comm-dropin-init-plugin-used-before-started")
+        raise fail("comm-dropin-init-missing")
     return _plugin
 
 

@@ -73,12 +73,12 @@ def DistributedOptimizer(
         cray.init(nthreads, nteams, sum(p.numel() for p in parameters), "torch")
     team, _optimizers = _optimizers, _optimizers + 1
     if team >= nteams:
-        raise fail("comm-dropin-call-give-nteams-number-optimizers", team=team + 1, nteams=nteams)
+        raise fail("comm-dropin-call-nteams", team=team + 1, nteams=nteams)
     cray.config_team(team, 0, max(int(warmup * nsteps), 1), nsteps, verb, freq)
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
-            raise fail("comm-dropin-call-closure-use-fairlead")
+            raise fail("comm-dropin-call-closure")
         for parameter in parameters:
             if parameter.grad is None:  # a list that is the same in every step and on every rank
                 parameter.grad = torch.zeros_like(parameter)

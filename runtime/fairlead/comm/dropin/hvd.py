@@ -346,7 +346,7 @@ def lane() -> Comm:
 
 def _ranks() -> Comm:
     if not _initialized:
-        raise fail("comm-dropin-init-horovod-used-before-started")
+        raise fail("comm-dropin-init-horovod-missing")
     return comm.init()
 
 

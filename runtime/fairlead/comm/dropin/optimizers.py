@@ -41,7 +41,7 @@ def averaging(optimizer: Any, mean: Callable[[list[Any]], list[Any]]) -> Any:
 
         return DistributedOptimizer(optimizer)
     raise fail(
-        "comm-dropin-call-no-optimizer-gradients-averaged",
+        "comm-dropin-call-optimizer",
         type=type(optimizer).__module__,
         type_2=type(optimizer).__name__,
     )

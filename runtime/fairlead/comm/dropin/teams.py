@@ -307,7 +307,5 @@ def _momentum(environ: Mapping[str, str]) -> float | None:
         if not 0 <= value < 1:
             raise ValueError
     except ValueError:
-        raise fail(
-            "comm-dropin-variable-cannot-momentum-number-0", momentum=MOMENTUM, text=text
-        ) from None
+        raise fail("comm-dropin-variable-momentum", momentum=MOMENTUM, text=text) from None
     return value

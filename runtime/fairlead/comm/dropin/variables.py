@@ -76,7 +76,7 @@ def _number(environ: Mapping[str, str], name: str, allowed: range, default: int)
         return default
     if not text.isdecimal() or int(text) not in allowed:
         raise fail(
-            "comm-dropin-variable-cannot-number",
+            "comm-dropin-variable-range",
             name=name,
             text=text,
             start=allowed.start,

@@ -96,7 +96,7 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
         return None
     odd = re.match(r"rank \d+", finding.what)
     return fail(
-        "comm-steps-ranks-make-different-numbers",
+        "comm-steps-made",
         odd=odd[0] if odd else finding.where,
         finding_what=finding.what,
         even=EVEN,

@@ -83,7 +83,7 @@ class Group:
         own = (distributed.get_rank(), distributed.get_world_size())
         if own != (ranks.rank, ranks.size):
             raise fail(
-                "comm-device-torch-distributed-ranks-mpi",
+                "comm-device-other-ranks",
                 rank=ranks.rank,
                 ranks_size=ranks.size,
                 own=own[0],
@@ -178,7 +178,7 @@ class Group:
             raise
         except RuntimeError as exc:
             raise fail(
-                "comm-carrier-failed-nccl-debug-info",
+                "comm-carrier-nccl",
                 name=self.name,
                 rank=self._ranks.rank,
                 gethostname=socket.gethostname(),
@@ -239,7 +239,7 @@ def _check(tensor: Any, name: str, device: Any, forced: str) -> None:
     elif tensor.device != device:
         why = f"other tensors of this rank are on {device}"
     if why:
-        raise fail("comm-device-gpu-gradients-cannot-go", name=name, device=tensor.device, why=why)
+        raise fail("comm-device-gpu-gradients", name=name, device=tensor.device, why=why)
 
 
 def _require_own(ranks: Comm, device: Any) -> None:
@@ -250,7 +250,7 @@ def _require_own(ranks: Comm, device: Any) -> None:
     odd = next((rank for rank, gpu in enumerate(every) if gpu in every[:rank]), None)
     if odd is not None:
         raise fail(
-            "comm-device-rank-gpu",
+            "comm-device-shared-gpu",
             index=every.index(every[odd]),
             odd=odd,
             every=", ".join(every[odd]),

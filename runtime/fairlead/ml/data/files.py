@@ -143,7 +143,7 @@ def _known(path: Path, container: str, names: list[str]) -> Form:
     form = recognised(container, names)
     if form is None:
         raise fail(
-            "data-form-no-known",
+            "data-form-unknown",
             path=path,
             names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
             looked_for=looked_for(container),
@@ -161,7 +161,7 @@ class _Opened:
         try:
             import h5py
         except ImportError as exc:
-            raise fail("data-decoder-hdf5-files-need-h5py", path=self._path, reason=exc) from exc
+            raise fail("data-decoder-hdf5", path=self._path, reason=exc) from exc
         try:
             self._file = h5py.File(self._path, "r")
         except (OSError, RuntimeError, ValueError) as exc:

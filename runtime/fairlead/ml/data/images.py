@@ -78,7 +78,7 @@ def decoder() -> str:
     for name in ("tensorflow", "PIL"):
         if name in sys.modules or importlib.util.find_spec(name):
             return name
-    raise fail("data-decoder-nothing-here-decodes-jpeg", executable=sys.executable)
+    raise fail("data-decoder-jpeg", executable=sys.executable)
 
 
 def for_training(

@@ -98,7 +98,7 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     named = [path for path in folder.glob(f"*{split}*") if _counts(path)]
     if inside and named:
         raise fail(
-            "data-form-two-sets-files-folder",
+            "data-form-two-sets",
             split=split,
             folder=folder,
             inside_parent_name=inside[0].parent.name,
@@ -111,7 +111,7 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     both = [path for path in named if all(word in path.name for word in _FOLDERS)]
     if both:
         raise fail(
-            "data-form-file-name-says-both",
+            "data-form-both-splits",
             both=both[0],
             both_count=len(both),
             named_count=len(named),
@@ -213,7 +213,7 @@ def _manifest(
     others = [(path, why) for path, word, why in results if word == "other"]
     if others:
         raise fail(
-            "data-form-files-not-kind",
+            "data-form-mixed",
             split=split,
             others=others[0][0],
             others_1=others[0][1],

@@ -40,9 +40,7 @@ def error(
     name = "gradient" if math.isfinite(loss) else "loss"
     more = f"; {culprit['why']}" if culprit["why"] else ""
     return fail(
-        "loss-not-finite-fix-remove-named"
-        if "samples" in more
-        else "loss-not-finite-look-bad-values-files",
+        "loss-not-finite-in-data" if "samples" in more else "loss-not-finite-in-training",
         name=name,
         rank=rank,
         step=step + 1,

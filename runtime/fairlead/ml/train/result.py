@@ -101,15 +101,13 @@ def judge(result: TrainResult) -> Iterator[Finding]:
             )
     if result.all.damaged:
         yield warning(
-            "train-skipped-files-left-out-because",
+            "train-skipped-unreadable",
             damaged_count=len(result.all.damaged),
             damaged=result.all.damaged[0],
         )
     if result.all.unreadable:
         yield warning(
-            "checkpoint-damaged-went-after-step"
-            if result.all.resumed_from
-            else "checkpoint-damaged-none-whole-began-anew",
+            "checkpoint-damaged-resumed" if result.all.resumed_from else "checkpoint-damaged-all",
             unreadable_count=len(result.all.unreadable),
             unreadable="; ".join(result.all.unreadable),
             resumed_from=result.all.resumed_from,

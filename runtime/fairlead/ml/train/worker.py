@@ -216,7 +216,7 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
     manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
     if manifest.total == 0:
         raise fail(
-            "data-too-small-no-sample",
+            "data-too-small-empty",
             split=split,
             data=config.data,
             shards_count=len(manifest.shards),

@@ -104,9 +104,9 @@ def read(path: Path, site: str | None = None) -> References:
         {k.key for k in references.values if sum(o.key == k.key for o in references.values) > 1}
     )
     if double:
-        raise fail("validate-document-lines-twice", path=path, double=", ".join(double))
+        raise fail("validate-document-duplicates", path=path, double=", ".join(double))
     if site is not None and references.site != site:
-        raise fail("validate-document-not-rename", path=path, site=references.site, site_2=site)
+        raise fail("validate-document-other-site", path=path, site=references.site, site_2=site)
     return references
 
 
@@ -170,7 +170,7 @@ def save(
         documents.write(target, whole, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
         raise fail(
-            "reference-save-references-cannot-written",
+            "reference-save-unwritable",
             target=target,
             reason=exc.strerror or str(exc),
         ) from None
@@ -197,7 +197,7 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
         remedy = "fix that first; or --save-slow, where it is the new normal"
     if why:
         raise fail(
-            "reference-save-measurements-not-kept-references",
+            "reference-save-refused",
             validation_id=validation.id,
             why=why,
             remedy=remedy,

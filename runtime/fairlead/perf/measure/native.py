@@ -52,18 +52,21 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
             "validate-native-exit-code", python=python, returncode=exc.returncode, output=output
         ) from None
     except subprocess.TimeoutExpired:
-        raise fail("validate-native-did-not-start-within", python=python) from None
+        raise fail("validate-native-timeout", python=python) from None
     except OSError as exc:
         raise fail(
-            "validate-native-name-machine", python=python, reason=exc.strerror or str(exc)
+            "validate-native-unstartable", python=python, reason=exc.strerror or str(exc)
         ) from None
     except ValueError:
-        raise fail("validate-native-output-not", python=python) from None
+        raise fail("validate-native-not-python", python=python) from None
     lacking = [name for name in ("numpy", "mpi4py") if name not in answer["modules"]]
     if lacking:
         install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
         raise fail(
-            "validate-native-no", python=python, lacking=" and no ".join(lacking), install=install
+            "validate-native-lacks-package",
+            python=python,
+            lacking=" and no ".join(lacking),
+            install=install,
         )
     return answer["python"], tuple(answer["modules"])
 

@@ -208,7 +208,7 @@ class Step:
 def _unwritable(cause: OSError) -> FairleadError:
     """A file of the report's folder that cannot be read or written, mostly for lack of space."""
     return fail(
-        "output-unwritable-file-report-folder-cannot",
+        "output-unwritable-report",
         filename=cause.filename or "the report's folder",
         reason=cause.strerror or str(cause),
     )

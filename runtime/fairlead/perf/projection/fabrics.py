@@ -94,7 +94,7 @@ def network(name: str) -> Network:
     """
     if name not in NETWORKS:
         raise fail(
-            "project-fabric-no-bandwidth-latency",
+            "project-fabric-unknown",
             name=name,
             suggestion=suggest(name, NETWORKS),
             networks=", ".join(NETWORKS),
@@ -157,7 +157,7 @@ def given(bandwidth: float | None, latency_s: float | None, known: Network | Non
         FairleadError: exit code 2; a number is neither given nor known.
     """
     if known is None and None in (bandwidth, latency_s):
-        raise fail("project-fabric-no-named")
+        raise fail("project-fabric-missing")
     base = known or Network("as given", None, None)
     source = "as given on the command line"
     network = Network(
@@ -180,7 +180,7 @@ def given(bandwidth: float | None, latency_s: float | None, known: Network | Non
 
 def _unknown(network: Network, absent: list[str]) -> FairleadError:
     return fail(
-        "project-fabric" if network.name in NETWORKS else "project-fabric-name-instead",
+        "project-fabric" if network.name in NETWORKS else "project-fabric-site-incomplete",
         absent=" and ".join(word.split()[0][2:] for word in absent),
         network_name=network.name,
         absent_list=" ".join(absent),

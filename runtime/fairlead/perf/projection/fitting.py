@@ -158,15 +158,15 @@ def fit(
     usual = [run for run in runs if run.local_batch == seen_batch]
     computing = [run for run in runs if run.compute_s]
     if not any(run.local_batch == seen_batch for run in computing):
-        raise fail("project-runs-no-run-tells-computing")
+        raise fail("project-runs-no-compute-time")
     assumed: list[str] = []
     tell_spread = _spread_of(usual, assumed)
     line = _line(computing, seen_batch)
     if batch not in (None, seen_batch) and len({run.local_batch for run in computing}) == 1:
-        raise fail("project-runs-asked-add-another", batch=batch, seen_batch=seen_batch)
+        raise fail("project-runs-other-batch", batch=batch, seen_batch=seen_batch)
     reducing = [run for run in usual if run.ranks > 1]
     if target.ranks > 1 and not any(run.ranks > run.nodes for run in reducing):
-        raise fail("project-runs-ranks-node-asked-no", ranks=target.ranks)
+        raise fail("project-runs-one-per-node", ranks=target.ranks)
     if any(run.nodes > 1 for run in reducing):
         assumed.append("the runs of several nodes were on this very fabric")
     else:
@@ -228,7 +228,7 @@ def _spread_of(
     several = [run for run in runs if run.ranks > 1]
     if not several or any(len(run.compute_s) == run.ranks for run in several):
         if not any(table.shape[1] > 1 for table in tables):
-            raise fail("project-runs-step-rank-tells-no")
+            raise fail("project-runs-one-step")
         seen_spread = seen(tables)
         if not seen_spread.between_free:
             assumed.append(

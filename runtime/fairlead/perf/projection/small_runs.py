@@ -104,7 +104,7 @@ def read(
     try:
         data = json.loads(path.read_bytes())
     except OSError as exc:
-        raise fail("project-runs-give-file", path=path, reason=exc.strerror or str(exc)) from None
+        raise fail("project-runs-unreadable", path=path, reason=exc.strerror or str(exc)) from None
     except (ValueError, RecursionError) as exc:
         raise fail("project-runs-not-json", path=path, reason=exc) from None
     schema = data.get("schema") if isinstance(data, Mapping) else None
@@ -115,7 +115,7 @@ def read(
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
             return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
-        raise fail("project-runs-otherwise", path=path, reason=exc) from None
+        raise fail("project-runs-invalid", path=path, reason=exc) from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
     raise fail("project-runs", path=path, why=why, example=_EXAMPLE.removeprefix("fix it; "))
 
@@ -134,14 +134,14 @@ def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
         FairleadError: exit code 2; there are none, or one of them cannot be.
     """
     wrong = [
-        fail("project-runs-run", path=path, number=number, mistake=mistake)
+        fail("project-runs-invalid-run", path=path, number=number, mistake=mistake)
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]
     if wrong:
         raise FairleadError([f for exc in wrong for f in exc.findings], ExitCode.USAGE)
     if not runs:
-        raise fail("project-runs-no-measure-1-2", path=path)
+        raise fail("project-runs-empty", path=path)
     return runs
 
 
@@ -166,7 +166,7 @@ def of_rates(
     names = sorted({m.subject for m in trained})
     if not names:
         why = "it has no training rates of ranks that have a core each"
-        raise fail("project-runs-run-validation-model-no", path=path, why=why)
+        raise fail("project-runs-validation-unfit", path=path, why=why)
     if not model and len(names) > 1:
         raise fail("project-runs-several-models", path=path, names=", ".join(names))
     name = model or names[0]
@@ -183,7 +183,7 @@ def of_rates(
     ]
     if absent:
         why = f"of `{name}`, trained were {', '.join(names)}; a rate tells neither gradients nor batch"
-        raise fail("project-runs-add", path=path, why=why, absent=" and ".join(absent))
+        raise fail("project-runs-absent-fields", path=path, why=why, absent=" and ".join(absent))
     assert batch is not None
     way = min(chosen, key=lambda m: m.ranks).way  # native before container, as they were measured
     runs = []
@@ -197,7 +197,7 @@ def of_rates(
         runs.append(run)
     if not runs or runs[0].ranks > 1 or runs[-1].ranks == 1:
         why = f"`{name}` was not trained on one rank, or on one rank only"
-        raise fail("project-runs-measure-1-2-4", path=path, why=why)
+        raise fail("project-runs-too-few", path=path, why=why)
     return checked(tuple(runs), path)
 
 
@@ -216,7 +216,7 @@ def _allreduce(
     there.sort(key=lambda m: abs(math.log((m.bytes or 1) / size)))
     if not there:
         why = f"no allreduce was measured on {run.ranks} ranks, {run.nodes} nodes"
-        raise fail("project-runs-validate-collectives-same-ranks", path=path, why=why)
+        raise fail("project-runs-other-collectives", path=path, why=why)
     near = there[0]
     if len(there) == 1 or near.bytes == size:
         return tuple(t * size / (near.bytes or 1) for t in near.samples)

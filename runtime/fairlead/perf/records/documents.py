@@ -98,7 +98,7 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
 
 
 def _mistake(path: Path, called: str, why: str, remedy: str) -> Finding:
-    return error("validate-document-file-not", called=called, path=path, why=why, remedy=remedy)
+    return error("validate-document-other-kind", called=called, path=path, why=why, remedy=remedy)
 
 
 def _no_number(word: str) -> NoReturn:

@@ -61,10 +61,10 @@ def test_shifter_meta_read_back_has_every_variable_and_the_command() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"env": {"A": "two\nlines"}}, "a line ends where the value has a line break"),
-        ({"env": {"A": "path\\"}}, "a backslash at its end joins the next line to it"),
-        ({"env": {"A": "padded \t"}}, "Shifter takes spaces from the end of a line"),
-        ({"command": ("echo", "it's")}, "a quote ends a word"),
+        ({"env": {"A": "two\nlines"}}, "a line break in the value ends the line"),
+        ({"env": {"A": "path\\"}}, "a trailing backslash joins the next line"),
+        ({"env": {"A": "padded \t"}}, "Shifter strips trailing spaces"),
+        ({"command": ("echo", "it's")}, "a quote always ends a word"),
     ],
 )
 def test_shifter_value_that_meta_cannot_hold_is_refused(
@@ -112,7 +112,7 @@ def test_formats_are_each_taken_once_and_unknown_ones_refused(tmp_path: Path) ->
     with pytest.raises(FairleadError, match="no image format `ocl`") as caught:
         registry.chosen(["ocl"], None)
     assert caught.value.code == ExitCode.USAGE and "oci" in caught.value.findings[0].why
-    with pytest.raises(FairleadError, match="2 formats cannot become one file"):
+    with pytest.raises(FairleadError, match="2 formats cannot be written to one file"):
         registry.chosen(["oci", "sif"], tmp_path / "one.sif")
 
 

@@ -235,7 +235,7 @@ def test_without_of_nothing_inherited_is_told(folders: Path) -> None:
 
 def test_variant_called_like_an_architecture_is_refused(folders: Path) -> None:
     edit(folders, "base", "[architecture", "[variant.arm64]\n[architecture")
-    assert any("cannot be called `arm64`" in f.what for f in refused(folders / "base"))
+    assert any("cannot be named `arm64`" in f.what for f in refused(folders / "base"))
 
 
 def test_find_folder_with_a_colon_comes_before_a_variant(folders: Path) -> None:

@@ -202,7 +202,7 @@ def test_layers_cut_short_are_refused(tmp_path: Path, cut: int) -> None:
 def test_layers_other_content_than_the_digest_is_refused(tmp_path: Path) -> None:
     found = layer(tmp_path, "1", ("file", "a", b"x"))
     why = refused(LayerFile(found.path, found.digest, "sha256:" + "0" * 64), check="layer-damaged")
-    assert "the image says" in why
+    assert "the image records" in why
     refused(LayerFile(found.path, "sha256:" + "0" * 64, found.diff_id), check="layer-damaged")
 
 

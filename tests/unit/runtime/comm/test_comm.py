@@ -81,7 +81,7 @@ def test_broadcast_one_rank_keeps_any_dtype(comm):
 
 
 def test_broadcast_from_absent_rank_is_refused(comm):
-    with pytest.raises(FairleadError, match="no rank 1"):
+    with pytest.raises(FairleadError, match="root 1 is not a rank"):
         comm.broadcast([np.ones(1)], root=1)
 
 
@@ -178,7 +178,7 @@ def test_init_no_launcher_no_mpi_is_rank_0_of_1():
 
 @pytest.mark.parametrize(
     ("call", "what"),
-    [("finalize", "was finalized twice"), ("init", "started again after it was finalized")],
+    [("finalize", "was finalized twice"), ("init", "initialized again after it was finalized")],
 )
 def test_finalize_is_the_last_call(call, what):
     code = (
@@ -223,7 +223,7 @@ def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
 
 
 def test_gather_to_no_rank_is_refused(comm):
-    with pytest.raises(FairleadError, match="no rank 3"):
+    with pytest.raises(FairleadError, match="root 3 is not a rank"):
         comm.gather(1, root=3)
 
 

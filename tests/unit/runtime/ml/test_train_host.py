@@ -162,7 +162,7 @@ def test_judge_tells_of_files_and_checkpoints_that_were_passed_over():
     )
     files, checkpoints = judge(result)
     assert (files.check, checkpoints.check) == ("train-skipped", "checkpoint-damaged")
-    assert files.what.startswith("2 files") and files.where == "/d/a.h5"
+    assert files.what.startswith("2 unreadable files") and files.where == "/d/a.h5"
     assert "step-9.npz" in checkpoints.where and "after step 5" in checkpoints.why
     assert not any(f.severity is Severity.ERROR for f in (files, checkpoints))
 

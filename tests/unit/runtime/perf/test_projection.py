@@ -372,7 +372,7 @@ def test_every_number_of_a_fabric_has_a_source_and_what_has_none_is_asked_for() 
     assert told.value.code == ExitCode.USAGE
     with pytest.raises(FairleadError, match=r"^unknown latency of `infiniband-hdr`"):
         given(None, None, network("infiniband-hdr"))
-    with pytest.raises(FairleadError, match="no fabric is named"):
+    with pytest.raises(FairleadError, match="no fabric was named"):
         given(None, 1e-6, None)
     with pytest.raises(FairleadError, match="no fabric `ares`") as told:
         network("ares")

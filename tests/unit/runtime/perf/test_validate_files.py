@@ -147,7 +147,7 @@ def test_references_every_mistake_is_named_at_once(environ: dict[str, str]) -> N
     ("edit", "word"),
     [
         (lambda d: d["values"].append(d["values"][0]), "twice"),
-        (lambda d: d.update(site="cori"), "it is of `cori`"),
+        (lambda d: d.update(site="cori"), "it is for `cori`"),
         (lambda d: d.update(version=9), "reads version 1"),
         (lambda d: d.update(schema="other"), "fairlead/references"),
         (lambda d: d["values"][0].update(low=-1.0), "above 0"),

@@ -35,9 +35,7 @@ def _search(context: Context) -> None:
         seen.culprits.append(culprit)
         seen.findings.append(
             warning(
-                "validate-slow"
-                if culprit.against == "the other way"
-                else "validate-slow-otherwise",
+                "validate-slow" if culprit.against == "the other way" else "validate-slow-peers",
                 culprit_name=culprit.name,
                 times_slower=straggler.times_slower,
                 against=culprit.against,

@@ -91,7 +91,7 @@ def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> N
     if skipped := speed["skipped"]:
         seen.findings.append(
             warning(
-                "train-skipped-damaged-file-left-out",
+                "train-skipped-in-validation",
                 skipped_count=len(skipped),
                 s="s" if len(skipped) > 1 else "",
                 task_title=task.title,
