@@ -344,7 +344,7 @@ def _check_writable(output: Path) -> None:
         (output / ".room").unlink()
     except OSError as exc:
         raise fail(
-            "output-unwritable-report", output=output, reason=exc.strerror or str(exc)
+            "output-unwritable-validation", output=output, reason=exc.strerror or str(exc)
         ) from None
 
 
