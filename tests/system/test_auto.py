@@ -90,7 +90,7 @@ def test_script_that_trains_nothing_is_told_so_and_its_exit_code_kept(
         (("hepcn",), "unknown model `hepcn`"),
         ((), "nothing to train"),
         (("hepcnn", "--", "more"), "unknown model `hepcnn more`"),
-        (("--auto", __file__, "--epochs", "3"), "--epochs is for bundled models"),
+        (("--auto", __file__, "--epochs", "3"), "--epochs works only with bundled models"),
     ],
 )
 def test_wrong_words_are_told(words: tuple[str, ...], what: str) -> None:

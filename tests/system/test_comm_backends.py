@@ -119,7 +119,7 @@ def test_dl_comm_that_is_none_is_refused(env: dict[str, str], said: str) -> None
     settings = {"FAIRLEAD_COMM_BACKEND": "dl_comm", "FAIRLEAD_COMM_DL_COMM": str(PLUGIN), **env}
     done = _here("-c", AVERAGING, **settings)
     assert done.returncode != 0
-    assert "gradients cannot go by dl_comm" in done.stderr and said in done.stderr, done.stderr
+    assert "dl_comm cannot carry gradients" in done.stderr and said in done.stderr, done.stderr
 
 
 def test_dl_comm_is_never_fairleads_own_stand_in() -> None:
@@ -198,7 +198,7 @@ def test_flag_is_in_plan_line_and_job_script() -> None:
 def test_backend_that_cannot_be_had_is_refused_before_launch() -> None:
     done = hosts.fairlead("run", "-n", "2", "--comm", "horovod", hosts.image(), "--", "true")
     assert done.returncode == 121
-    assert "gradients cannot go by horovod" in done.stderr
+    assert "horovod cannot carry gradients" in done.stderr
     assert "`fairlead build tensorflow-horovod`, and use it as IMAGE" in done.stderr
     for verb in (
         ("run", "x", "true"),

@@ -326,7 +326,7 @@ files = ["{old}/{real}"]
     done = hosts.fairlead("site", "check", profile, env={"FAIRLEAD_MPI": str(prefix)})
     assert done.returncode == ExitCode.FAILED, done.stdout + done.stderr
     assert f"now {prefix}/lib" in done.stdout
-    assert "error[site-drift]: `mpi.search` of moved does not hold here" in done.stderr
+    assert "error[site-drift]: `mpi.search` of moved does not match this machine" in done.stderr
     assert f"write {prefix}/lib in its place" in done.stderr
     # A guess that was wrong is told, and is no error.
     assert "dependencies.files" not in done.stderr

@@ -148,4 +148,4 @@ def test_doctor_user_without_the_device_is_told_what_root_must_do(user: User) ->
     [found] = findings(done)
     assert done.returncode == 1
     assert found["remedy"] == "sudo chmod 666 /dev/fuse"
-    assert "this needs root" in found["why"]
+    assert "this command needs root" in found["why"]

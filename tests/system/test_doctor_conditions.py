@@ -178,9 +178,9 @@ def test_memory_of_another_process_behind_a_filter_is_told() -> None:
     [found] = doctor("cma", wrapped=forbidden(*PROCESS_VM_READV[machine]))["cma"]
     assert (found["severity"], found["what"]) == (
         "warning",
-        "no process may read another's memory",
+        "no process can read another's memory",
     )
-    assert "EPERM" in found["why"] or "may trace" in found["why"]
+    assert "EPERM" in found["why"] or "can trace" in found["why"]
 
 
 def test_memory_of_another_process_here_is_read() -> None:
@@ -220,7 +220,9 @@ def test_locked_memory_is_held_against_the_card(limit: str, severity: str) -> No
 def test_locked_memory_without_a_card_is_well() -> None:
     wrapped = ("prlimit", "--memlock=65536")
     found = doctor("locked-memory", before=DEVICES, wrapped=wrapped)["locked-memory"]
-    assert [f["what"] for f in found] == ["64 KiB may be locked; no device here needs more"]
+    assert [f["what"] for f in found] == [
+        "64 KiB can be locked; no device of this machine needs more"
+    ]
 
 
 def test_fabric_that_no_mpi_here_knows_and_tcp_by_a_variable_are_told() -> None:

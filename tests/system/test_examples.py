@@ -200,7 +200,7 @@ def test_images_are_asked_about_a_machine_by_its_capture(base_image: None) -> No
 
 def test_doctor_of_two_nodes_names_what_only_one_has() -> None:
     (command,) = _commands("doctor.sh")
-    assert "only there: mpi-variables: I_MPI_FABRICS=shm spoils runs" in _run(command)
+    assert "only there: mpi-variables: I_MPI_FABRICS=shm breaks runs" in _run(command)
 
 
 def test_new_machine_is_described_checked_and_captured(tmp_path: Path) -> None:

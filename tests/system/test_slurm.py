@@ -287,7 +287,7 @@ def test_more_ranks_or_nodes_than_the_job_has_are_refused_in_one_message(cluster
     findings = answer(done)["findings"]
     assert {f["check"] for f in findings} == {"shape"} and len(findings) == 3
     words = " ".join(" ".join(f.values()) for f in findings)
-    for part in ("3 nodes are asked for", "need 9 slots", "has 4", "--time within slurm job"):
+    for part in ("3 nodes are requested", "need 9 slots", "has 4", "--time inside slurm job"):
         assert part in words, words
 
 

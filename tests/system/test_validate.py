@@ -103,7 +103,7 @@ def test_references_that_were_saved_judge_the_next_run(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--ranks", "1,x"), "no list of counts"),
+        (("--ranks", "1,x"), "not a list of counts"),
         (("--models", "hepcn"), "hepcnn"),
         (("--native", "/bin/true"), "cannot run the native part"),
     ],

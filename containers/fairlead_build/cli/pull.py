@@ -10,7 +10,7 @@ import click
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress
 
 
-@click.command(short_help="An image from a registry, as a SIF.")
+@click.command(short_help="Pull an image from a registry, as a SIF.")
 @click.argument("reference", metavar="REF")
 @click.option(
     "-o",

@@ -10,7 +10,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
 
 
-@click.command(short_help="An image to a registry, as layers and as its SIF.")
+@click.command(short_help="Push an image to a registry, as layers and as its SIF.")
 @click.argument("image")
 @click.argument("reference", metavar="REF")
 @click.option("--engine", is_flag=True, help="Load, tag and push with Docker or Podman.")

@@ -28,7 +28,7 @@ from fairlead_build.tree.wheel import runtime_requirements
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def recipe() -> None:
-    """Recipes: list, show, check, lock, render, import.
+    """Manage recipes: list, show, check, lock, render, import.
 
     A RECIPE is the name of a bundled recipe (`fairlead recipe list`) or a folder with a recipe.toml;
     append `:VARIANT` for one of its variants.

@@ -44,8 +44,8 @@ Examples:
   fairlead bench collectives mpi-base -n 64 --launcher srun -o messages
 
 \b
-Exit codes: 0 every answer was right; 1 one was wrong; as of `fairlead run` where nothing could be
-launched.
+Exit codes: 0 every answer is right; 1 an answer is wrong; those of `fairlead run` if nothing could
+be launched.
 """
 
 
@@ -62,13 +62,13 @@ class CollectivesFlags:
     as_json: bool
 
 
-@click.group(short_help="Benchmarks: messages, and training beside other libraries.")
+@click.group(short_help="Benchmark messages and training against other libraries.")
 def bench() -> None:
-    """Benchmarks whose answers are checked.
+    """Benchmarks that check every answer.
 
     \b
-    fairlead bench collectives      messages by plain MPI and by fairlead.comm
-    fairlead bench peers            training beside Horovod, torch DDP and TensorFlow's own
+    fairlead bench collectives      messages with plain MPI and fairlead.comm
+    fairlead bench peers            training with fairlead, Horovod, torch DDP and TensorFlow
     """
 
 
@@ -80,19 +80,23 @@ def _sizes(
         return None
     words = [word.strip() for word in value.split(",")]
     if not all(word.isdigit() and 4 <= int(word) <= 1 << 32 for word in words):
-        raise click.BadParameter(f"{value!r} is no list of sizes from 4 B on; write e.g. 4,65536")
+        raise click.BadParameter(
+            f"{value!r} is not a list of sizes of at least 4 B; write e.g. 4,65536"
+        )
     return tuple(sorted({int(word) for word in words}))
 
 
-@bench.command(epilog=COLLECTIVES_EPILOG, short_help="Messages by plain MPI and by fairlead.comm.")
+@bench.command(
+    epilog=COLLECTIVES_EPILOG, short_help="Benchmark messages with plain MPI and fairlead.comm."
+)
 @click.argument("image", default="mpi-base", metavar="[IMAGE]")
 @ranks_option
 @options.nodes_options
 @click.option(
-    "--sizes", callback=_sizes, metavar="BYTES,…", help="Of the messages.  [default: 4 B to 64 MiB]"
+    "--sizes", callback=_sizes, metavar="BYTES,…", help="Message sizes.  [default: 4 B to 64 MiB]"
 )
 @click.option(
-    "--repeats", default=10, show_default=True, type=click.IntRange(1), help="Samples of each size."
+    "--repeats", default=10, show_default=True, type=click.IntRange(1), help="Samples per size."
 )
 @click.option(
     "--limit",
@@ -100,7 +104,7 @@ def _sizes(
     show_default=True,
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Of the whole; what there is no time for is listed.",
+    help="Time limit of the whole benchmark; what it skips is listed.",
 )
 @options.choice_options
 @output_option
@@ -115,10 +119,10 @@ def collectives(
     planning: options.Planning,
     flags: CollectivesFlags,
 ) -> int:
-    """Ping-pong, allreduce and broadcast over sizes in IMAGE, by plain MPI and by fairlead.comm.
+    """Measure ping-pong, allreduce and broadcast over message sizes, with plain MPI and fairlead.comm.
 
-    The launch is planned, checked and proved as by `fairlead run`. Every answer is checked. Without IMAGE,
-    `mpi-base` is taken.
+    The launch is planned, checked and proved as by `fairlead run`, and every answer is checked.
+    IMAGE defaults to `mpi-base`.
     """
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import collectives as messages
@@ -204,8 +208,8 @@ def collectives_text(result: CollectivesBench) -> str:
     head = ("", "bytes", "plain MPI", "fairlead.comm", "times plain MPI [95 %]", "answers")
     notes = [f"fairlead.comm by {result.backend}"]
     if result.crowded:
-        notes.append("ranks shared cores: times say little")
-    notes += [f"no time for {words}; give it with --limit" for words in result.skipped]
+        notes.append("ranks shared cores: times are not meaningful")
+    notes += [f"no time for {words}; raise --limit" for words in result.skipped]
     return "\n".join([table(lines, head), "", *notes])
 
 

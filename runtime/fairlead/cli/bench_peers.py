@@ -52,8 +52,8 @@ Examples:
   fairlead bench peers cosmoflow -n 8 --image pytorch=/images/torch.sif --json
 
 \b
-Exit codes: 0 all that could be run gave right answers; 1 a peer failed, or its answers were wrong;
-as of `fairlead run` where no peer could be launched.
+Exit codes: 0 every peer that ran gave right answers; 1 a peer failed, or its answers are wrong;
+those of `fairlead run` if no peer could be launched.
 """
 
 
@@ -109,7 +109,7 @@ def _images(
 
 
 @click.command(
-    "peers", epilog=PEERS_EPILOG, short_help="Training by fairlead and by other libraries."
+    "peers", epilog=PEERS_EPILOG, short_help="Benchmark training with fairlead and other libraries."
 )
 @click.argument("model", default="hepcnn", metavar="[MODEL]", callback=_models)
 @ranks_option
@@ -118,19 +118,23 @@ def _images(
     "--peers",
     callback=_peers,
     metavar="NAME,…",
-    help=f"Some of {', '.join(catalogue.NAMES)}; ps-N has N servers.  [default: all]",
+    help=f"Any of {', '.join(catalogue.NAMES)}; ps-N has N servers.  [default: all]",
 )
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    help="Launches of each peer; six are the fewest with a 95 % interval.  [default: 6]",
+    help="Launches of each peer; a 95 % interval takes at least six.  [default: 6]",
 )
 @click.option(
-    "--blocks", type=click.IntRange(1), help="Turns with no communication a launch.  [default: 4]"
+    "--blocks",
+    type=click.IntRange(1),
+    help="Rounds without communication per launch.  [default: 4]",
 )
-@click.option("--steps", type=click.IntRange(1), help="Timed steps a turn.  [default: 3]")
+@click.option("--steps", type=click.IntRange(1), help="Timed steps per round.  [default: 3]")
 @click.option(
-    "--quick", is_flag=True, help="Tiny inputs and two rounds: whether all works, not how fast."
+    "--quick",
+    is_flag=True,
+    help="Tiny inputs and two rounds: tests that everything works, not how fast.",
 )
 @click.option(
     "--limit",
@@ -138,7 +142,7 @@ def _images(
     show_default=True,
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Of one launch.",
+    help="Time limit of a launch.",
 )
 @click.option(
     "--image",
@@ -146,7 +150,7 @@ def _images(
     multiple=True,
     callback=_images,
     metavar="RECIPE=IMAGE",
-    help="An image in the place of that recipe's. Repeatable.",
+    help="Use this image instead of the recipe's. Repeatable.",
 )
 @options.choice_options
 @output_option
@@ -161,11 +165,12 @@ def peers(
     planning: options.Planning,
     flags: PeersFlags,
 ) -> int:
-    """Train the same network by fairlead, Horovod, torch DDP and TensorFlow's own, in turns.
+    """Train the same network with fairlead, Horovod, torch DDP and TensorFlow, in turns.
 
-    MODEL is hepcnn (the default), cosmoflow or resnet50. Every launch also takes steps without communication, in
-    turns with the others: their ratio is the step efficiency. The first means are held against MPI's,
-    the weights of all ranks against each other. A peer whose image is not built is listed as not run.
+    MODEL is hepcnn (the default), cosmoflow or resnet50. Every launch alternates steps with and
+    without communication; their ratio is the step efficiency. The first means are compared with
+    MPI's, and the weights of all ranks with each other. A peer whose image is not built is listed as
+    not run.
     """
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.bench import launches as host
@@ -324,7 +329,7 @@ def peers_text(result: PeersBench) -> str:
     )
     notes = []
     if result.size == "tiny":
-        notes.append("tiny inputs: this shows that all works, not how fast it is")
+        notes.append("tiny inputs: this shows that everything works, not how fast it is")
     if any(run and run.crowded for row in result.peers for run in row.launches):
         notes.append("ranks shared cores: they take turns as well as communicate")
     notes.append("[] is the interval of the median over rounds, from five rounds on")

@@ -19,7 +19,7 @@ output_option = click.option(
     "--output",
     default="fairlead-bench",
     show_default=True,
-    help="Folder for what is kept.",
+    help="Output folder.",
     type=click.Path(file_okay=False, path_type=Path),
 )
 ranks_option = click.option(
@@ -29,10 +29,10 @@ watchdog_option = click.option(
     "--watchdog",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Longest time until every rank has reported.  [default: the site's, 30]",
+    help="Time limit until every rank has reported.  [default: the site's, 30]",
 )
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Say what would be measured, and launch nothing."
+    "--dry-run", is_flag=True, help="Print what would be measured, and launch nothing."
 )
 
 

@@ -14,7 +14,7 @@ from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.suggest import suggest
 from fairlead.cli.screen import finding_lines, json_option, plain, print_json, progress
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
-from fairlead.doctor.fix import examine, mend
+from fairlead.doctor.fix import apply_fixes, examine
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.doctor.registry import ordered
 from fairlead.doctor.world import LocalWorld
@@ -47,7 +47,7 @@ def _check_list() -> str:
     "Exit codes: 0 nothing stops fairlead here, 1 something does, 2 bad usage."
 )
 @click.argument("names", metavar="[CHECK]...", nargs=-1)
-@click.option("--fix", is_flag=True, help="Mend what can be mended; asks before each.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
 @click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @click.option(
     "--host-mpi", metavar="NAME==VERSION", help="With --fix: install this MPI from its wheel too."
@@ -56,10 +56,10 @@ def _check_list() -> str:
 def doctor(
     names: tuple[str, ...], fix: bool, yes: bool, host_mpi: str | None, as_json: bool
 ) -> ExitCode:
-    """What is wrong with this machine, and the remedy.
+    """Diagnose this machine, and fix what can be fixed.
 
-    One line a check; then, in full, what is to be mended. Checks that are named tell all that they
-    found. Without --fix nothing is changed: what a fix would do stands after "fix:".
+    Prints one line per check, then each problem in full. Named checks print everything they found.
+    Without --fix nothing is changed; "fix:" shows what a fix would do.
     """
     if (yes or host_mpi) and not fix:
         raise click.UsageError("--yes and --host-mpi belong to --fix")
@@ -73,7 +73,7 @@ def doctor(
     screen = _Screen(silent=as_json, in_full=bool(names))
     begun = time.monotonic()
     found = (
-        mend(machine, checks, screen.approve(yes), display, screen.begins)
+        apply_fixes(machine, checks, screen.approve(yes), display, screen.begins)
         if fix
         else examine(machine, checks, screen.begins)
     )
@@ -109,7 +109,7 @@ def _fix_line(fix: Fix) -> str:
 
 class _Screen:
     """What a person sees: a line a check as soon as it is known, and at the end, where eyes are, what
-    is to be mended."""
+    is to be fixed."""
 
     def __init__(self, silent: bool, in_full: bool):
         self.silent, self.in_full = silent, in_full
@@ -175,7 +175,7 @@ class _Screen:
     def close(
         self, diagnoses: list[Diagnosis], checks: int, seconds: float, *, fixing: bool
     ) -> None:
-        """What is to be mended, the worst last, and the sum."""
+        """What is to be fixed, the worst last, and the totals."""
         order = (Severity.WARNING, Severity.ERROR)
         ill = [d for severity in order for d in diagnoses if d.finding.severity is severity]
         for diagnosis in ill:
@@ -188,7 +188,7 @@ class _Screen:
             names = " ".join(dict.fromkeys(notes))
             click.echo(f"to know more: fairlead doctor {names}")
         if any(d.fix for d in ill) and not fixing:
-            click.echo("fairlead doctor --fix mends what has a fix", err=True)
+            click.echo("fairlead doctor --fix applies the fixes", err=True)
 
 
 _TO_MEND = (Severity.WARNING, Severity.ERROR)

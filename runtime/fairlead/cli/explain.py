@@ -31,7 +31,9 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="Why this MPI, each bind, each variable.")
+@click.command(
+    epilog=EPILOG, short_help="Explain the plan: which MPI, binds and variables, and why."
+)
 @click.argument("image")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @options.placement_options
@@ -40,7 +42,7 @@ Examples:
 @click.option(
     "--why-not",
     metavar="LIB",
-    help="Only what becomes of this library of the host, and why.",
+    help="Only explain what happens to this host library, and why.",
 )
 @json_option
 def explain(
@@ -52,9 +54,9 @@ def explain(
     why_not: str | None,
     as_json: bool,
 ) -> None:
-    """Why this MPI, each bind, each variable: every line of the plan, its reason and its fact.
+    """Explain the plan: every line of it, the reason, and the fact behind the reason.
 
-    Nothing is launched, nothing is written but the cache.
+    Launches nothing, and writes only to the cache.
     """
     if asked.ranks is None and not asked.nodes and not asked.per_node:
         asked = replace(asked, ranks=2)
@@ -87,7 +89,7 @@ def explain(
             (wish.bind,) if wish else (),
             env=wish.env if wish else None,
         ).shell()
-    except FairleadError as exc:  # the engine cannot be told; a finding says so too
+    except FairleadError as exc:  # the engine cannot express it; a finding also says so
         shown = f"(none: {exc.findings[0].what})"
     if as_json:
         tuned = {s.name: v for s, v in in_effect({**os.environ, **prepared.comm.env})}

@@ -36,7 +36,7 @@ def _listing() -> str:
     cls=LazyCommand,
     listing=_listing,
     epilog=EPILOG,
-    short_help="A site as configuration of other tools.",
+    short_help="Export a site as configuration of other tools.",
 )
 @click.option(
     "--for",
@@ -44,41 +44,43 @@ def _listing() -> str:
     required=True,
     type=NameIn(exports.TARGETS),
     metavar="TARGET",
-    help="What it is made for; see below.",
+    help="The tool to export for; see below.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder for the files.  [default: TARGET-SITE, here]",
+    help="Output folder.  [default: TARGET-SITE, here]",
 )
 @click.option(
     "--site",
     metavar="NAME|FILE",
-    help="The site profile, instead of the detected one; or the capture of another machine.",
+    help="Use this site profile, or this capture of another machine, instead of the detected one.",
 )
 @click.option(
     "--mpi",
     default="host",
     show_default=True,
     metavar="host|PREFIX",
-    help="Which MPI of the machine: the preferred one, or the one installed in PREFIX.",
+    help="The machine's MPI to use: the preferred one, or the one installed in PREFIX.",
 )
 @click.option(
     "--image",
     default="",
     metavar="IMAGE",
-    help="The image that it is for; without, it serves every image. lmod, jupyter and reframe need one.",
+    help="Export for this image; lmod, jupyter and reframe need one.  [default: for every image]",
 )
 @click.option(
-    "--engine", metavar="KIND", help="The engine that lmod, jupyter and reframe start it with."
+    "--engine",
+    metavar="KIND",
+    help="The engine with which lmod, jupyter and reframe start the image.",
 )
 @click.option(
     "--program",
     "programs",
     multiple=True,
     metavar="NAME",
-    help="A program of the image that lmod offers.  [default: those that use MPI, python3]  Repeatable.",
+    help="A program of the image for lmod to offer.  [default: those that use MPI, python3]  Repeatable.",
 )
 @click.option(
     "--stage",
@@ -86,31 +88,31 @@ def _listing() -> str:
     default="/opt/fairlead/stage",
     show_default=True,
     metavar="DIR",
-    help="The folder of the machine below which its MPI is staged.",
+    help="Folder on the machine in which to stage its MPI.",
 )
 @click.option(
     "--form",
     default="copy",
     show_default=True,
     type=click.Choice(["copy", "bind"]),
-    help="How Shifter gives the staged folder to a container.",
+    help="How Shifter passes the staged folder to a container.",
 )
 @click.option(
-    "--name", default="", metavar="NAME", help="Of the module, kernel or environment that is made."
+    "--name", default="", metavar="NAME", help="Name of the module, kernel or environment."
 )
-@click.option("--dry-run", is_flag=True, help="Print the files; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the files, and write nothing.")
 @json_option
 @collected(Wanted, "wanted")
 def export_site(
     target: str, output: Path | None, wanted: Wanted, dry_run: bool, as_json: bool
 ) -> None:
-    """What fairlead knows of a site, as complete configuration of TARGET.
+    """Export what fairlead knows of a site as complete configuration of TARGET.
 
-    It works for this machine, and by `--site FILE.json` for another whose capture that is. With
-    --image, what the image needs decides too, and what would not work is refused.
+    Exports this machine, or with `--site FILE.json` the machine that was captured in FILE.json. With
+    --image, the image's needs are included, and an export that would not work is refused.
     """
     if not wanted.stage_root.startswith("/"):
-        raise click.UsageError(f"--stage {wanted.stage_root}: it is a path that begins with /")
+        raise click.UsageError(f"--stage {wanted.stage_root}: it must be an absolute path")
     facts = gather(wanted)
     exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")

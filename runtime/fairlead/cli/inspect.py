@@ -22,15 +22,15 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="What is inside an image.")
+@click.command(epilog=EPILOG, short_help="Show what is inside an image.")
 @click.argument("image")
 @click.option("--sbom", is_flag=True, help="Print the bill of materials: CycloneDX JSON.")
 @json_option
 def inspect(image: str, sbom: bool, as_json: bool) -> None:
-    """What is inside an image: its MPI, glibc, packages, who uses MPI, where it came from, digests.
+    """Show what is inside an image: MPI, glibc, packages, programs that use MPI, origin, digests.
 
-    An image that fairlead built carries its own record and bill of materials, checked against its
-    content; any other is looked into, and its packages are those that dpkg and Python know of.
+    An image built by fairlead carries its record and bill of materials, which are checked against
+    its content. In any other image, packages are those that dpkg and Python list.
     """
     found = open_image(image, progress=progress(as_json))
     if sbom:

@@ -19,12 +19,12 @@ Examples:
 """
 
 
-@click.group(epilog=EPILOG, short_help="Keys that sign images: new, list, trust, untrust.")
+@click.group(epilog=EPILOG, short_help="Manage signing keys: new, list, trust, untrust.")
 def key() -> None:
-    """Keys that sign images, and which of them are trusted here.
+    """Manage the keys that sign images, and which of them are trusted here.
 
-    A key is a pair: the private half signs, is encrypted with a passphrase and never leaves its
-    owner; the public half is given to whoever is to check signatures. Nothing here uses a network.
+    A key is a pair. The private half signs, is encrypted with a passphrase, and stays with its
+    owner; the public half goes to everyone who checks signatures. No command here uses a network.
     """
 
 
@@ -33,15 +33,15 @@ def key() -> None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File for the private half; the public half goes beside it.  [default: the user's own key]",
+    help="File for the private half; the public half goes next to it.  [default: the user's own key]",
 )
-@click.option("--dry-run", is_flag=True, help="Say which files would be made, and make none.")
+@click.option("--dry-run", is_flag=True, help="Print which files would be made, and make none.")
 @json_option
 def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
     """Make a key: an ed25519 pair, the private half encrypted with a passphrase.
 
-    The passphrase is asked for, or taken from $FAIRLEAD_KEY_PASSPHRASE. Without it nothing can be
-    signed; there is no way to get it back.
+    Asks for the passphrase, or takes it from $FAIRLEAD_KEY_PASSPHRASE. Signing needs it, and it
+    cannot be recovered.
     """
     path = (output or keys.default_key()).absolute()
     public = keys.public_file(path)
@@ -57,10 +57,10 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
         click.echo(f"next: fairlead key trust {shlex.quote(str(public))}", err=True)
 
 
-@key.command("list", short_help="The trusted keys.")
+@key.command("list", short_help="List the trusted keys.")
 @json_option
 def list_keys(as_json: bool) -> None:
-    """The trusted keys: the user's own folder of them, and the system's."""
+    """List the trusted keys, from the user's folder and the system's."""
     found = keys.trusted()
     if as_json:
         rows = [{"key": k.id, "path": k.path} for k in found.values()]
@@ -71,15 +71,15 @@ def list_keys(as_json: bool) -> None:
         click.echo("no key is trusted: `fairlead key trust FILE`")
 
 
-@key.command(short_help="Trust whoever holds the private half of a key.")
+@key.command(short_help="Trust images signed with a key.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Say what would be trusted, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be trusted, and change nothing.")
 @json_option
 def trust(file: Path, dry_run: bool, as_json: bool) -> None:
-    """Trust images that are signed with the key whose public half is FILE.
+    """Trust images signed with the key whose public half is FILE.
 
-    Get FILE, or at least its identifier, by a way that you trust: whoever can exchange it decides
-    which images you run.
+    Get FILE, or at least its identifier, through a channel that you trust: anyone who can replace it
+    decides which images you run.
     """
     found = keys.read_public(file)
     path = keys.key_folders()[0] / f"{found.id}{keys.SUFFIX}" if dry_run else keys.trust(found)
@@ -89,12 +89,12 @@ def trust(file: Path, dry_run: bool, as_json: bool) -> None:
         click.echo(f"{'would trust' if dry_run else 'trusted'}: key {found.id} ({path})")
 
 
-@key.command(short_help="Trust a key no longer.")
+@key.command(short_help="Stop trusting a key.")
 @click.argument("identifier", metavar="KEY")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @json_option
 def untrust(identifier: str, dry_run: bool, as_json: bool) -> None:
-    """Trust KEY no longer: the beginning of its identifier, as `fairlead key list` shows it."""
+    """Stop trusting KEY, given by the beginning of its identifier as in `fairlead key list`."""
     path = keys.find_trusted(identifier)
     if not dry_run:
         keys.distrust(path)

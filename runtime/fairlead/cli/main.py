@@ -27,69 +27,69 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 # name -> (module:command, section, one line). The line is repeated here, so that `--help` loads
 # nothing; a test keeps it equal to the command's own.
 VERBS: dict[str, tuple[str, str, str]] = {
-    "recipe": ("", "Images", "Recipes: list, show, check, lock, render, import."),
+    "recipe": ("", "Images", "Manage recipes: list, show, check, lock, render, import."),
     "build": ("", "Images", "Build an image from a recipe's lock."),
-    "push": ("", "Images", "An image to a registry, as layers and as its SIF."),
-    "pull": ("", "Images", "An image from a registry, as a SIF."),
-    "inspect": ("fairlead.cli.inspect:inspect", "Images", "What is inside an image."),
-    "diff": ("", "Images", "What two images differ in."),
-    "key": ("fairlead.cli.key:key", "Images", "Keys that sign images: new, list, trust, untrust."),
+    "push": ("", "Images", "Push an image to a registry, as layers and as its SIF."),
+    "pull": ("", "Images", "Pull an image from a registry, as a SIF."),
+    "inspect": ("fairlead.cli.inspect:inspect", "Images", "Show what is inside an image."),
+    "diff": ("", "Images", "Compare two images."),
+    "key": ("fairlead.cli.key:key", "Images", "Manage signing keys: new, list, trust, untrust."),
     "sign": ("fairlead.cli.sign:sign", "Images", "Sign an image with an offline key."),
-    "verify": ("fairlead.cli.verify:verify", "Images", "Hold an image against its signature."),
+    "verify": ("fairlead.cli.verify:verify", "Images", "Verify an image's signature."),
     "site": (
         "fairlead.cli.site:site",
         "Sites",
-        "Site profiles: list, show, new, detect, check, capture, export.",
+        "Manage site profiles: list, show, new, detect, check, …",
     ),
     "doctor": (
         "fairlead.cli.doctor:doctor",
         "Sites",
-        "What is wrong with this machine, and the remedy.",
+        "Diagnose this machine, and fix what can be fixed.",
     ),
     "preflight": (
         "fairlead.cli.preflight:preflight",
         "Running",
-        "Will this image run here on the host's MPI?",
+        "Check that an image can run on the host's MPI.",
     ),
     "explain": (
         "fairlead.cli.explain:explain",
         "Running",
-        "Why this MPI, each bind, each variable.",
+        "Explain the plan: which MPI, binds and variables, and why.",
     ),
     "run": (
         "fairlead.cli.run:run",
         "Running",
-        "Launch a command in an image on the host's MPI, proved.",
+        "Launch a command in an image on the host's MPI, and prove it.",
     ),
     "script": (
         "fairlead.cli.script:script",
         "Running",
-        "A job script for Slurm, PBS, LSF, Flux or Cobalt.",
+        "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
     ),
     "train": (
         "fairlead.cli.train:train",
         "Running",
-        "Train a bundled model data-parallel, and report.",
+        "Train a bundled model data-parallel, and write a report.",
     ),
     "bench": (
         "fairlead.cli.bench:bench",
         "Running",
-        "Benchmarks: messages, and training beside other libraries.",
+        "Benchmark messages and training against other libraries.",
     ),
     "validate": (
         "fairlead.cli.validate:validate",
         "Running",
-        "Is this machine as fast as it should be?",
+        "Check that this machine is as fast as it should be.",
     ),
     "project": (
         "fairlead.cli.project:project",
         "Running",
-        "From runs of a few ranks to thousands of nodes, with a band.",
+        "Project small runs to thousands of nodes, with intervals.",
     ),
     "report": (
         "fairlead.cli.report:report",
         "Running",
-        "A kept validation again: its page, or what changed since.",
+        "Show or compare saved validations.",
     ),
 }
 
@@ -105,9 +105,7 @@ def _missing_package(verb: str, exc: ModuleNotFoundError) -> Exception:
     package = (exc.name or "").split(".")[0]
     if not package or package.startswith("fairlead"):
         return exc
-    return fail(
-        "tool-missing-fairlead-needs-python-package", verb=verb, package=package, prefix=sys.prefix
-    )
+    return fail("tool-missing-python-package", verb=verb, package=package, prefix=sys.prefix)
 
 
 class Verbs(click.Group):
@@ -156,13 +154,13 @@ class Verbs(click.Group):
 )
 @click.version_option(__version__, prog_name="fairlead")
 def main() -> None:
-    """Build an ML image once, run it on any supercomputer at native speed, and be shown that it
-    really did.
+    """Build an ML image once, run it on any supercomputer at native speed, and get proof that it
+    did.
 
     \b
-    fairlead build tensorflow            an image, from its lock
+    fairlead build tensorflow            build an image from its lock
     fairlead run -n 2 tensorflow -- python3 -m mpi4py.bench helloworld
-    fairlead explain tensorflow          which MPI replaces which, and why
+    fairlead explain tensorflow          show which MPI replaces which, and why
     """
 
 
@@ -258,7 +256,7 @@ def _refused_by_system(exc: OSError, as_json: bool) -> int:
         from fairlead.base.paths import cache_dir
 
         refused = (
-            fail("no-space-half-made-under-name", file_parent=Path(file).parent, why=why)
+            fail("no-space-file", file_parent=Path(file).parent, why=why)
             if file
             else fail("no-space-stdout", cache_dir=cache_dir(), why=why)
         )

@@ -116,19 +116,19 @@ _OPTIONS = (
         cls=LazyOption,
         names=REGISTRY.names,
         metavar="BACKEND",
-        help="What carries gradients: {names}, or auto.  [default: the site's, or what is best]",
+        help="Backend for gradients: {names}, or auto.  [default: the site's, or the best]",
     ),
     click.option(
         "--require-signature",
         is_flag=True,
-        help="Refuse an image that no trusted key has signed.",
+        help="Refuse an image that is not signed by a trusted key.",
     ),
     click.option(
         "--engine-arg",
         "engine_args",
         multiple=True,
         metavar="WORD",
-        help="An option for the container engine, e.g. --engine-arg=--nv. Repeatable.",
+        help="Extra option for the container engine, e.g. --engine-arg=--nv. Repeatable.",
     ),
     click.option(
         "--bind",
@@ -136,40 +136,40 @@ _OPTIONS = (
         "binds",
         multiple=True,
         metavar="SRC[:DST[:ro]]",
-        help="A folder or file of this machine to see in the container. Repeatable.",
+        help="Bind a folder or file of this machine into the container. Repeatable.",
     ),
     click.option(
         "--app",
         "apps",
         multiple=True,
         metavar="PATH",
-        help="A program of the image that will run; checks then leave out the others. Repeatable.",
+        help="Check only this program of the image. Repeatable.",
     ),
     click.option(
         "--engine",
         cls=LazyOption,
         names=engine_kinds,
         metavar="KIND",
-        help="The container engine: {names}.  [default: the site's first that is here]",
+        help="Container engine: {names}.  [default: the site's first installed one]",
     ),
     click.option(
         "--launcher",
         cls=LazyOption,
         names=launcher_kinds,
         metavar="KIND|PROGRAM",
-        help="What starts the ranks, by kind ({names}) or path.  [default: the site's]",
+        help="Launcher, by kind ({names}) or path.  [default: the site's]",
     ),
     click.option(
         "--site",
         metavar="NAME|FILE",
-        help="The site profile, instead of the detected one; or the capture of another machine.",
+        help="Use this site profile, or this capture of another machine, instead of the detected one.",
     ),
     click.option(
         "--mpi",
         default="host",
         show_default=True,
         metavar="host|container|PREFIX",
-        help="Which MPI runs: this machine's, the image's own, or the one installed in PREFIX.",
+        help="MPI to run on: this machine's, the image's own, or the one installed in PREFIX.",
     ),
 )
 
@@ -180,31 +180,31 @@ _PLACEMENT = (
         "extra",
         multiple=True,
         metavar="WORD",
-        help="An option for the launcher, e.g. --launcher-arg=--exclusive. Repeatable.",
+        help="Extra option for the launcher, e.g. --launcher-arg=--exclusive. Repeatable.",
     ),
     click.option(
-        "--partition", default="", metavar="NAME", help="The partition or queue of a new job."
+        "--partition", default="", metavar="NAME", help="Partition or queue of a new job."
     ),
-    click.option("--account", default="", metavar="NAME", help="Who pays for a new job."),
+    click.option("--account", default="", metavar="NAME", help="Account to charge for a new job."),
     click.option(
-        "--time", default="", metavar="H:MM:SS", help="Time limit of a new job; also 90m, 2h."
+        "--time", default="", metavar="H:MM:SS", help="Time limit of a new job; also 90m or 2h."
     ),
     click.option(
-        "--hosts", default="", metavar="HOST,HOST", help="The nodes to use, by name, for mpiexec."
+        "--hosts", default="", metavar="HOST,HOST", help="Nodes to use, by name, for mpiexec."
     ),
-    click.option("--bind-to", "bind", type=click.Choice(BINDINGS), help="What a rank is bound to."),
-    click.option("--gpus-per-rank", "gpus", type=click.IntRange(1), help="GPUs of each rank."),
-    click.option("--cores-per-rank", "cores", type=click.IntRange(1), help="Cores of each rank."),
     click.option(
-        "--ranks-per-node", "per_node", type=click.IntRange(1), help="Ranks on each node."
+        "--bind-to", "bind", type=click.Choice(BINDINGS), help="Bind each rank to this unit."
     ),
+    click.option("--gpus-per-rank", "gpus", type=click.IntRange(1), help="GPUs per rank."),
+    click.option("--cores-per-rank", "cores", type=click.IntRange(1), help="Cores per rank."),
+    click.option("--ranks-per-node", "per_node", type=click.IntRange(1), help="Ranks per node."),
     click.option("-N", "--nodes", type=click.IntRange(1), help="Nodes to use."),
 )
 _RANKS = click.option(
     "-n",
     "--ranks",
     type=click.IntRange(1),
-    help="Ranks to start.  [default: one a node, or 1]",
+    help="Ranks to start.  [default: one per node, or 1]",
 )
 
 
@@ -313,14 +313,14 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
 def container_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--env`` and ``--workdir``."""
     function = click.option(
-        "--workdir", default="", metavar="DIR", help="Folder in the container to start in."
+        "--workdir", default="", metavar="DIR", help="Working directory in the container."
     )(function)
     return click.option(
         "--env",
         "env",
         multiple=True,
         metavar="NAME=VALUE",
-        help="A variable for the container. Repeatable.",
+        help="Set a variable in the container. Repeatable.",
     )(function)
 
 
@@ -330,7 +330,7 @@ def image_option(more: str = ".") -> Callable[[Any], Any]:
         "--image",
         default="tensorflow",
         show_default=True,
-        help=f"Recipe name or path of the image{more}",
+        help=f"Image, by recipe name or path{more}",
     )
 
 
@@ -350,7 +350,7 @@ watchdog_option = click.option(
     "--watchdog",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Longest time until every rank has reported.  [default: the site's, 30]",
+    help="Time limit until every rank has reported.  [default: the site's, 30]",
 )
 
 

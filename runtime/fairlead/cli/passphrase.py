@@ -15,7 +15,7 @@ def passphrase(key: Path, new: bool = False) -> bytes:
     """The passphrase of ``key``.
 
     Args:
-        new: it is being chosen, so it is asked for twice.
+        new: it is a new passphrase, so ask twice.
     Raises:
         FairleadError: exit code 2; there is nobody to ask, or it is empty.
     """
@@ -25,5 +25,5 @@ def passphrase(key: Path, new: bool = False) -> bytes:
             f"Passphrase of {key}", hide_input=True, confirmation_prompt=new, err=True
         )
     if not given:
-        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-ask", key=key)
+        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-no-terminal", key=key)
     return given.encode("utf-8", "surrogateescape")

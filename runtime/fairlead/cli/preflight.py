@@ -16,11 +16,11 @@ Examples:
   fairlead preflight tensorflow
   fairlead preflight ./app.sif --app /opt/app/solver
   fairlead preflight tensorflow --mpi /opt/intel/mpi/latest --json
-  fairlead preflight tensorflow --site login1.json   # where one is not
+  fairlead preflight tensorflow --site login1.json   # on another machine
 """
 
 
-@click.command(epilog=EPILOG, short_help="Will this image run here on the host's MPI?")
+@click.command(epilog=EPILOG, short_help="Check that an image can run on the host's MPI.")
 @click.argument("image")
 @options.choice_options
 @click.option(
@@ -33,11 +33,11 @@ def preflight(
     ranks: int,
     as_json: bool,
 ) -> int:
-    """Will this image run here on the host's MPI? Nothing is launched.
+    """Check that an image can run here on the host's MPI. Nothing is launched.
 
-    IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Exit code 0: yes;
-    121: no, and each reason comes with its remedy. With a file of `fairlead site capture` the
-    question is asked of that machine, from anywhere.
+    IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Exits with 0 if it
+    can, and with 121 if it cannot; each reason comes with its remedy. With --site and a file from
+    `fairlead site capture`, checks for that machine instead.
     """
     begun = time.monotonic()
     prepared = prepare(

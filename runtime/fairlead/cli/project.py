@@ -61,7 +61,7 @@ class ProjectFlags:
 
 
 @click.command(
-    epilog=EPILOG, short_help="From runs of a few ranks to thousands of nodes, with a band."
+    epilog=EPILOG, short_help="Project small runs to thousands of nodes, with intervals."
 )
 @click.argument("file", type=_FILE)
 @click.option(
@@ -69,59 +69,68 @@ class ProjectFlags:
     type=click.IntRange(1, 1 << 20),
     default=8192,
     show_default=True,
-    help="How far the curve goes.",
+    help="Largest number of nodes.",
 )
-@click.option("--per-node", type=_COUNT, default=1, show_default=True, help="Ranks of a node.")
+@click.option("--per-node", type=_COUNT, default=1, show_default=True, help="Ranks per node.")
 @click.option(
     "--fabric",
     metavar="NAME",
-    help="The network between the nodes, as docs/explanation/projection.md lists them.",
+    help="The network between nodes, one of those listed in docs/explanation/projection.md.",
 )
 @click.option(
-    "--site", metavar="NAME", help="Its numbers as this site's profile has measured them."
+    "--site", metavar="NAME", help="Use the network figures measured in this site's profile."
 )
-@click.option("--cards", type=_COUNT, default=1, show_default=True, help="Network cards of a node.")
+@click.option("--cards", type=_COUNT, default=1, show_default=True, help="Network cards per node.")
 @click.option(
-    "--bandwidth", type=_ABOVE_0, metavar="GB/S", help="Of a node, one way; GB are 10**9 bytes."
+    "--bandwidth",
+    type=_ABOVE_0,
+    metavar="GB/S",
+    help="Bandwidth per node, one way; 1 GB is 10**9 bytes.",
 )
 @click.option(
-    "--latency", type=click.FloatRange(0), metavar="US", help="Of a small message, microseconds."
+    "--latency",
+    type=click.FloatRange(0),
+    metavar="US",
+    help="Latency of a small message, in microseconds.",
 )
 @click.option(
     "--algorithm",
     type=click.Choice(ALGORITHMS),
     default="halving",
     show_default=True,
-    help="Of the allreduce between nodes.",
+    help="Algorithm of the allreduce between nodes.",
 )
 @click.option(
     "--storage",
     type=_ABOVE_0,
     metavar="SAMPLES/S",
-    help="What the shared storage gives all ranks together; no limit otherwise.",
+    help="What the shared storage delivers to all ranks together.  [default: unlimited]",
 )
 @click.option(
     "--keep",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.9,
     show_default=True,
-    help="The efficiency of the reverse question.",
+    help="Report up to how many nodes the efficiency stays above this.",
 )
 @click.option(
-    "--model", default="", metavar="NAME", help="Of a validation with several: whose training."
+    "--model",
+    default="",
+    metavar="NAME",
+    help="The model to project, for a validation with several.",
 )
 @click.option(
     "--bytes",
     "size",
     type=_COUNT,
     metavar="N",
-    help="Of a validation: bytes of gradients, unless its network is bundled under that name.",
+    help="For a validation: bytes of gradients; not needed for a bundled network.",
 )
 @click.option(
     "--batch",
     type=_COUNT,
     metavar="N",
-    help="Samples a rank and step; of a validation, those of its training.",
+    help="Samples per rank and step.  [default: those of the validation's training]",
 )
 @json_option
 @collected(ProjectFlags)
@@ -129,7 +138,7 @@ def project(file: Path, flags: ProjectFlags) -> None:
     """Project small runs to many nodes: time of a step, efficiency, and what costs most.
 
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a
-    validation's rates. Every number comes with the range in which it lies with 95 %.
+    validation's rates. Every number comes with its 95 % interval.
     """
     _need_numpy()
     from fairlead.perf import projection
@@ -168,7 +177,7 @@ def project(file: Path, flags: ProjectFlags) -> None:
     click.echo(f"{file.name} on {network.name}: {_words(network)}\n")
     click.echo(_curves(synchronous, delayed))
     _paragraph("", sentences)
-    _paragraph("Assumed, since no run tells it:", model.assumed)
+    _paragraph("Assumed, since no run shows it:", model.assumed)
     _paragraph(
         "",
         (

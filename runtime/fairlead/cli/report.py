@@ -30,30 +30,26 @@ Examples:
 _FOLDER = "fairlead-validation"
 
 
-@click.command(
-    epilog=EPILOG, short_help="A kept validation again: its page, or what changed since."
-)
+@click.command(epilog=EPILOG, short_help="Show or compare saved validations.")
 @click.argument("run", required=False, metavar="[RUN]")
-@click.option(
-    "--list", "list_them", is_flag=True, help="The validations that are kept, the newest last."
-)
+@click.option("--list", "list_them", is_flag=True, help="List the saved validations, newest last.")
 @click.option(
     "--compare",
     nargs=2,
     metavar="A B",
-    help="What changed from validation A to B: facts, and each line with its significance.",
+    help="Show what changed from validation A to B: facts, and each line with its significance.",
 )
 @click.option(
     "--fail-if-slower",
     type=click.FloatRange(0),
     metavar="PERCENT",
-    help="With --compare: exit code 125 where a line is significantly slower, by more than that.",
+    help="With --compare: exit with 125 if a line is significantly slower, by more than this.",
 )
 @click.option(
     "-o",
     "--output",
-    help=f"Folder for the page, validation.html, and validation.json and .csv beside it ({_FOLDER});"
-    " with --compare, for comparison.html, which is drawn only where a folder is given.",
+    help=f"Folder for validation.html, .json and .csv ({_FOLDER});"
+    " with --compare, for comparison.html, which is written only with -o.",
     type=click.Path(file_okay=False, path_type=Path),
 )
 @json_option
@@ -65,17 +61,17 @@ def report(
     output: Path | None,
     as_json: bool,
 ) -> int:
-    """Draw a kept validation again, list them, or say what changed between two.
+    """Show a saved validation, list them, or compare two.
 
-    RUN, A and B are ids of validations or their beginnings, `last`, `last~1` for the one before, or files that
-    `fairlead validate` has written. Without any, the last is drawn.
+    RUN, A and B are validation ids or prefixes of them, `last`, `last~1` for the one before, or files
+    written by `fairlead validate`. RUN defaults to `last`.
     """
     if sum(map(bool, (run, list_them, compare))) > 1:
         raise click.UsageError("RUN, --list and --compare exclude each other")
     if fail_if_slower is not None and not compare:
         raise click.UsageError("--fail-if-slower needs --compare A B")
     if list_them and output:
-        raise click.UsageError("--list draws no page, so -o says nothing")
+        raise click.UsageError("--list writes no page, so -o has no effect")
     if list_them:
         return _list(as_json)
     if compare:
@@ -106,7 +102,7 @@ def _list(as_json: bool) -> int:
         cells = [(row["id"], row["verdict"] or "-", row["headline"]) for row in rows]
         click.echo(table(cells, ("id", "verdict", ""), width=columns()))
     else:
-        click.echo("no validation is kept yet; next: fairlead validate", err=True)
+        click.echo("no validation is saved yet; next: fairlead validate", err=True)
     return ExitCode.DONE
 
 

@@ -48,8 +48,8 @@ Examples:
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
-Exit code: that of the first rank that failed; 121 refused before launch, 122 the proof failed,
-123 engine or launcher failed, 124 ended by the watchdog.
+Exit codes: that of the first rank that failed; 121 refused before launch; 122 proof failed;
+123 engine or launcher failed; 124 ended by the watchdog.
 """
 
 _SHOWN = (Severity.WARNING, Severity.ERROR)
@@ -106,7 +106,9 @@ class _Run:
         return {**self.user_env, **staged, **(self.recording.env if self.recording else {})}
 
 
-@click.command(epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, proved.")
+@click.command(
+    epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, and prove it."
+)
 @options.placement_options
 @options.choice_options
 @stage_options
@@ -115,20 +117,18 @@ class _Run:
     "--watchdog",
     type=click.FloatRange(1),
     metavar="SECONDS",
-    help="Longest time without progress until MPI has started.  [default: the site's, 30]",
+    help="Time limit without progress until MPI has started.  [default: the site's, 30]",
 )
 @click.option(
-    "--probe", is_flag=True, help="Prove by a job of its own too, before the command starts."
+    "--probe", is_flag=True, help="Also prove with a separate job before the command starts."
 )
 @click.option(
-    "--force", is_flag=True, help="Go on when the checks refuse; the proof still decides."
+    "--force", is_flag=True, help="Continue when the checks refuse; the proof still decides."
 )
-@click.option(
-    "--dry-run", is_flag=True, help="Print the line that launches it, and launch nothing."
-)
+@click.option("--dry-run", is_flag=True, help="Print the launch command, and launch nothing.")
 @timelines.timeline_option
-@click.option("-v", "--verbose", is_flag=True, help="Show what every rank proved, as a table.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Print what every rank proved, as a table.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @json_option
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -141,10 +141,10 @@ def run(
     image: str,
     command: tuple[str, ...],
 ) -> int:
-    """Launch COMMAND in IMAGE on the host's MPI, and prove on every rank that it is.
+    """Launch COMMAND in IMAGE on the host's MPI, and prove on every rank that it runs on it.
 
     IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder. Everything after
-    `--` is the command. With --json the ranks' output goes to stderr, and stdout is the object.
+    `--` is the command. With --json, stdout is the JSON object, and the ranks' output goes to stderr.
     """
     variables = options.variables(flags.env)
     data.check()

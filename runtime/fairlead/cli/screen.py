@@ -39,7 +39,7 @@ def print_json(kind: str, payload: dict[str, Any]) -> None:
 
 def plain(text: str) -> str:
     """``text`` with what would steer a terminal, or turn its writing round, made visible: words of
-    a file or a tool may come from anybody."""
+    a file or a tool may come from any source."""
     if text.isprintable():
         return text
     return "".join(
@@ -67,7 +67,7 @@ def finding_lines(finding: Finding) -> str:
 
 
 def say(text: str) -> None:
-    """A line of fairlead's own beside the ranks' output, on stderr."""
+    """A line of fairlead's own among the ranks' output, on stderr."""
     click.echo(f"{click.style('fairlead:', bold=True)} {text}", err=True)
 
 
@@ -91,10 +91,8 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
     path = exc.ctx.command_path if exc.ctx else "fairlead"
     why = ""
     if isinstance(exc, click.NoSuchOption) and exc.ctx and exc.ctx.info_name in ("run", "explain"):
-        why = "options of the command that is launched go behind `--`"
-    finding = error(
-        "usage-help-command-line", exc=exc.format_message().rstrip("."), path=path, why=why
-    )
+        why = "options of the launched command go after `--`"
+    finding = error("usage-command-line", exc=exc.format_message().rstrip("."), path=path, why=why)
     if as_json:
         print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
     else:
@@ -315,7 +313,7 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
                 out.write(text)
         except OSError as exc:
             raise fail(
-                "output-unwritable-schema-cannot-written",
+                "output-unwritable-schema",
                 output=output,
                 reason=exc.strerror or str(exc),
             ) from None

@@ -94,41 +94,43 @@ class _Command:
     data: Staging
 
 
-@click.command(epilog=EPILOG, short_help="A job script for Slurm, PBS, LSF, Flux or Cobalt.")
+@click.command(epilog=EPILOG, short_help="Write a job script for Slurm, PBS, LSF, Flux or Cobalt.")
 @click.option(
     "--scheduler",
     type=click.Choice(with_scripts()),
-    help="Who will read it.  [default: the site's]",
+    help="The scheduler to write for.  [default: the site's]",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write it to this file.")
-@click.option("--name", default="", metavar="NAME", help="The job's name.")
-@click.option("--log", default="", metavar="FILE", help="File for the job's output.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Output file.  [default: stdout]"
+)
+@click.option("--name", default="", metavar="NAME", help="Job name.")
+@click.option("--log", default="", metavar="FILE", help="File for the job's output and errors.")
 @click.option(
     "--array",
     default="",
     metavar="FIRST-LAST",
-    help="Several jobs, with :STEP and %MOST_AT_ONCE if wanted; each has its number in "
+    help="Submit a job array, optionally with :STEP and %MOST_AT_ONCE; each job finds its index in "
     "FAIRLEAD_ARRAY_INDEX.",
 )
-@click.option("--requeue", is_flag=True, help="Run it again when a node is lost.")
+@click.option("--requeue", is_flag=True, help="Requeue the job when a node fails.")
 @click.option(
     "--directive",
     "directives",
     multiple=True,
     metavar="OPTION",
-    help="A further option for the scheduler, e.g. --directive='-C gpu'. Repeatable.",
+    help="Extra scheduler option, e.g. --directive='-C gpu'. Repeatable.",
 )
 @click.option(
     "--module",
     "modules",
     multiple=True,
     metavar="NAME",
-    help="An environment module to load; -NAME unloads. Repeatable.",
+    help="Environment module to load; -NAME unloads. Repeatable.",
 )
 @click.option(
     "--plain",
     is_flag=True,
-    help="Write the engine's own line, which needs no fairlead on the nodes.",
+    help="Write the engine's own command, which needs no fairlead on the nodes.",
 )
 @options.container_options
 @click.option(
@@ -136,7 +138,7 @@ class _Command:
     "burst_buffer",
     default="",
     metavar="SIZE",
-    help="Space for the job in the site's burst buffer, e.g. 2TiB; --stage-to burst-buffer uses it.",
+    help="Burst buffer space for the job, e.g. 2TiB; --stage-to burst-buffer uses it.",
 )
 @options.placement_options
 @options.choice_options
@@ -153,10 +155,10 @@ def script(
     image: str,
     command: tuple[str, ...],
 ) -> int:
-    """Write a job script that runs COMMAND in IMAGE: as `fairlead run` in the job, or with --plain as
-    the launcher's and engine's own line.
+    """Write a job script that runs COMMAND in IMAGE.
 
-    Nothing is sent. Every word of COMMAND reaches the program as it stands here.
+    The script calls `fairlead run`, or with --plain the launcher and engine directly. Nothing is
+    submitted. Every word of COMMAND reaches the program unchanged.
     """
     variables = options.variables(flags.env)
     shape = make_shape(asked)
@@ -192,7 +194,7 @@ def _target(planning: options.Planning, scheduler: str | None) -> _Target:
     kind = scheduler or (site.scheduler.kind if site else "none")
     if kind == "none":
         raise fail(
-            "script-names-none" if site else "script-no-fits",
+            "script-scheduler-not-in-profile" if site else "script-scheduler-no-profile",
             with_scripts=", ".join(with_scripts()),
         )
     return _Target(kind, site, site if site and site.scheduler.kind == kind else None)

@@ -26,14 +26,14 @@ Examples:
     "key",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The private key.  [default: the one that `fairlead key new` made]",
+    help="Private key.  [default: the one made by `fairlead key new`]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be signed, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be signed, and write nothing.")
 @json_option
 def sign(image: str, key: Path | None, dry_run: bool, as_json: bool) -> None:
-    """Sign IMAGE as it is now: every byte of it, by its sha256.
+    """Sign every byte of IMAGE as it is now, by its sha256.
 
-    The signature is a file beside the image, IMAGE.sig; keep the two together. IMAGE is a SIF, a
+    Writes the signature to IMAGE.sig, next to the image; keep the two together. IMAGE is a SIF, a
     squashfs (with its .meta, if it has one), an OCI layout, or the name of a built recipe.
     """
     bars = progress(as_json)

@@ -26,17 +26,17 @@ from fairlead.detect import capture as captures
 from fairlead.site import Status
 
 
-@click.group(short_help="Site profiles: list, show, new, detect, check, capture, export.")
+@click.group(short_help="Manage site profiles: list, show, new, detect, check, …")
 def site() -> None:
-    """Site profiles: what a machine is known to be, and the evidence that this is one.
+    """Manage site profiles: what is known of a machine, and how to recognise it.
 
     \b
     fairlead site detect            which profile this machine is, and why
-    fairlead site check             where its profile and the machine have come apart
+    fairlead site check             where the machine differs from its profile
     fairlead site show laptop       every value of a profile
-    fairlead site new mycluster --extends infiniband    one of your own
-    fairlead site capture           this machine as a file, to plan for it elsewhere
-    fairlead site export --for X    a site as configuration of another tool
+    fairlead site new mycluster --extends infiniband    write a profile of your own
+    fairlead site capture           capture this machine in a file, to plan for it elsewhere
+    fairlead site export --for X    export a site as configuration of another tool
     """
 
 
@@ -46,7 +46,7 @@ site.add_command(export_site)
 @site.command("list")
 @json_option
 def list_profiles(as_json: bool) -> None:
-    """The profiles that fairlead knows: sites, then families of machines."""
+    """List the known profiles: sites, then families of machines."""
     every = sites.all_sites()
     known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
     if as_json:
@@ -87,12 +87,15 @@ def list_profiles(as_json: bool) -> None:
 
 @site.command("show")
 @click.argument("name")
-@click.option("--sources", is_flag=True, help="Also who says each value, and when that was read.")
+@click.option(
+    "--sources", is_flag=True, help="Also show the source of each value, and when it was read."
+)
 @json_option
 def show_profile(name: str, sources: bool, as_json: bool) -> None:
-    """Every value of a profile, how well it is known, and who says so.
+    """Show every value of a profile, how well it is known, and its source.
 
-    NAME is a profile's, or a .toml file. With what it inherits; a value that no file sets is left out.
+    NAME is a profile or a .toml file. Includes inherited values; values that no file sets are left
+    out.
     """
     profile = sites.load_site(name)
     if as_json:
@@ -108,27 +111,27 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
     "--extends",
     "parent",
     metavar="PROFILE",
-    help="What it is like: a family, or another site. Without it, NAME itself is amended.",
+    help="The family or site to extend.  [default: amend NAME itself]",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file, NAME.toml. [default: in ~/.config/fairlead/sites]",
+    help="Output file, NAME.toml.  [default: in ~/.config/fairlead/sites]",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be written; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
 @json_option
 def new_profile(
     name: str, parent: str | None, output: Path | None, dry_run: bool, as_json: bool
 ) -> None:
-    """Writes a first profile of your own; nothing is written over.
+    """Write a new profile of your own; never overwrites a file.
 
-    It is sound as it is: it has what PROFILE has. What a site usually says itself stands in it as
-    comments, with the inherited values.
+    The profile is valid as written: it inherits everything from PROFILE. The values that sites
+    usually set are in it as comments, with the inherited values.
 
     \b
     fairlead site new mycluster --extends infiniband
-    fairlead site new perlmutter                      amend one that there is
+    fairlead site new perlmutter                      amend an existing profile
     """
     from fairlead.site import new
 
@@ -150,9 +153,9 @@ def new_profile(
 )
 @json_option
 def print_schema(output: Path | None, as_json: bool) -> None:
-    """The JSON Schema of a site profile, for an editor.
+    """Print the JSON Schema of a site profile, for editors.
 
-    A line `#:schema FILE` at the top of a profile names it; then the editor completes keys.
+    Add `#:schema FILE` at the top of a profile, and the editor completes its keys.
 
     \b
     fairlead site schema -o site.schema.json
@@ -167,25 +170,26 @@ def print_schema(output: Path | None, as_json: bool) -> None:
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file, which ends in .json. [default: NODE.json]",
+    help="Output file, ending in .json.  [default: NODE.json]",
 )
-@click.option("--site", metavar="NAME", help="The site profile, instead of the detected one.")
+@click.option("--site", metavar="NAME", help="Use this site profile instead of the detected one.")
 @click.option(
     "--mpi",
     "prefixes",
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="PREFIX",
-    help="An MPI that `fairlead site detect` does not find. Repeatable.",
+    help="Prefix of an MPI that `fairlead site detect` does not find. Repeatable.",
 )
 @json_option
 def capture_site(
     output: Path | None, site: str | None, prefixes: tuple[Path, ...], as_json: bool
 ) -> None:
-    """This machine as a file, to plan for it where one is not.
+    """Capture this machine in a file, to plan for it elsewhere.
 
-    It holds names, versions, symbols and paths of this machine's MPIs and of what they need, and
-    how its container engine behaves; no program or library. Any fairlead then answers for it:
+    The file holds names, versions, symbols and paths of this machine's MPIs and their dependencies,
+    and how its container engine behaves, but no program or library. Any fairlead can then plan for
+    this machine:
 
     \b
     fairlead site capture -o login1.json

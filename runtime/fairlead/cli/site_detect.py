@@ -34,13 +34,13 @@ _EDITED = "fairlead site show {0}; then move it into ~/.config/fairlead/sites/"
     is_flag=False,
     flag_value="",
     metavar="[FILE]",
-    help="Write a draft profile with the evidence for each value. [default: NAME.toml]",
+    help="Write a draft profile with the evidence for each value.  [default: NAME.toml]",
 )
 @json_option
 def detect_site(write: str | None, as_json: bool) -> None:
-    """Which profile this machine is, the evidence for it, and what can be seen of the machine.
+    """Detect which profile fits this machine, with the evidence, and what the machine has.
 
-    Nothing needs root. A tool that hangs, crashes or is missing costs what it would have said.
+    Nothing needs root. A tool that hangs, crashes or is missing only costs its own answers.
     """
     from fairlead.base.timeboxed import PATIENCE_S
     from fairlead.detect.gather import cautions, gather
@@ -127,7 +127,7 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
     text = draft(path.stem, facts, found, base)
     if os.path.lexists(path):
         raise fail(
-            "site-draft-already-somebody-edited-takes",
+            "site-draft-exists",
             path=path,
             path_2=path.with_stem(path.stem + "-new"),
         )
@@ -135,9 +135,7 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
         with atomic_write(path, "w") as stream:
             stream.write(text)
     except OSError as exc:
-        raise fail(
-            "site-draft-cannot-written", path=path, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("site-draft-unwritable", path=path, reason=exc.strerror or str(exc)) from None
     return path
 
 
@@ -156,7 +154,7 @@ def _base(site: sites.Site | None) -> sites.Site | None:
 @click.argument("name", metavar="SITE")
 @json_option
 def why_not_site(name: str, as_json: bool) -> None:
-    """Every clue of one profile, and what of it is seen on this machine."""
+    """Show every clue of a profile, and which of them this machine has."""
     from fairlead.detect.machine import MpiMachine
     from fairlead.site.match import account, detect
 
@@ -198,15 +196,15 @@ def why_not_site(name: str, as_json: bool) -> None:
     "--against",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="CAPTURE",
-    help="A machine's capture, instead of the machine that this is.",
+    help="Check a capture instead of this machine.",
 )
 @json_option
 def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCode:
-    """Where a profile and its machine have come apart.
+    """Check where a machine differs from its profile.
 
-    SITE is a profile's name or a .toml file; without it, that of this machine. A library that an update
-    has moved is named with its new place. Exit code 1 when a value differs that is documented or was seen
-    to work; what was guessed may differ.
+    SITE is a profile or a .toml file, by default this machine's. For a library that an update has
+    moved, the new path is shown. Exits with 1 if a documented or tested value differs; guessed values
+    may differ.
     """
     from fairlead.base.timeboxed import PATIENCE_S
     from fairlead.detect import drift
@@ -256,7 +254,7 @@ def _tell(value: Compared, site: sites.Site) -> None:
     origin = value.origin
     finding = (
         finding_of(
-            "site-drift-now-write-place",
+            "site-drift-moved",
             value_key=value.key,
             site_name=site.name,
             wanted=value.wanted,

@@ -88,7 +88,7 @@ _OPTIONS = (
         "--stage-keep",
         "keep",
         is_flag=True,
-        help="Leave what was staged in to the next run of this job.",
+        help="Keep staged-in files for the next run of this job.",
     ),
     click.option(
         "--stage-links",
@@ -96,7 +96,7 @@ _OPTIONS = (
         type=click.Choice(["refuse", "follow"]),
         default="refuse",
         show_default=True,
-        help="Links that lead out of what is staged in: refuse, or copy what they lead to.",
+        help="What to do with links that lead out of what is staged in: refuse, or copy their targets.",
     ),
     click.option(
         "--stage-to",
@@ -202,13 +202,13 @@ def space_lines(capacity: str, site: Site | None, scheduler: str) -> tuple[str, 
     if site is None or site.storage.burst_buffer != "datawarp" or scheduler != "slurm":
         raise (
             fail(
-                "stage-place-names-none-gives",
+                "stage-place-no-burst-buffer-in-profile",
                 capacity=capacity,
                 site_name=site.name,
                 scheduler=scheduler,
             )
             if site
-            else fail("stage-place-fits", capacity=capacity)
+            else fail("stage-place-no-profile", capacity=capacity)
         )
     return datawarp.directives(capacity, options=site.storage.burst_buffer_options)
 
@@ -255,7 +255,7 @@ def _name(name: str, where: str) -> str:
     parts = name.rstrip("/").split("/")
     if {"", ".", ".."} & set(parts) or "\0" in name:
         raise click.UsageError(
-            f"{where}: `{name}` is no name below {MOUNT}: no / in front, no . and .. in it"
+            f"{where}: `{name}` is not a valid name below {MOUNT}: it cannot start with /, or contain . or .."
         )
     return "/".join(parts)
 
@@ -263,24 +263,24 @@ def _name(name: str, where: str) -> str:
 def _apart(names: list[str], option: str) -> None:
     for one in names:
         if names.count(one) > 1:
-            raise click.UsageError(f"{option}: two have the name `{one}`; write :NAME behind one")
+            raise click.UsageError(f"{option}: two have the name `{one}`; add :NAME to one of them")
         inside = next((other for other in names if other.startswith(f"{one}/")), None)
         if inside:
-            raise click.UsageError(f"{option}: `{inside}` lies within `{one}`; name them apart")
+            raise click.UsageError(
+                f"{option}: `{inside}` lies inside `{one}`; give it another name"
+            )
 
 
 def _there(item: InItem) -> None:
     if not Path(item.source).exists():
-        raise fail("stage-source-link-leads-nowhere", source=item.source)
+        raise fail("stage-source-missing", source=item.source)
 
 
 def _free(one: OutItem) -> None:
     """Whether results will have a place: to learn that after the command would be late."""
     target = Path(one.target)
     if os.path.lexists(target):
-        raise fail("stage-target-something-where-results-go", target=target, one_name=one.name)
+        raise fail("stage-target-exists", target=target, one_name=one.name)
     above = next(parent for parent in target.parents if os.path.lexists(parent))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise fail(
-            "stage-target-results-not-written-where", target=target, above=above, one_name=one.name
-        )
+        raise fail("stage-target-unwritable", target=target, above=above, one_name=one.name)

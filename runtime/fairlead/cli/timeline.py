@@ -18,7 +18,7 @@ timeline_option = click.option(
     "timeline_file",
     default="",
     metavar="FILE",
-    help="Write what every rank did, and when, for Perfetto; compressed as FILE.gz.",
+    help="Write a timeline of every rank for Perfetto; FILE.gz is compressed.",
 )
 _NOBODY = "no rank of the command called fairlead.comm.init"
 NO_TRAINING = "no rank of a training came as far as fairlead.comm.init"
@@ -27,19 +27,19 @@ NO_TRAINING = "no rank of a training came as far as fairlead.comm.init"
 def recording(
     file: str, *, dry_run: bool, quiet: bool = False, nobody: str = _NOBODY
 ) -> Recorder | None:
-    """What records this command, until it ends; None where no timeline is asked for.
+    """What records this command until it ends; None if no timeline is requested.
 
     Args:
         nobody: why there may be no part of any rank.
     Raises:
         click.UsageError: there cannot be such a file.
-        FairleadError: nothing can be recorded beside it.
+        FairleadError: no folder can be made next to it.
     """
     if not file:
         return None
     path = Path(file).absolute()
     if path.is_dir() or not path.parent.is_dir():
-        why = "is a folder" if path.is_dir() else f"{path.parent} is no folder"
+        why = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
         raise click.UsageError(f"--timeline {file}: {why}")
     recorder = Recorder(path)
     if not dry_run:

@@ -90,7 +90,7 @@ class _TrainCommand(click.Command):
 @click.command(
     cls=_TrainCommand,
     epilog=EPILOG,
-    short_help="Train a bundled model data-parallel, and report.",
+    short_help="Train a bundled model data-parallel, and write a report.",
 )
 @click.argument("model", metavar="MODEL", required=False)
 @click.argument("arguments", metavar="", nargs=-1, type=click.UNPROCESSED)
@@ -98,7 +98,7 @@ class _TrainCommand(click.Command):
     "--auto",
     metavar="SCRIPT",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Instead of MODEL: a serial Keras or torch script, made one of many ranks. Its own arguments"
+    help="Instead of MODEL: run a serial Keras or torch script data-parallel. Its own arguments"
     " follow `--`.",
 )
 @click.option(
@@ -113,86 +113,86 @@ class _TrainCommand(click.Command):
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of your own files; otherwise samples are generated once and kept.",
+    help="Folder of your own files.  [default: samples generated once and kept]",
 )
 @click.option(
     "--train-samples",
     "--train-events",
     type=click.IntRange(100),
     metavar="N",
-    help="Samples to generate and train on.  [default: as the model needs]",
+    help="Samples to generate and train on.  [default: what the model needs]",
 )
 @click.option(
     "--published",
     is_flag=True,
-    help="By the publication's recipe, not by the one that learns in minutes.",
+    help="Use the publication's recipe instead of the one that learns in minutes.",
 )
 @click.option(
     "--epochs",
     type=click.IntRange(1),
-    help="Times through the samples.  [default: the recipe's]",
+    help="Passes over the samples.  [default: the recipe's]",
 )
 @click.option(
     "--batch",
     type=click.IntRange(1),
-    help="Samples a rank and step.  [default: the recipe's]",
+    help="Samples per rank and step.  [default: the recipe's]",
 )
 @click.option(
     "--backend",
     default="tensorflow",
     show_default=True,
     type=click.Choice(BACKENDS),
-    help="Of Keras.",
+    help="Keras backend.",
 )
 @click.option(
     "--precision",
     default="float32",
     show_default=True,
     type=click.Choice(PRECISIONS),
-    help="What layers compute in; weights stay float32.",
+    help="Precision of the layers; weights stay float32.",
 )
 @click.option(
     "--max-seconds",
     default=90.0,
     show_default=True,
     type=click.FloatRange(1),
-    help="Longest training time.",
+    help="Time limit of the training.",
 )
 @click.option(
     "--seed",
     default=1,
     show_default=True,
     type=click.IntRange(0, 2**31 - 1),
-    help="Seed of weights, data and order.",
+    help="Seed for weights, data and order.",
 )
 @click.option(
     "--checkpoint",
     "every_seconds",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Write a checkpoint every so many seconds, and one at the end.",
+    help="Write a checkpoint every SECONDS, and one at the end.",
 )
 @click.option(
     "--checkpoint-steps",
     "every_steps",
     type=click.IntRange(1),
     metavar="N",
-    help="And every N steps.",
+    help="Also write a checkpoint every N steps.",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on from the last whole checkpoint in the report's folder, bit by bit.",
+    help="Resume bit for bit from the last complete checkpoint in the report's folder.",
 )
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Leave out files that cannot be read, and count them; all are read before.",
+    help="Skip and count files that cannot be read; all files are read first.",
 )
 @options.output_option("fairlead-report")
 @options.watchdog_option
 @timelines.timeline_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and launch nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and launch nothing.")
 @json_option
 @options.collected(TrainFlags)
 def train(
@@ -207,11 +207,11 @@ def train(
     """Train MODEL data-parallel in an image, and write report.html and report.json.
 
     The launch is planned, checked and proved as by `fairlead run`. Speed is measured on 1 rank,
-    then the model is trained on all: initial weights are broadcast, gradients averaged, and at the
-    end all ranks must hold the same bits. The held-out score stands beside a linear model's.
+    then the model is trained on all ranks: initial weights are broadcast, gradients are averaged, and
+    at the end all ranks must hold the same bits. The held-out score is compared with a linear model's.
 
-    With --auto, a serial script is launched as it is: data are shared out, gradients averaged, models
-    written by rank 0; what cannot be shared out is refused.
+    With --auto, an unmodified serial script is launched: its data are split among the ranks, gradients
+    are averaged, and rank 0 writes the models. Data that cannot be split are refused.
     """
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
         ranks = DEFAULT_RANKS

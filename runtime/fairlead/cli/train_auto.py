@@ -23,7 +23,7 @@ def run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: s
     context = click.get_current_context()
     if idle := [n for n in _OF_MODELS if options.is_given(context, n)]:
         flag = next(max(p.opts, key=len) for p in context.command.params if p.name == idle[0])
-        raise fail("train-model-bundled-models", flag=flag, script=script)
+        raise fail("train-model-bundled-only", flag=flag, script=script)
     skipped = ("model", "arguments", "auto", "ranks", "image")
     words_of_run = list(options.given(context, skipped))
     script = script.resolve()

@@ -67,12 +67,12 @@ def summary(result: TrainResult, proof: Proof, resume: bool) -> str:
         )
     for written in every.checkpoints[-1:]:
         rate = written.bytes / written.seconds / 1e6
-        held = f"{written.bytes / 1e6:.0f} MB at {rate:.0f} MB/s; the training stood still for {written.held_s:.2f} s"
+        held = f"{written.bytes / 1e6:.0f} MB at {rate:.0f} MB/s; the training paused for {written.held_s:.2f} s"
         rows.append(("last checkpoint", f"step {written.step}", held))
     if every.resumed_from:
         rows.append(("went on", f"after step {every.resumed_from}", "from a checkpoint"))
     elif resume:
-        rows.append(("began", "at step 0", "there was no checkpoint to go on from"))
+        rows.append(("began", "at step 0", "there was no checkpoint to resume from"))
     digests = {w.final for w in every.weights}
     same = "bit-identical" if len(digests) == 1 else "DIFFERENT"
     rows.append(

@@ -50,9 +50,9 @@ Examples:
   fairlead report --compare last~1 last
 
 \b
-Exit codes, by what is most fundamental: 122 ranks ran another MPI than planned; 125 answers were
-wrong; 1 something broke, as a rank that was killed; 125 a line is slow; 0 as fast as expected, or
-nothing to expect. As of `fairlead run` where nothing could be launched.
+Exit codes, the most serious first: 122 ranks ran on another MPI than planned; 125 answers are
+wrong; 1 something broke, e.g. a rank was killed; 125 a line is slow; 0 as fast as expected, or no
+expectation. Those of `fairlead run` if nothing could be launched.
 """
 
 
@@ -96,7 +96,7 @@ def _counts(context: click.Context, param: click.Parameter, value: str) -> tuple
     """Counts of ranks, e.g. ``1,2,4``, ascending."""
     words = [word.strip() for word in value.split(",")]
     if not all(word.isdigit() and int(word) > 0 for word in words):
-        raise click.BadParameter(f"{value!r} is no list of counts; write e.g. 1,2,4")
+        raise click.BadParameter(f"{value!r} is not a list of counts; write e.g. 1,2,4")
     return tuple(sorted({int(word) for word in words}))
 
 
@@ -113,7 +113,7 @@ def _models(
     return words
 
 
-@click.command(epilog=EPILOG, short_help="Is this machine as fast as it should be?")
+@click.command(epilog=EPILOG, short_help="Check that this machine is as fast as it should be.")
 @click.option(
     "-n",
     "--ranks",
@@ -121,7 +121,7 @@ def _models(
     metavar="N,N,…",
     default="1,2",
     show_default=True,
-    help="Counts to measure at; the largest one for all that is measured once.",
+    help="Numbers of ranks to measure at; what is measured once uses the largest.",
 )
 @click.option(
     "--models",
@@ -132,21 +132,23 @@ def _models(
 @click.option(
     "--weak/--strong",
     default=True,
-    help="Samples a rank, or a step, stay the same.  [default: weak]",
+    help="Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
 )
 @click.option(
     "--data",
     "folders",
     multiple=True,
     metavar="[MODEL=]DIRECTORY",
-    help="Your own files of a model, instead of generated ones. Repeatable, with a model each.",
+    help="Train on your own files instead of generated ones. Repeatable, once per model.",
 )
 @click.option(
     "--skip-damaged",
     is_flag=True,
-    help="Leave out files that cannot be read, and count them; all are read before.",
+    help="Skip and count files that cannot be read; all files are read first.",
 )
-@click.option("--quick", is_flag=True, help="Fewer sizes and steps, and HEP-CNN alone: minutes.")
+@click.option(
+    "--quick", is_flag=True, help="Fewer sizes and steps, and only HEP-CNN; takes minutes."
+)
 @options.nodes_options
 @options.image_option()
 @options.choice_options
@@ -154,20 +156,24 @@ def _models(
     "--native",
     metavar="PYTHON",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A Python of the host with mpi4py, and TensorFlow for models: all is measured without a"
-    " container too.",
+    help="Also measure without a container, using this Python of the host; it needs mpi4py, and"
+    " TensorFlow for models.",
 )
 @click.option(
-    "--save-reference", is_flag=True, help="Keep what was measured as this site's references."
+    "--save-reference", is_flag=True, help="Save the measurements as this site's references."
 )
-@click.option("--save-crowded", is_flag=True, help="With it: also lines whose ranks shared cores.")
 @click.option(
-    "--save-slow", is_flag=True, help="With it: also lines that are slow by what was expected."
+    "--save-crowded",
+    is_flag=True,
+    help="With --save-reference: also save lines whose ranks shared cores.",
+)
+@click.option(
+    "--save-slow", is_flag=True, help="With --save-reference: also save lines slower than expected."
 )
 @options.output_option("fairlead-validation")
 @options.watchdog_option
 @timelines.timeline_option
-@click.option("--dry-run", is_flag=True, help="Say what would be measured, and launch nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be measured, and launch nothing.")
 @json_option
 @options.collected(ValidateFlags)
 def validate(
@@ -178,12 +184,12 @@ def validate(
     planning: options.Planning,
     flags: ValidateFlags,
 ) -> int:
-    """Measure this machine, judge every line, and say why a slow one is slow.
+    """Measure this machine, judge every result, and explain what is slow.
 
-    Doctor's checks; the proof of the swap; start-up by phase; memory and storage; ping-pong,
+    Runs doctor's checks; the proof of the swap; start-up by phase; memory and storage; ping-pong,
     allreduce and broadcast with every answer checked; a search for a slow node, link or processor;
-    training of the bundled models at each count of ranks. Each line is held against this site's
-    references, or what the hardware allows, or the same without a container.
+    and training of the bundled models at each number of ranks. Each result is compared with this
+    site's references, with what the hardware allows, or with the same run without a container.
     """
     from fairlead.perf.draw.compose import facts
     from fairlead.perf.draw.pages import require_tools
@@ -264,7 +270,7 @@ def _check_native(python: Path | None, prepared: Prepared) -> None:
         return
     natively.modules(python)
     if prepared.plan.host is None:
-        raise fail("validate-native-no-mpi-host-run")
+        raise fail("validate-native-no-host-mpi")
 
 
 def _ways(
@@ -317,7 +323,9 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
             model, name = models[0], text
         if model not in models or model in data:
             why = "named twice" if model in data else "not measured"
-            raise click.UsageError(f"--data {text}: {model} is {why}; --models says which are")
+            raise click.UsageError(
+                f"--data {text}: {model} is {why}; --models lists the measured ones"
+            )
         data[model] = Path(name).expanduser().absolute()
         if not data[model].is_dir():
             raise click.UsageError(f"--data {text}: there is no folder {data[model]}")
@@ -336,7 +344,7 @@ def _check_writable(output: Path) -> None:
         (output / ".room").unlink()
     except OSError as exc:
         raise fail(
-            "output-unwritable-make-room-name", output=output, reason=exc.strerror or str(exc)
+            "output-unwritable-validation", output=output, reason=exc.strerror or str(exc)
         ) from None
 
 
@@ -426,7 +434,7 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
 def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
     """The report's folder is no longer writable; the history may still hold the validation."""
     return error(
-        "output-unwritable-fairlead" if kept else "output-unwritable-same-command",
+        "output-unwritable-saved" if kept else "output-unwritable-rerun",
         filename=exc.filename or output,
         reason=exc.strerror or str(exc),
         kept=kept,
@@ -458,7 +466,7 @@ def _dry_run(prepared: Prepared, scope: Options, native: Path | None, as_json: b
     from fairlead.perf.measure.steps import STEPS
 
     ways = f"in {prepared.image.path}" + (
-        f", and natively by {native}" if native else "; natively: not asked for (--native)"
+        f", and natively by {native}" if native else "; natively: not requested (--native)"
     )
     steps = [
         ways,

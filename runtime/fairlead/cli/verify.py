@@ -18,20 +18,20 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="Hold an image against its signature.")
+@click.command(epilog=EPILOG, short_help="Verify an image's signature.")
 @click.argument("image")
 @click.option(
     "--key",
     "key",
     type=click.Path(path_type=Path),
     metavar="PUB",
-    help="The public key that must have signed it, instead of the trusted ones.",
+    help="Accept only a signature by this public key, instead of the trusted keys.",
 )
 @json_option
 def verify(image: str, key: Path | None, as_json: bool) -> None:
-    """Hold IMAGE against its signature: who signed it, and that no byte has changed since.
+    """Verify who signed IMAGE, and that no byte has changed since.
 
-    Exit code 0: a trusted key has signed exactly this image; anything else is 1.
+    Exits with 0 if a trusted key has signed exactly this image, and with 1 otherwise.
     """
     bars = progress(as_json)
     path = signature.located(image, os.environ, bars)

@@ -1,4 +1,4 @@
-"""Where a verb's ranks go: within the job that this shell is in, or in one that is asked for."""
+"""Where a verb's ranks go: within the job that this shell is in, or in a new one."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fairlead.schedulers.registry import find_allocation
 def within(
     asked: Asked, planning: Planning, *, dry_run: bool = False, quiet: bool = False
 ) -> tuple[Shape, Allocation | None]:
-    """The shape that was asked for, and the job that it is in; None on a machine without one.
+    """The requested shape, and the job that it is in; None on a machine without one.
 
     Outside of a job, where the site has a scheduler that can run this very command again in a new one, it does not
     return: this process becomes that scheduler's command.
 
     Raises:
-        FairleadError: exit code 2; what was asked for contradicts itself or the job, or nobody here can give it.
+        FairleadError: exit code 2; the request contradicts itself or the job, or no scheduler can provide it.
     """
     allocation = find_allocation(os.environ)
     created = os.environ.pop(allocate.CREATED, "")
@@ -46,6 +46,6 @@ def within(
                 job = shlex.join(words[: words.index("--")])
                 say(f"asking {site.scheduler.kind} for nodes: {job}")
             allocate.become(words)
-        if not planning.choices.launcher:  # somebody's own may start them anywhere
+        if not planning.choices.launcher:  # a user's own launcher may start them anywhere
             on_this_machine(shape, len(os.sched_getaffinity(0)), os.environ)
     return shape, allocation

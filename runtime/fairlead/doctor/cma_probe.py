@@ -1,4 +1,4 @@
-"""May one process read another's memory? Run as a program of its own, it prints what came of it, as JSON.
+"""Can one process read another's memory? Run as a separate program, it prints the result as JSON.
 
 MPIs move large messages between the ranks of a node in this way (cross-memory attach, CMA):
 process_vm_readv(2), which ptrace(2)'s access rules and Yama's ``ptrace_scope`` govern. Three cases, in
@@ -6,7 +6,7 @@ each of which neither process is a parent of the other:
 
 ``plain``       as they are
 ``allowed``     the one that is read has said who may: prctl(2), PR_SET_PTRACER, as UCX does
-``namespaces``  each in a user namespace of its own, as where an engine makes one a rank
+``namespaces``  each in its own user namespace, as when an engine makes one per rank
 
 The value is 0 when it worked, else an errno. It imports the standard library only.
 """

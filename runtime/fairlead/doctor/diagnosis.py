@@ -55,7 +55,7 @@ Fix = RootFix | OwnFix
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One finding of a check. ``fix`` is None when it is well, or for a person to mend."""
+    """One finding of a check. ``fix`` is None when nothing is wrong, or only a person can fix it."""
 
     finding: Finding
     fix: Fix | None = None

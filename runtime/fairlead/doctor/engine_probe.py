@@ -35,7 +35,7 @@ echo "memlock=$(ulimit -l)"
 
 
 def probe_engine(environ: Mapping[str, str] = os.environ, compression: str = "zstd") -> Ran:
-    """Runs ``true`` in a tiny image; its end tells.
+    """Runs ``true`` in a tiny image; its exit code is the answer.
 
     Raises:
         FairleadError: there is no engine.

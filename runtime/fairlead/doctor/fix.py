@@ -1,6 +1,6 @@
-"""Examines, and mends what may be mended: check by check, each looked at again after its fix.
+"""Runs the checks, and applies fixes one by one; each check runs again after its fix.
 
-A check that raises or hangs becomes a finding of its own, and the others go on.
+A check that raises or hangs becomes a finding itself, and the others go on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def examine(
     """What each check finds. Changes nothing.
 
     Args:
-        begins: told each check before it is made.
+        begins: called with each check before it runs.
     """
     told: set[Finding] = set()
     for check in checks:
@@ -60,7 +60,7 @@ def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
         told.update(fresh)
         known = ", ".join(sorted({f.check for f in result.findings}))
         return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
-            note("not-looked-wrong-see", check=check.name, known=known)
+            note("check-skipped", check=check.name, known=known)
         ]
     if isinstance(result, Exception):
         last = traceback.extract_tb(result.__traceback__)[-1]
@@ -77,7 +77,7 @@ def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
     return result
 
 
-def mend(
+def apply_fixes(
     world: World,
     checks: Iterable[Check],
     approve: Callable[[Fix], bool],

@@ -98,7 +98,7 @@ class World(MpiView, Protocol):
 
 
 class LocalWorld(MpiMachine):
-    """This machine. What tries something is imported when it is asked for."""
+    """This machine. Modules that run experiments are imported on first use."""
 
     def run(self, argv: Sequence[str]) -> Ran:
         return process.run(argv, environ=self.environ, timeout_s=LONGEST_RUN_S)

@@ -14,7 +14,7 @@ from fairlead.export.lua import text as lua
 from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import Staged, library, lowest, script, staged
 
-# Options that have a variable, by which they reach an `apptainer exec` that somebody else has typed.
+# Options that have a variable, by which they reach an `apptainer exec` typed by the user.
 _OPTIONS = {"--userns": "APPTAINER_USERNS", "--fakeroot": "APPTAINER_FAKEROOT"}
 
 

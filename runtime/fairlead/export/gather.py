@@ -49,7 +49,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
     """The facts.
 
     Raises:
-        FairleadError: exit code 2; an unknown site, image or MPI, or a file that is no capture.
+        FairleadError: exit code 2; an unknown site, image or MPI, or a file that is not a capture.
     """
     there = None
     if wanted.site and capture.is_capture(wanted.site):
@@ -106,7 +106,7 @@ def _host(
     environ: Mapping[str, str],
 ) -> HostMpi | None:
     if wanted.mpi == "container":
-        raise fail("usage-export-brings-host-mpi")
+        raise fail("usage-export-needs-host-mpi")
     if wanted.mpi != "host":
         prefix = Path(wanted.mpi)
         found = (

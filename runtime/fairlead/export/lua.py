@@ -1,4 +1,4 @@
-"""Text as Lua writes it."""
+"""Text as a Lua literal."""
 
 from __future__ import annotations
 

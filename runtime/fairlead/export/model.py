@@ -1,4 +1,4 @@
-"""What exports are made from, and what they are made of."""
+"""The input of an export, and the files that it makes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Facts:
         node: the machine's name.
         host: the MPI of the machine; None where none was found or none is needed.
         image: None for an export that serves every image.
-        against: what tells that this machine is not of the site, whose MPI is then not here either.
+        against: evidence that this machine does not belong to the site, whose MPI is then missing too.
         here: what of the profile's paths is on the machine.
         stage_root: the folder of the machine below which its MPI is staged.
         isolate: staged copies get a DT_RPATH, by patchelf.
@@ -68,7 +68,9 @@ class Facts:
 
 def unfit(what: str, value: str, why: str, target: str) -> FairleadError:
     """A value that a format cannot hold."""
-    return fail("export-value-cannot-told", target=target, what=what, value=value[:200], why=why)
+    return fail(
+        "export-value-unrepresentable", target=target, what=what, value=value[:200], why=why
+    )
 
 
 def need_image(facts: Facts, target: str) -> Image:

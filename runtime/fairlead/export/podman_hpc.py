@@ -48,7 +48,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "help": f"{made.plan.planned_title} of the host in place of the image's",
         "env": f"ENABLE_{name.upper().replace('-', '_')}",
         "conflicts": list(_OTHERS),
-        # One container a node, which the ranks enter: only Slurm tells a rank what that needs.
+        # One container per node, which the ranks enter: only Slurm gives a rank what that needs.
         "shared_run": facts.site.scheduler.kind == "slurm",
         "additional_args": [
             *(f"--env={pattern}" for pattern in LAUNCHERS),
@@ -81,7 +81,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         ExportFile(f"modules.d/{name}.yaml", head + yaml(module), goes),
         *for_gpus,
         ExportFile(
-            "stage.sh", staging, "run it where the ranks run, as whoever may write there", 0o755
+            "stage.sh", staging, "run it where the ranks run, as a user who can write there", 0o755
         ),
     )
 

@@ -231,8 +231,8 @@ def _head(facts: Facts, made: Staged, name: str) -> str:
     floor = lowest(facts)
     lines = [
         f"fairlead {__version__}: {made.plan.planned_title} of {facts.node}, as Shifter's module `{name}`.",
-        "First run stage.sh. Append these lines to udiRoot.conf, letter by letter: Shifter ignores a",
-        "misspelt key of a module without a word, and an image then runs on its own MPI.",
+        "First run stage.sh. Append these lines to udiRoot.conf, exactly: Shifter silently ignores a",
+        "misspelt key of a module, and an image then runs on its own MPI.",
         f"Use: shifter --module={name} --image=…; prove it: … shifter --module={name} --image=… python3 -m fairlead.prove",
     ]
     if made.gpu:

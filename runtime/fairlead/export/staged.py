@@ -1,4 +1,4 @@
-"""The host's MPI in a folder of its own, as an export names it, and the script that makes the folder.
+"""The host's MPI in a separate folder, as an export names it, and the script that makes the folder.
 
 What goes into it, under which names and with which variables, is decided where a launch decides it:
 ``plan.py`` and ``layout.py``. Here its place changes: a site's module has it at another path than a
@@ -93,7 +93,7 @@ def staged(
         for b in made.binds
         if b.source.startswith(f"{inner}/")
     )
-    # What an image sets of itself may follow: folders beside the MPI are named too.
+    # What an image sets of itself may follow: folders next to the MPI are named too.
     search = search_folders(made.staging, made.host, apart=True)
     env = {
         name: value.replace(MOUNT, place)
@@ -128,7 +128,7 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
             kind=kind,
         )
     if facts.host is None:
-        raise fail("host-mpi-no-export", facts_node=facts.node)
+        raise fail("host-mpi-nothing-to-export", facts_node=facts.node)
     host = facts.host
     launcher = facts.launcher or host.launcher or Launcher("mpiexec", host.library.family, "")
     same = facts.engine is not None and facts.engine.kind == kind
@@ -226,7 +226,7 @@ files() {
 @FILES@
 }
 
-# Other names of the same libraries: a link lies beside the file, since $ORIGIN is the folder of the
+# Other names of the same libraries: a link lies next to the file, since $ORIGIN is the folder of the
 # name that was opened.
 links() {
 @LINKS@
@@ -253,7 +253,7 @@ copy() {
 }
 sum() { cksum <"$1" || echo gone; }
 
-# What tells whether a folder is whole and made of the files that are there now.
+# Tests whether a folder is complete and made from the present files.
 state() {
     files sum
     (
@@ -316,7 +316,7 @@ def script(facts: Facts, made: Staged, kind: str) -> str:
         "PATCHELF": need if rpaths else "",
     }
     if any(c in made.folder for c in " \t\n'\"$`\\*?[;&|<>(){}"):
-        raise fail("export-value-folder-host-mpi-name", folder=made.folder)
+        raise fail("export-value-needs-quotes", folder=made.folder)
     script_text = _SCRIPT
     for name, value in text.items():
         script_text = script_text.replace(f"@{name}@", value)

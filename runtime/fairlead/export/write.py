@@ -11,7 +11,7 @@ from fairlead.export.model import ExportFile
 
 
 def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
-    """Writes ``files`` below ``folder``; what is there of the same name is replaced.
+    """Writes ``files`` below ``folder``; existing files of the same name are replaced.
 
     Raises:
         FairleadError: one cannot be written.
@@ -27,7 +27,7 @@ def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
             path.chmod(file.mode)
         except OSError as exc:
             raise fail(
-                "output-unwritable-export-cannot-written",
+                "output-unwritable-export",
                 filename=exc.filename or path,
                 reason=exc.strerror or str(exc),
             ) from None

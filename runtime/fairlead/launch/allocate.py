@@ -40,7 +40,7 @@ def words(
         argv: this very command.
         quiet: the scheduler's command is to say nothing but errors.
     Raises:
-        FairleadError: exit code 2; nodes are asked for, and nobody here can give them.
+        FairleadError: exit code 2; nodes are requested, and no scheduler can provide them.
     """
     kind = site.scheduler.kind
     scheduled = kind != "none" and site.launcher.kinds[0] != "mpiexec"
@@ -49,7 +49,7 @@ def words(
     if kind == "none" and by_own:
         kind, scheduled = by_own, True
     if launcher and not by_own and not asks:
-        return None  # somebody's own mpiexec, on this node
+        return None  # a user's own mpiexec, on this node
     if not scheduled and not asks:
         return None
     scheduler = SCHEDULERS.get(kind) if kind != "none" else None
@@ -58,12 +58,12 @@ def words(
         return scheduler.allocate(program, shape, _sites(site, asked), argv, quiet)
     said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
     if kind == "none":
-        raise fail("allocation-no-scheduler-here", said=" and ".join(said), site_name=site.name)
+        raise fail("allocation-no-scheduler", said=" and ".join(said), site_name=site.name)
     assert scheduler is not None
     raise fail(
-        "allocation-cannot-run-keep-exit"
+        "allocation-interactive-loses-exit-code"
         if not scheduler.interactive_program
-        else "allocation-not-path",
+        else "allocation-interactive-not-on-path",
         kind=kind,
         site_name=site.name,
         interactive_program=scheduler.interactive_program,
@@ -84,7 +84,7 @@ def _sites(site: Site, asked: Asked) -> list[str]:
 
 def _account(site: Site, asked: Asked) -> None:
     if site.scheduler.account and not asked.account:
-        raise fail("allocation-no-account-named", site_name=site.name)
+        raise fail("allocation-no-account", site_name=site.name)
 
 
 def become(words: Sequence[str]) -> NoReturn:

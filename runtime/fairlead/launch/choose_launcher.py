@@ -50,7 +50,7 @@ def of_kind(
     program: str | None = None,
     pmi: str = "",
 ) -> Launcher:
-    """A launcher of a kind, told how the ranks of an MPI find each other.
+    """A launcher of a kind, set to the wire-up protocol of an MPI's ranks.
 
     Args:
         speaks: family of the MPI that will be mapped.
@@ -62,7 +62,7 @@ def of_kind(
     program = program or _program(kind, environ)
     if program is None:
         names = " or ".join(LAUNCHERS.get(kind).programs)
-        raise fail("launcher-no-path", names=names, kind=kind)
+        raise fail("launcher-not-on-path", names=names, kind=kind)
     launcher = LAUNCHERS.get(kind).describe(program, speaks, pmi, site.launcher.pmi)
     return replace(launcher, options=tuple(site.launcher.options.get(kind, ())))
 
@@ -78,9 +78,11 @@ def named(
     path = Path(name)
     if not os.access(path, os.X_OK) or path.is_dir():
         raise (
-            fail("launcher-such-program-not-executed", name=name)
+            fail("launcher-not-executable", name=name)
             if "/" in name
-            else fail("launcher-nor-kind", name=name, suggestion=suggest(name, kinds()))
+            else fail(
+                "launcher-neither-program-nor-kind", name=name, suggestion=suggest(name, kinds())
+            )
         )
     if path.name in LAUNCHERS and LAUNCHERS.get(path.name).in_profiles:
         return of_kind(path.name, speaks, site, environ, str(path.absolute()))

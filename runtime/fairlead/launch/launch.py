@@ -78,7 +78,7 @@ class CommandLine:
                     stream.write(text)
             except OSError as exc:
                 raise fail(
-                    "run-folder-file-engine-cannot-written",
+                    "run-folder-engine-file",
                     name=name,
                     reason=exc.strerror or str(exc),
                 ) from None
@@ -190,9 +190,7 @@ def new_run_folder(cache: Path) -> Path:
     try:
         folder.mkdir(parents=True)
     except OSError as exc:
-        raise fail(
-            "run-folder-no-place-records", folder=folder, reason=exc.strerror or str(exc)
-        ) from None
+        raise fail("run-folder-records", folder=folder, reason=exc.strerror or str(exc)) from None
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
             if time.time() - old.stat().st_mtime > _KEPT_S:
@@ -328,7 +326,7 @@ def _wait(
             with suppress(OSError):
                 os.utime(folder)  # so that no later run takes it for one that has ended
         if limit_s is not None and now - begun > limit_s:
-            raise fail("watchdog-launch-did-not-end", limit_s=limit_s, folder=folder)
+            raise fail("watchdog-launch", limit_s=limit_s, folder=folder)
 
 
 def _within_mpi(folder: Path, rank: str) -> bool:
@@ -371,7 +369,7 @@ def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:
 
 
 def on_host(where: str, hosts: Mapping[int, str]) -> str:
-    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known and not told yet."""
+    """``rank 3, …`` as ``rank 3 on n0017, …``, where the host is known and not yet reported."""
     named = re.match(r"rank (\d+)(?! on )\b", where)
     host = hosts.get(int(named[1])) if named else None
     return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
@@ -392,8 +390,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
         after.append(f"the launcher ended {lost} more")
     why = f"after it: {', '.join(after)}" if after else "every other rank ended well"
     if result.started == 1:
-        why = "it was the only one"
-    remedy = "its own output above says why"
+        why = "it was the only rank"
+    remedy = "read its own output above for the reason"
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
     return error(

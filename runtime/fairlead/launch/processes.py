@@ -1,11 +1,11 @@
-"""Starting a launcher so that nothing of it survives: a session of its own, orphans adopted, a
+"""Starting a launcher so that nothing of it survives: its own session, orphans adopted, a
 marker in the environment, and SIGKILL at the end; SIGTERM from the kernel when this process is
 killed itself.
 
 A launcher's ranks are grandchildren behind proxies and container starters; when a proxy dies they
 would be handed to init. As a *subreaper* (prctl(2)) this process inherits them instead, and finds
 them by parentage or by the marker, whatever session or namespace they have gone into. Parentage
-alone has to do for what is in a user namespace of its own: its environment cannot be read.
+alone must do for a process in its own user namespace, whose environment cannot be read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def start(
     stderr: IO[bytes] | int | None = None,
     stdin: int | None = None,
 ) -> Started:
-    """Starts ``argv`` in a session of its own, marked with ``run_id``.
+    """Starts ``argv`` in its own session, marked with ``run_id``.
 
     Until :func:`end`, every new child of this process counts as one of the run: there is one
     launch at a time.
@@ -118,7 +118,7 @@ def end(started: Started, grace_s: float = 2.0) -> int:
         if not left:
             break
         at_work = _guards() if time.monotonic() < until else set()
-        # After the first round, what is there besides a guard may be something that it has started.
+        # After the first round, processes other than a guard may be its children.
         doomed = [pid for pid in left if pid not in at_work] if not (at_work and killed) else []
         rounds += bool(doomed)
         for pid in doomed:
@@ -212,7 +212,7 @@ class _Process(NamedTuple):
 
 
 def _living(run_id: str) -> Iterator[_Process]:
-    """Every process that is no zombie; ``marked`` when it carries ``run_id``."""
+    """Every process that is not a zombie; ``marked`` when it carries ``run_id``."""
     needle = f"{MARKER}={run_id}".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

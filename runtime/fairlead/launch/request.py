@@ -53,7 +53,7 @@ class Asked:
 
 
 def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
-    """The shape that was asked for.
+    """The requested shape.
 
     Args:
         allocation: what it must fit in; None where there is none yet.
@@ -64,7 +64,7 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
     nodes = asked.nodes or len(asked.hosts)
     if asked.nodes and asked.hosts and asked.nodes != len(asked.hosts):
         wrong.append(
-            error("shape-nodes-asked-hosts-named", nodes=asked.nodes, hosts_count=len(asked.hosts))
+            error("shape-nodes-contradict-hosts", nodes=asked.nodes, hosts_count=len(asked.hosts))
         )
     ranks = asked.ranks
     if ranks is None:
@@ -73,17 +73,17 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
     if per_node and not nodes:
         nodes = math.ceil(ranks / per_node)
     if nodes > ranks:
-        wrong.append(error("shape-ranks-cannot-nodes", ranks=ranks, nodes=nodes))
+        wrong.append(error("shape-fewer-ranks-than-nodes", ranks=ranks, nodes=nodes))
     elif per_node and not (nodes - 1) * per_node < ranks <= nodes * per_node:
         fits = f"{nodes} nodes of {per_node} ranks hold {nodes * per_node}"
         wrong.append(
-            error("shape-asked-ranks-per-node", fits=fits, ranks=ranks, nodes=nodes * per_node)
+            error("shape-ranks-contradict", fits=fits, ranks=ranks, nodes=nodes * per_node)
         )
     try:
         time_s = seconds(asked.time) if asked.time else 0
     except ValueError as exc:
         time_s = 0
-        wrong.append(error("shape-time-1-30-00", time=asked.time, reason=exc))
+        wrong.append(error("shape-time", time=asked.time, reason=exc))
     made = Shape(
         ranks, nodes, per_node, asked.cores or 0, asked.gpus or 0, asked.bind, asked.hosts, time_s,
         asked.account, asked.partition, asked.extra,
@@ -106,7 +106,7 @@ def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None
         return
     raise FairleadError(
         error(
-            "shape-ranks-machine",
+            "shape-ranks-exceed-cores",
             ranks=made.ranks,
             cores=cores,
             core="core" if cores == 1 else "cores",
@@ -121,7 +121,7 @@ def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]
     if asked.of_scheduler:
         wrong.append(
             error(
-                "shape-within-job-own-already",
+                "shape-job-in-job",
                 of_scheduler=" and ".join(asked.of_scheduler),
                 allocation_title=allocation.title,
                 by=allocation.by,
@@ -130,7 +130,7 @@ def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]
     if allocation.nodes and made.nodes > allocation.nodes:
         wrong.append(
             error(
-                "shape-nodes-asked",
+                "shape-too-many-nodes",
                 nodes=made.nodes,
                 allocation_title=allocation.title,
                 allocation_nodes=allocation.nodes,
@@ -141,7 +141,7 @@ def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]
     if strangers:
         wrong.append(
             error(
-                "shape-not-nodes",
+                "shape-hosts-outside-job",
                 strangers=", ".join(strangers[:4]),
                 allocation_title=allocation.title,
                 hosts=", ".join(allocation.hosts[:8]),
@@ -152,7 +152,7 @@ def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]
         cores = f" of {made.cores} cores each" if made.cores > 1 else ""
         wrong.append(
             error(
-                "shape-ranks-need-slots",
+                "shape-ranks-exceed-slots",
                 ranks=made.ranks,
                 cores=cores,
                 need=need,
@@ -181,7 +181,7 @@ def seconds(text: str) -> int:
     elif text.isdigit():
         raise ValueError("a bare number is minutes to Slurm and seconds to PBS")
     else:
-        raise ValueError("it is no length of time")
+        raise ValueError("not a valid duration")
     if not found:
         raise ValueError("no time at all")
     return found

@@ -64,7 +64,7 @@ def seen_by_all(
         return None
     if kind in _MEMORY:
         raise _blind(cache, "every node but this one", kind)
-    return warning("shared-cache-nodes-not-see-fairlead", cache=cache, kind=kind, place=place)
+    return warning("shared-cache-doubtful", cache=cache, kind=kind, place=place)
 
 
 def _missing(
@@ -83,4 +83,4 @@ def _missing(
 
 
 def _blind(cache: Path, who: str, kind: str) -> FairleadError:
-    return fail("shared-cache-not-every-node-sees", cache=cache, kind=kind, who=who)
+    return fail("shared-cache-not-shared", cache=cache, kind=kind, who=who)

@@ -1,9 +1,9 @@
-"""An image as a folder, for engines that open no files: laid out once in the cache, and kept. For one that
+"""An image as a folder, for engines that cannot open image files: unpacked once in the cache, and kept. For one that
 opens a bare squashfs, the squashfs of a SIF.
 
-The folder is named after the digest of the image's file system, made beside its final name and renamed
+The folder is named after the digest of the image's file system, made next to its final name and renamed
 when it is whole, so that any number of launches may ask for it at once. Nothing runs in it: an
-engine shows it read-only or below a layer of its own.
+engine mounts it read-only or below its own layer.
 """
 
 from __future__ import annotations
@@ -95,28 +95,30 @@ def _identity(root: Path) -> dict[str, Any]:
 
 
 def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
-    """The squashfs of a SIF, as a file of its own."""
+    """The squashfs of a SIF, as a separate file."""
     item = read_sif(image).squashfs
     if bare.is_file() and bare.stat().st_size == item.size:
         return
     lock = cache / "locks" / f"unpacked-{bare.name[:16]}.lock"
     try:
         with (
-            progress.stage(f"take the squashfs out of {image.name}", item.size, "B") as stage,
+            progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
             locked(lock, lambda: stage.note("another launch is doing it")),
             atomic_write(bare) as out,
         ):
             copy_object(image, item, out)
             stage.advance(item.size)
     except OSError as exc:
-        raise fail("unpack", bare_parent=bare.parent, reason=exc.strerror or str(exc)) from None
+        raise fail(
+            "unpack-folder-unwritable", bare_parent=bare.parent, reason=exc.strerror or str(exc)
+        ) from None
 
 
 def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
     lock = cache / "locks" / f"unpacked-{root.name[:16]}.lock"
     with (
-        progress.stage(f"lay out {image.name} as a folder", unit="files") as stage,
+        progress.stage(f"unpack {image.name} into a folder", unit="files") as stage,
         locked(lock, lambda: stage.note("another launch is doing it")),
     ):
         if is_whole(root):
@@ -129,13 +131,13 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
                 _unpack(squashfs, root, stage)
         except OSError as exc:
             raise fail(
-                "unpack-otherwise", root_parent=root.parent, reason=exc.strerror or str(exc)
+                "unpack-write-failed", root_parent=root.parent, reason=exc.strerror or str(exc)
             ) from None
 
 
 @contextmanager
 def _squashfs(image: Path, folder: Path) -> Iterator[Path]:
-    """The file system of an image as a file of its own."""
+    """The file system of an image as a separate file."""
     if file_format(image) == "squashfs":
         yield image
         return
@@ -150,7 +152,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
     """By way of a tar stream: rdsquashfs would wait for the disk after each file."""
     reader, tar = shutil.which("sqfs2tar"), shutil.which("tar")
     if reader is None or tar is None:
-        raise fail("unpack-sqfs2tar-tar-not-installed")
+        raise fail("unpack-tools-missing")
     with squashfs.open("rb") as stream:
         stream.seek(_INODES_AT)
         stage.total(int.from_bytes(stream.read(4), "little"))
@@ -158,7 +160,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
     try:
         tree = work / "new"
         tree.mkdir()
-        # The files belong to whoever lays it out; engines bring the machine's own /dev.
+        # The files belong to the user who unpacks it; engines bring the machine's own /dev.
         into = (tar, "-x", "-p", "-v", "--no-same-owner", "--anchored", "--exclude=dev/*")
         with (work / "said").open("w+b") as said:
             with (
@@ -174,7 +176,9 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
             said.seek(0)
             told = said.read()[-400:].decode("utf-8", "replace").strip()
         if source.returncode or made.returncode:
-            raise fail("unpack-2", root_parent=root.parent, returncode=made.returncode, told=told)
+            raise fail(
+                "unpack-tar-failed", root_parent=root.parent, returncode=made.returncode, told=told
+            )
         tree.chmod(0o755)
         _to_disk(tree)
         tree.rename(root)
@@ -226,7 +230,7 @@ def _remove(tree: Path) -> None:
 def _enough_room(folder: Path, need: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < need:
-        raise fail("unpack-about-mib-needed", folder=folder, need=need >> 20, free=free >> 20)
+        raise fail("unpack-no-space", folder=folder, need=need >> 20, free=free >> 20)
 
 
 def _places(
@@ -237,7 +241,7 @@ def _places(
     for bind in binds:
         if ":" in bind.source + bind.target:
             raise fail(
-                "bind-place-cannot-path-colon",
+                "bind-place-colon",
                 engine_kind=plan.engine.kind,
                 source=bind.source,
                 target=bind.target,
@@ -257,7 +261,9 @@ def _places(
         try:
             _make(root, target, folder)
         except OSError as exc:
-            raise fail("unpack-no-place", root=root, target=target, strerror=exc.strerror) from None
+            raise fail(
+                "unpack-no-mount-point", root=root, target=target, strerror=exc.strerror
+            ) from None
 
 
 def _inside(root: Path, target: str) -> Path | None:
@@ -286,7 +292,7 @@ def _no_places(plan: Plan, root: Path, missing: list[tuple[str, bool]]) -> Fairl
     if files:
         line += " && touch " + shlex.join(files)
     return fail(
-        "bind-place-folder-no",
+        "bind-place-missing",
         missing=", ".join(t for t, _ in missing[:4]),
         root=root,
         engine_kind=plan.engine.kind,

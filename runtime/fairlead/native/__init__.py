@@ -130,7 +130,7 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
         made,
         [*compiler(environ), *_witness_flags(), str(SOURCE)],
         "the witness of a launch cannot be compiled",
-        "install a C compiler (gcc), name a working one in CC, or prove by a job of its own: --probe",
+        "install a C compiler (gcc), name a working one in CC, or prove with a separate job: --probe",
         "witness",
     )
 
@@ -167,7 +167,7 @@ def _copied(source: Path, made: Path, check: str) -> Path:
         partial.replace(made)
     except OSError as exc:
         raise fail(
-            "cannot-copied-cache",
+            "native-cache-unwritable",
             check=check,
             source_name=source.name,
             made_parent=made.parent,
@@ -199,4 +199,6 @@ def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: s
 
 
 def _cannot(what: str, argv: Sequence[str], why: str, remedy: str, check: str) -> FairleadError:
-    return fail("cannot", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy)
+    return fail(
+        "native-failed", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy
+    )

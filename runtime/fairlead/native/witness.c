@@ -331,7 +331,7 @@ static int mapped(Record *to, unsigned long called)
     return count == 1 && right;
 }
 
-/* Whether a process above this one, in the same container, has an MPI: then this is no rank but
+/* Whether a process above this one, in the same container, has an MPI: then this is not a rank but
  * something that a rank has started, and may well be alone. */
 static int below_a_rank(void)
 {
@@ -739,7 +739,7 @@ static void end(int failed, void *caller)
         return;
     over = 1;
     prove(caller);
-    setenv("FAIRLEAD_PROOF", "done", 1); /* what this program starts is no rank */
+    setenv("FAIRLEAD_PROOF", "done", 1); /* what this program starts is not a rank */
 }
 
 EXPORT int MPI_Init(int *argc, char ***argv)

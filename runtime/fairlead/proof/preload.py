@@ -1,4 +1,4 @@
-"""The proof inside a launch: what its witness is told, what it wrote down, how long it may take.
+"""The proof inside a launch: the witness's settings, its records, its time limit.
 
 The witness (``native/witness.c``) is preloaded into every rank and stands around the program's own
 MPI_Init. What it saw is judged by ``proof.py`` while the launch runs; a launch that is not as planned
@@ -40,7 +40,7 @@ def asked(
     Args:
         inode: of the planned file; 0 when any will do.
         folder: where its records go; without one, rank 0 prints a line.
-        ucx: UCX may be made to tell what it uses; not where the user has set how it logs.
+        ucx: let UCX log the transports that it uses; not where the user configures its logging.
     """
     if not plan.witness:
         return {}, ()
@@ -165,7 +165,7 @@ class Startup:
             return  # the records of ten thousand ranks are read only when something is late
         ended = {end.rank for end in exits(self._folder)}
         if len(alive) >= self._ranks and len(inside | ended) < self._ranks:
-            # Somebody still works while others wait in MPI_Init: that may be so, but not for ever.
+            # Some ranks still work while others wait in MPI_Init: allowed, but not forever.
             limit *= _SKEW
         if (len(alive) < self._ranks or inside) and now - self._moved > limit:
             if not inside and len(launched) >= self._ranks and not alive and runs_in_container():
@@ -212,7 +212,7 @@ def _stuck(
     if words:
         parts.append(f"last words: {words}")
     return error(
-        "watchdog-start-up-made-no",
+        "watchdog-start-up",
         limit_s=limit_s,
         alive_count=len(alive),
         ranks=ranks,
@@ -261,7 +261,7 @@ def read_records(path: Path, folder: Path) -> list[RankProof]:
     found = []
     data = path.read_bytes()
     if not data or len(data) % _RECORD:
-        raise fail("run-folder-proof-not-written-down", path=path, data_count=len(data))
+        raise fail("run-folder-proof", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
             found.append(_rank(part.decode("utf-8", "replace"), folder, path))
@@ -284,7 +284,7 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
     devices = tuple(sorted(values.get("device", ())))
     by_device = {p for d in devices for start, p in _PROVIDERS.items() if d.startswith(start)}
     if not carried["providers"] and by_device:
-        # It tells nothing, and has the fabric's device open. Verbs are opened also to look only.
+        # It reports nothing, and has the fabric's device open. Verbs are also opened only to probe.
         carried = {"netmod": "device", "providers": sorted(by_device)}
     first = mapped[0] if mapped else ["", "0", ""]
 

@@ -153,7 +153,7 @@ def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> F
     said = [line for line in words.strip().splitlines() if " INFO " not in line]
     tail = said[-3:]
     return error(
-        "watchdog-probe-did-not-end",
+        "watchdog-probe",
         limit_s=limit_s,
         started_count=len(started),
         ranks=ranks,
@@ -166,30 +166,30 @@ _CAUSES: Sequence[tuple[str, str]] = (
     # (pattern, message); what its groups match are the fields m1, m2 …
     (
         r"(unsupported PMI version \w+|PMIx server unreachable|PMI_Init returned \S+).*",
-        "launcher-family-cannot-connect-ranks-mpi",
+        "launcher-family-mismatch",
     ),
     (
         r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
-        "launcher-root-open-mpi-starts-nothing",
+        "launcher-root",
     ),
     (
         r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)",
-        "glibc-host-mpi-needs-newer",
+        "glibc-too-old",
     ),
-    (r"(\S+): cannot open shared object file", "closure-library-behind-mpi-missing"),
-    (r"(undefined symbol: \S+)", "symbols-mapped-mpi-lacks-function"),
+    (r"(\S+): cannot open shared object file", "closure-missing-library"),
+    (r"(undefined symbol: \S+)", "symbols-missing"),
     (
         r'"python3": executable file not found|python3: (?:command )?not found',
-        "no-python-image-python3-proof-runs",
+        "no-python",
     ),
-    (r"ModuleNotFoundError: No module named '(\w+)'", "no-python-image-too-small-proof"),
-    (r"((?:process_vm_readv|/proc/\d+/fd)\S*.*)", "namespaces-ranks-not-read-each"),
-    (r"unknown (?:shorthand )?flag: (.*)", "engine-container-does-not-know"),
+    (r"ModuleNotFoundError: No module named '(\w+)'", "no-python-module"),
+    (r"((?:process_vm_readv|/proc/\d+/fd)\S*.*)", "namespaces-separate"),
+    (r"unknown (?:shorthand )?flag: (.*)", "engine-unknown-option"),
     (
         r"(?:^|\n)(?:Error: |ch-run\[\d+\]: error: |/usr/bin/env: |runc create failed: )(.*)",
-        "engine-container-not-start-image",
+        "engine-cannot-start-image",
     ),
-    (r"FATAL:\s+(.*)", "engine-container-not-start-image"),
+    (r"FATAL:\s+(.*)", "engine-cannot-start-image"),
 )
 
 
@@ -200,4 +200,4 @@ def diagnose(words: str, plan: Plan) -> Finding:
         if match := re.search(pattern, words):
             groups = {f"m{number}": text or "" for number, text in enumerate(match.groups(), 1)}
             return error(message, launcher=plan.launcher.path, image=plan.image, **groups)
-    return error("launcher-ranks-did-not-report", launcher_path=plan.launcher.path, tail=tail)
+    return error("launcher-no-report", launcher_path=plan.launcher.path, tail=tail)

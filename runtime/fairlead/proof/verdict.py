@@ -35,12 +35,12 @@ class RankProof:
         mpi_inode: that file's inode; equal to the planned file's on the host.
         mpi_count: MPI libraries mapped; more than one corrupt each other.
         version: first line of ``MPI_Get_library_version``.
-        transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs tell it on one rank
+        transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs report it on one rank
             only, or never.
         library_path: LD_LIBRARY_PATH in it.
         app_mpi: what the loader gives the program itself, empty for a script.
         devices: the fabric's device nodes that it has open; a ``device`` netmod is concluded from them,
-            where the MPI itself does not tell.
+            where the MPI itself does not report it.
     """
 
     rank: int
@@ -117,24 +117,24 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
     if mapped is not AbiFamily.UNKNOWN and plan.launcher.family not in (mapped, AbiFamily.UNKNOWN):
         why = (
             f"the launcher is {plan.launcher.title}, the mapped MPI is {proof.ranks[0].version}: "
-            "they do not speak the same wire-up protocol"
+            "they do not use the same wire-up protocol"
         )
-        remedy = "leave out --launcher, or name the mpiexec of the mapped MPI"
+        remedy = "remove --launcher, or name the mpiexec of the mapped MPI"
     elif plan.launcher.kind == "srun":
         way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
         why = f"by srun's PMI ({way}) the mapped MPI did not find the other ranks"
         remedy = (
-            "leave out --launcher-arg=--mpi; `srun --mpi=list` names what there is; or start them by the "
+            "remove --launcher-arg=--mpi; `srun --mpi=list` lists the choices; or start them with the "
             "MPI's own launcher: --launcher mpiexec"
         )
     else:
         why = "the launcher's variables and descriptors (PMI_FD, PMI_RANK) did not reach the ranks"
         remedy = (
-            "leave out engine options that clean the environment; `fairlead explain` shows the line"
+            "remove engine options that clean the environment; `fairlead explain` shows the line"
         )
     return [
         error(
-            "world-size-every-rank-alone" if alone else "world-size-did-not-find-each",
+            "world-size-alone" if alone else "world-size-partial",
             asked=proof.asked,
             launcher_path=plan.launcher.path,
             seen=seen,
@@ -185,7 +185,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
         if proof.planned_inode and p.mpi_inode != proof.planned_inode:
             return [
                 error(
-                    "planned-file-rank-maps-another-staged",
+                    "planned-file-mounted-over",
                     rank=p.rank,
                     p_host=p.host,
                     mpi_path=p.mpi_path,
@@ -213,8 +213,8 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     lacking = [n for n in plan.names if f"lib/{n}" not in there]
     if lacking and plan.staging:
         return (
-            f"the image asks for {lacking[0]}, and the staged host MPI has no alias of that name",
-            f"an alias {lacking[0]} beside the staged library; `fairlead explain` shows the aliases",
+            f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",
+            f"add an alias {lacking[0]} next to the staged library; `fairlead explain` shows the aliases",
         )
     if plan.staging and MOUNT not in seen.library_path:
         return (
@@ -264,7 +264,7 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
         if foreign := sorted(used - accepted):
             return [
                 error(
-                    "transport-messages-go-over",
+                    "transport-foreign",
                     foreign=", ".join(foreign),
                     rank=p.rank,
                     p_host=p.host,
@@ -276,7 +276,7 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
     if proof.asked > 1 and not any(p.netmod or p.providers for p in proof.ranks):
         return [
             warning(
-                "transport-carries-messages-not-proved",
+                "transport-unknown",
                 planned_file=proof.planned_file,
                 planned_title=proof.planned_title,
             )
@@ -291,7 +291,7 @@ def _shared(proof: Proof) -> list[Finding]:
     parted = [host for host, seen in by_host.items() if len(seen) > 1]
     if not parted:
         return []
-    return [error("shared-memory-ranks-do-not-share", parted=parted[0])]
+    return [error("shared-memory-separate", parted=parted[0])]
 
 
 def mpi_program(plan: Plan) -> str:

@@ -100,7 +100,7 @@ def _captured(there: Capture, path: str) -> Launcher:
     captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
     if path not in captured:
         raise fail(
-            "launcher-no-captured", path=path, there_node=there.node, captured=", ".join(captured)
+            "launcher-not-captured", path=path, there_node=there.node, captured=", ".join(captured)
         )
     return captured[path]
 
@@ -117,18 +117,18 @@ def _no_launcher(family: AbiFamily, there: Capture | None, host: HostMpi | None)
     return (
         (
             fail(
-                "launcher-family-found-beside",
+                "launcher-none-of-family-prefix-there",
                 family=family,
                 there_node=there.node,
                 prefix=host.prefix,
             )
             if host
-            else fail("launcher-mpis-machine", family=family, there_node=there.node)
+            else fail("launcher-none-of-family-there", family=family, there_node=there.node)
         )
         if there
         else (
-            fail("launcher-family-host", family=family, prefix=host.prefix)
+            fail("launcher-none-of-family-prefix", family=family, prefix=host.prefix)
             if host
-            else fail("launcher-mpis-here", family=family)
+            else fail("launcher-none-of-family-here", family=family)
         )
     )

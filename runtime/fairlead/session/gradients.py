@@ -136,13 +136,13 @@ def _available(declared: CommBackend, facts: CommFacts) -> Availability:
 
 def _not_chosen(declared: CommBackend, chosen: CommBackend) -> str:
     if chosen.host_arrays == declared.name:
-        return "carries the host's arrays all the same"
+        return "still carries the host's arrays"
     return declared.not_chosen
 
 
 def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
     return error(
-        "comm-backend-absent-leave-fairlead-auto",
+        "comm-backend-absent",
         chosen_name=chosen.name,
         asked_by=facts.asked_by,
         facts_image=facts.image,
@@ -153,14 +153,14 @@ def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
 
 
 def _unproven(chosen: CommBackend, why: str, by: str) -> Finding:
-    return info("comm-choice-gradients-go", chosen_name=chosen.name, by=by, why=why)
+    return info("comm-choice-planned", chosen_name=chosen.name, by=by, why=why)
 
 
 def _not_preferred(
     chosen: CommBackend, preferred: CommBackend, why: str, facts: CommFacts
 ) -> Finding:
     return warning(
-        "comm-choice-gradients-go-not-site",
+        "comm-choice-not-preferred",
         chosen_name=chosen.name,
         preferred_name=preferred.name,
         site=facts.site,
@@ -213,7 +213,7 @@ def facts_of(
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),
-        no_core="" if core else "there is no C++ compiler here",
+        no_core="" if core else "this machine has no C++ compiler",
     )
 
 
@@ -234,14 +234,14 @@ def onto(plan: Plan, choice: CommChoice) -> Plan:
 def asked_for(
     flag: str | None, variables: Mapping[str, str], environ: Mapping[str, str]
 ) -> tuple[str, str]:
-    """The backend that is asked for, and by what; ("", "") where nobody asks.
+    """The requested backend, and what requests it; ("", "") if nothing does.
 
     Raises:
-        FairleadError: exit code 2; there is no such backend, or two are asked for at once.
+        FairleadError: exit code 2; there is no such backend, or two are requested.
     """
     if flag and variables.get(VARIABLE, flag) != flag:
         raise fail(
-            "comm-backend-two-backends-asked",
+            "comm-backend-contradicts-env",
             flag=flag,
             variable=VARIABLE,
             variables=variables[VARIABLE],

@@ -64,7 +64,7 @@ class LaunchOptions:
         on_finding: called with what was noticed before the launch.
         on_start: called when all is staged and the launcher is about to start.
         allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
-        probe_first: also prove by a job of its own, before.
+        probe_first: also prove with a separate job before the launch.
         limit_s: how long the start-up may make no progress; the site's own by default.
         env: variables for the container.
     """

@@ -208,7 +208,7 @@ def _still_signed(
 
 
 def _of_the_engine(plan: Plan, *, elsewhere: bool) -> tuple[Finding, ...]:
-    """What the engine cannot be told: an image of another kind, a path that its words end at."""
+    """What the engine cannot express: an image of another kind, a path with its separator in it."""
     if plan.engine.kind not in engines.kinds():
         return ()
     try:
@@ -251,7 +251,7 @@ def _another_machine(
 def _with_images_own(request: Request, image: Image) -> Request:
     """The search path and preloads that the image itself sets stay, behind the user's.
 
-    What the engine is told for the container would take their place.
+    Variables that the engine sets in the container would replace them.
     """
     own = image.env
     return replace(
@@ -283,7 +283,7 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
     found = capture.read(Path(choices.site))
     if not elsewhere:
         raise fail(
-            "site-capture-nothing-launched-here",
+            "site-capture-cannot-launch",
             found_node=found.node,
             site=shlex.quote(choices.site),
         )
@@ -313,7 +313,7 @@ def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
         return ()
     return (
         warning(
-            "launcher-site-not-path",
+            "launcher-site-not-on-path",
             kinds=" or ".join(kinds),
             site_name=site.name,
             launcher_path=launcher.path,

@@ -1,7 +1,7 @@
 """What the host that launches ranks adds to a timeline: its own stages, and when each launch began, was proved, ended.
 
 A :class:`Recorder` is made by a verb's ``--timeline FILE``. It appends to ``FILE.parts/host.jsonl``, gives each launch a
-folder of its own beside that, and puts all of it together at the end; see :mod:`fairlead.trace.document`.
+own folder next to it, and puts all of it together at the end; see :mod:`fairlead.trace.document`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Recorder:
         )
 
     def put(self, said: dict[str, Any]) -> None:
-        """Adds a line; without room, what is there stays."""
+        """Adds a line; without space, the file stays as it is."""
         with self._lock, suppress(OSError):
             if self._out >= 0:
                 os.write(self._out, (json.dumps(said) + "\n").encode())
@@ -151,9 +151,9 @@ class Recorder:
         except FairleadError as exc:
             return exc.findings[0]
         if merged:
-            return info("comm-timeline-open-ui-perfetto-dev", line=merged.line(), file=self.file)
+            return info("comm-timeline-written", line=merged.line(), file=self.file)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return warning("comm-timeline-no-see-script-uses", file=self.file, nobody=nobody)
+        return warning("comm-timeline-missing", file=self.file, nobody=nobody)
 
 
 class _Recorded:

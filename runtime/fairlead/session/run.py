@@ -139,7 +139,7 @@ def _grace_s(prepared: Prepared) -> float:
 def _check_records(result: LaunchResult, folder: Path) -> None:
     if len(result.ranks) < result.started and not _has_room(folder):
         raise fail(
-            "run-folder-ranks-not-write-down",
+            "run-folder-exit-codes",
             folder=folder,
             started=result.started,
             ranks_count=len(result.ranks),
@@ -199,7 +199,7 @@ def _has_room(folder: Path) -> bool:
 def _collective_core(
     folder: Path, cache: Path, environ: Mapping[str, str], progress: Progress | None
 ) -> dict[str, str]:
-    """Lays the core of :mod:`fairlead.comm` into the run's folder; the variables that tell of it."""
+    """Lays the core of :mod:`fairlead.comm` into the run's folder; the variables that point to it."""
     if environ.get("FAIRLEAD_COMM_LIBRARY"):
         return {}
     try:

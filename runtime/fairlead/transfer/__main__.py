@@ -22,7 +22,7 @@ from fairlead.transfer.model import InItem, Links, NodeReport, OutItem, node_nam
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does one step, writes its report where that is asked for, and returns an exit code."""
+    """Does one step, writes its report if requested, and returns an exit code."""
     signal.signal(signal.SIGTERM, _interrupted)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
         signal.signal(signal.SIGHUP, _interrupted)
@@ -100,7 +100,7 @@ def _say(report: NodeReport) -> None:
         print(f"{label}: {finding.what}\nwhere: {finding.where}", file=sys.stderr)
         print(f"why:   {finding.why}\nnext:  {finding.remedy}", file=sys.stderr)
     if not report.acted:
-        print("nothing to do: no folder of yours is there", file=sys.stderr)
+        print("nothing to do: you have no folder there", file=sys.stderr)
 
 
 def _interrupted(signum: int, frame: object) -> None:

@@ -237,7 +237,7 @@ def _copy_piece(work: _Work, number: int, start: int, end: int, buffer: memoryvi
     ):
         found = os.fstat(source)
         if (found.st_dev, found.st_ino) != entry.stamp[:2] or found.st_size != entry.size:
-            raise changed(entry.source, ["it was replaced, or has another size"])
+            raise changed(entry.source, ["it was replaced, or its size changed"])
         with _named(target):
             # Whoever comes first gives it its size, and with it the holes.
             if os.fstat(out).st_size < entry.size:

@@ -148,7 +148,7 @@ def directives(
     """All lines of a job, in the order that Slurm's guide shows: space, in, out.
 
     Args:
-        persistent: use this space, which is there; ``capacity`` is then not asked for.
+        persistent: use this existing space; ``capacity`` is then ignored.
     """
     first = (
         use_persistent(persistent)
@@ -194,7 +194,7 @@ def _name(text: str) -> str:
 
 def _path(text: str) -> str:
     if not re.fullmatch(r"/[^\s\"'$\\]*", text):
-        raise _wrong("path", text, "absolute, without blanks, quotes and variables")
+        raise _wrong("path", text, "absolute, without blanks, quotes or variables")
     return text
 
 

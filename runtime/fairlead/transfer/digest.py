@@ -1,4 +1,4 @@
-"""What a copy is held against: a digest of leaves, so that many threads can make it, and holes cost none.
+"""What a copy is compared with: a digest of leaves, so that many threads can compute it, and holes are free.
 
 A file is cut into leaves of 4 MiB. Its digest is the SHA-256 of ``fairlead-file-1``, its size (8 bytes,
 little endian) and the SHA-256 of each leaf; a tree's is that of one line an entry, sorted by path.
@@ -42,7 +42,7 @@ def of_tree(tree: Tree, files: Mapping[str, str]) -> str:
     """A tree's digest, hexadecimal: kinds, permissions, names and contents; no times.
 
     Args:
-        files: digest of each file that is no hard link to one before it.
+        files: digest of each file that is not a hard link to an earlier one.
     """
     digest = hashlib.sha256(b"fairlead-tree-1\n", usedforsecurity=False)
     for entry in tree.entries:

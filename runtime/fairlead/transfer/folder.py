@@ -58,11 +58,11 @@ def usable(root: str) -> None:
     """
     why = ""
     if not os.path.isdir(root):
-        why = "there is no such folder on this node"
+        why = "no such folder on this node"
     elif not os.access(root, os.W_OK | os.X_OK):
-        why = "you may not write there"
+        why = "you cannot write there"
     if why:
-        raise fail("stage-place-storage-cannot-used", root=root, node_name=node_name(), why=why)
+        raise fail("stage-place-unusable", root=root, node_name=node_name(), why=why)
 
 
 def make(folder: str, owner: Owner) -> Lock | None:

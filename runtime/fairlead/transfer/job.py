@@ -45,7 +45,7 @@ class Wish:
     Attributes:
         links: what becomes of links that lead out of what is staged in.
         keep: what was staged in is left to the next run of the same job.
-        job: the scheduler's job, as :func:`fairlead.transfer.place.job_here` tells it.
+        job: the scheduler's job, as :func:`fairlead.transfer.place.job_here` returns it.
         token: makes this run's folder different from all others.
     """
 
@@ -190,7 +190,7 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
         if acted and all(item.name in report.missing for report in acted):
             stage.findings.append(
                 error(
-                    "stage-out-command-left-no-copy",
+                    "stage-out-missing",
                     item_name=item.name,
                     mount=MOUNT,
                     variable=VARIABLE,
@@ -342,7 +342,7 @@ def in_short(moved: Sequence[Moved]) -> str:
         for name, own in nodes.items()
     }
     if all(m.reused for m in moved):
-        return f"{text}, there from an earlier run of this job, verified"
+        return f"{text}, kept from an earlier run of this job, verified"
     slowest = min(rates, key=lambda name: rates[name])
     text += f", {amount(rates[slowest])}/s"
     text += f" (the slowest, {slowest})" if len(nodes) > 1 else ""
@@ -355,7 +355,7 @@ def in_short(moved: Sequence[Moved]) -> str:
 def _shown(
     shown: Progress, title: str
 ) -> Iterator[tuple[Callable[[str, int], None], Callable[[Sequence[Moved]], None]]]:
-    """A stage of the progress display, fed by what copying tells.
+    """A stage of the progress display, fed by what copying reports.
 
     That nobody reads it any more, as after a hang-up, must not end a copy.
     """

@@ -1,7 +1,7 @@
 """What one node does: it copies in, it copies back, and it removes what was staged.
 
 On each node of a job the same step may run in several processes, and several nodes may see one
-storage: whoever makes the folder works, the others say that they did not.
+storage: the process that makes the folder works, the others report that they did not.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def stage_in(
     except FileExistsError:
         if options.step:
             return Begun(NodeReport(me, acted=False))
-        raise fail("stage-place-folder-run-already", where=where) from None
+        raise fail("stage-place-exists", where=where) from None
     except OSError as exc:
         raise _in_words(exc, root) from None
     try:
@@ -306,7 +306,7 @@ def _back(place: str, item: OutItem, target: str, told: Told) -> tuple[Moved, li
             instead = f"{target}.{token}"
             findings.append(
                 warning(
-                    "stage-out-copied-back-under-another",
+                    "stage-out-renamed",
                     item_name=item.name,
                     instead=instead,
                     target=target,
@@ -334,7 +334,7 @@ def _left(item: OutItem, seen: Tree) -> list[Finding]:
         shown = ", ".join(f"{path}: {what}" for path, what in seen.left_out[:5])
         found.append(
             warning(
-                "stage-special-cannot-copied-back-no",
+                "stage-special-results",
                 left_out_count=len(seen.left_out),
                 item_name=item.name,
                 shown=shown,
@@ -343,7 +343,7 @@ def _left(item: OutItem, seen: Tree) -> list[Finding]:
     if seen.outward:
         found.append(
             warning(
-                "stage-link-links-lead-out",
+                "stage-link-out-of-results",
                 outward_count=len(seen.outward),
                 item_name=item.name,
                 outward=", ".join(seen.outward[:5]),
@@ -362,7 +362,7 @@ def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str
         why = "it was interrupted"
     words = (sys.executable, "-m", "fairlead.transfer", "out", where, "--item", item.name, target)
     return error(
-        "stage-out-not-copied-back-still",
+        "stage-out-failed",
         item_name=item.name,
         node_name=node_name(),
         place=place,
@@ -384,7 +384,7 @@ def _cleared(where: str, owner: Owner, items: Sequence[OutItem], kept: dict[str,
 def _in_words(exc: OSError, root: str) -> FairleadError:
     if exc.errno in _NO_ROOM:
         return room.no_room(
-            root, f"{exc.strerror} while {exc.filename or root} was written: others fill it too"
+            root, f"{exc.strerror} while {exc.filename or root} was written: others also fill it"
         )
     return folder.in_words(exc, root)
 

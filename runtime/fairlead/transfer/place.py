@@ -11,7 +11,7 @@ from fairlead.schedulers.registry import job_variables
 from fairlead.site.model import Storage
 
 WORDS = ("memory", "node-local", "burst-buffer")
-# What DataWarp sets in a job that asked for striped space (see datawarp.py).
+# What DataWarp sets in a job that requested striped space (see datawarp.py).
 DATAWARP = "DW_JOB_STRIPED"
 # By what a job is known: two runs with the same value are of one job.
 
@@ -54,7 +54,7 @@ def choose(wanted: str, storage: Storage, site: str, environ: Mapping[str, str])
         why = f"`{path}`, the {wanted} storage of site {site}"
         return Place(wanted, expanded(path, site, environ), why)
     if "/" not in wanted:
-        raise fail("stage-place-no-storage", wanted=wanted, words=", ".join(WORDS))
+        raise fail("stage-place-unknown", wanted=wanted, words=", ".join(WORDS))
     return Place("path", wanted, "named by --stage-to")
 
 
@@ -68,7 +68,7 @@ def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
     def value(found: re.Match[str]) -> str:
         name = found[1] or found[2]
         if not environ.get(name):
-            raise fail("stage-place-not-set", name=name, path=path, site=site)
+            raise fail("stage-place-variable-unset", name=name, path=path, site=site)
         return environ[name]
 
     return re.sub(r"\$(?:\{(\w+)\}|(\w+))", value, path)
@@ -84,7 +84,7 @@ def _burst_buffer(storage: Storage, site: str, environ: Mapping[str, str]) -> Pl
         raise _none("burst-buffer", storage, site)
     path = environ.get(DATAWARP, "")
     if not path:
-        raise fail("stage-place-job-no-space-burst", datawarp=DATAWARP)
+        raise fail("stage-place-no-datawarp", datawarp=DATAWARP)
     return Place("burst-buffer", path, f"${DATAWARP}, this job's DataWarp space")
 
 
@@ -99,7 +99,7 @@ def _none(kind: str, storage: Storage, site: str) -> FairleadError:
         if there
     ]
     return fail(
-        "stage-place-site-no-storage",
+        "stage-place-not-in-profile",
         site=site,
         kind=kind,
         has=", ".join(has),

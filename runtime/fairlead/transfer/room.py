@@ -82,7 +82,7 @@ def filesystem(path: str, root: Path = Path("/")) -> str:
 
 
 def _memory(root: Path) -> Iterator[tuple[int, str]]:
-    """Bytes of memory that can still be had, by each that limits it."""
+    """Bytes of memory still available, for each limit."""
     try:
         text = (root / "proc/meminfo").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""What is to be copied: a look through a tree that reads no file.
+"""What to copy: a walk through a tree that reads no file.
 
 Rules. A link that stays within the tree is kept as it is. An absolute link into the tree becomes a
 relative one, since the copy lies elsewhere. What leads out is refused, followed or kept, as is asked.
@@ -17,7 +17,7 @@ from dataclasses import replace
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.transfer.model import Entry, Kind, Links, Tree
 
-_MODE = 0o1777  # a copy is the copier's own: set-user-id would mean somebody else
+_MODE = 0o1777  # a copy belongs to the copier: set-user-id would mean another user
 _SHOWN = 5  # of many mistakes of one kind, as many are named
 _HOPS = 100  # links on one way; a kernel follows 40
 _SPECIAL = {
@@ -35,7 +35,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
         seen_as: the path by which its links call it; ``top`` itself otherwise.
         leave_special: leave out what cannot be copied, instead of refusing all.
     Raises:
-        FairleadError: exit code 121; links lead out, or something is neither file, folder nor link,
+        FairleadError: exit code 121; links lead out, or something is not a file, folder or link,
             or may not be read. Exit code 2; there is nothing.
     """
     real = os.path.realpath(top)
@@ -50,7 +50,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
         where = exc.filename or top
         if where == real:
             raise FairleadError(
-                error("stage-source-node", top=top),
+                error("stage-source-missing-on-node", top=top),
                 ExitCode.USAGE,
             ) from None
         raise changed(top, [os.path.relpath(where, real)]) from None
@@ -157,7 +157,7 @@ class _Walk:
 
     def file_or_special(self, path: str, source: str, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
-            what = _SPECIAL.get(stat.S_IFMT(found.st_mode), "neither file, folder nor link")
+            what = _SPECIAL.get(stat.S_IFMT(found.st_mode), "not a file, folder or link")
             self.special.append((path or source, what))
             return
         if not os.access(source, os.R_OK):
@@ -171,25 +171,25 @@ class _Walk:
     def problems(self, leave_special: bool) -> Iterator[Finding]:
         if self.refused:
             yield error(
-                "stage-link-out-staged",
+                "stage-link-out-of-source",
                 count=_count(self.refused, "link leads", "links lead"),
                 few=_few(self.refused),
             )
         if self.nowhere:
             yield error(
-                "stage-link-cannot-followed",
+                "stage-link-broken",
                 count=_count(self.nowhere, "link", "links"),
                 few=_few(self.nowhere),
             )
         if self.special and not leave_special:
             yield error(
-                "stage-special-cannot-copied",
+                "stage-special-source",
                 count=_count(self.special, "thing", "things"),
                 few=_few([f"{path}: {what}" for path, what in self.special]),
             )
         if self.unreadable:
             yield error(
-                "stage-source-not-read",
+                "stage-source-unreadable",
                 count=_count(self.unreadable, "path", "paths"),
                 few=_few(self.unreadable),
             )
@@ -251,7 +251,7 @@ def _stays(root: str, folder: str, target: str, hops: list[int] | None = None) -
 
 
 def extents(handle: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where a file has data between two offsets; all of it where the file system cannot tell."""
+    """Where a file has data between two offsets; all of it if the file system cannot report it."""
     here = start
     while here < end:
         try:

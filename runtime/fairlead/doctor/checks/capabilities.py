@@ -25,4 +25,4 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield Diagnosis(info("capabilities"))
 
 
-CHECK = Check(NAME, "what root may do", examine, Topic.ENGINES, order=10)
+CHECK = Check(NAME, "capabilities of root", examine, Topic.ENGINES, order=10)

@@ -17,11 +17,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
     kind = cgroup_kind(world)
     runtime, told_by = podman.runtime(world)
     if kind == "none":
-        yield note("cgroups-no-control-groups", root=ROOT)
+        yield note("cgroups-missing", root=ROOT)
     elif kind == "hybrid" and runtime == "crun":
         other = world.which("runc")
         yield ill(
-            "cgroups" if other else "cgroups-sudo-apt-get-install",
+            "cgroups-hybrid-switch-runtime" if other else "cgroups-hybrid-install-runc",
             root=ROOT,
             told_by=told_by,
             other=other,
@@ -62,4 +62,6 @@ def _delegated(world: World, kind: str) -> str:
     return f"delegated to {world.user}: {', '.join(controllers) or 'none'}"
 
 
-CHECK = Check(NAME, "control groups, and who can use them", examine, Topic.MACHINE, order=80)
+CHECK = Check(
+    NAME, "control groups, and which engines can use them", examine, Topic.MACHINE, order=80
+)

@@ -1,4 +1,4 @@
-"""Do the clocks agree: of this machine, of the world, of the file systems that files are stamped by?"""
+"""Do the clocks of this machine, of its time servers and of its file systems agree?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     state = world.clock_state()
     problems = [*_files(world), *_source(world)]
     if abs(state.slip_s) > SLIP_S:
-        problems.append(ill("clocks-time-day-being-moved", slip_s=state.slip_s * 1e3))
+        problems.append(ill("clocks-moving", slip_s=state.slip_s * 1e3))
     if state.synchronised is False:
         problems.append(_unsynchronised(world))
     yield from problems
@@ -37,8 +37,8 @@ def _unsynchronised(world: World) -> Diagnosis:
     """One machine alone needs nobody's time; nodes of a job do."""
     site = world.profile().site
     if site and site.scheduler.kind != "none":
-        return ill("clocks-nodes-differ-mix-up")
-    return note("clocks-virtual-machine-host-hold")
+        return ill("clocks-unsynchronised-node")
+    return note("clocks-unsynchronised-guest")
 
 
 def _files(world: World) -> Iterator[Diagnosis]:
@@ -47,7 +47,7 @@ def _files(world: World) -> Iterator[Diagnosis]:
         if offset is not None and abs(offset) > OFFSET_S:
             kind = world.file_system(folder).kind
             yield ill(
-                "clocks-clock-file-system",
+                "clocks-file-system",
                 offset=abs(offset),
                 ahead="ahead" if offset > 0 else "behind",
                 folder=folder,
@@ -58,7 +58,7 @@ def _files(world: World) -> Iterator[Diagnosis]:
 def _source(world: World) -> Iterator[Diagnosis]:
     source = (world.read(SOURCE) or "").strip()
     if source and source not in _FAST:
-        yield ill("clocks-kernel-tells-time", source=source, source_2=SOURCE)
+        yield ill("clocks-slow-source", source=source, source_2=SOURCE)
 
 
 CHECK = Check(NAME, "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90)

@@ -1,4 +1,4 @@
-"""May ranks of a node read each other's memory? MPI moves large messages so, in one copy."""
+"""Can ranks of a node read each other's memory? MPI then moves large messages in one copy."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def examine(world: World) -> Iterator[Diagnosis]:
         tried = {case: int(code) for case, code in json.loads(ran.stdout).items()}
         plain, allowed, apart = (tried[case] for case in ("plain", "allowed", "namespaces"))
     except (ValueError, KeyError, AttributeError):
-        yield note("cma-not-tried", ran_argv=" ".join(ran.argv), ran_said=ran.said)
+        yield note("cma-untested", ran_argv=" ".join(ran.argv), ran_said=ran.said)
         return
     scope = (world.read(YAMA) or "").strip()
     if plain == 0:
         yield _well(world, apart)
     elif allowed == 0:
-        yield ill("cma-process-read-another-memory", yama=YAMA, scope=scope)
+        yield ill("cma-only-with-consent", yama=YAMA, scope=scope)
     else:
         yield ill(
-            "cma" if scope not in ("", "0") else "cma-vm-readv-2",
+            "cma-denied-by-yama" if scope not in ("", "0") else "cma-denied-by-kernel",
             yama=YAMA,
             scope=scope,
             why=_why(plain, scope),
@@ -40,7 +40,7 @@ def _well(world: World, apart: int) -> Diagnosis:
     what = "a process may read another's memory"
     engine = world.engine_here()
     if engine and engine.userns_per_rank and apart:
-        return note("cma-but-not-across-user", what=what, engine_path=engine.path)
+        return note("cma-separate-namespaces", what=what, engine_path=engine.path)
     return well(NAME, what, "tried with process_vm_readv")
 
 
@@ -51,7 +51,9 @@ def _why(code: int, scope: str) -> str:
         )
     if scope in ("2", "3"):
         return (
-            "only an administrator may trace" if scope == "2" else "nobody may trace until a reboot"
+            "only an administrator can trace"
+            if scope == "2"
+            else "no user can trace until a reboot"
         )
     return (
         f"it ended with {errno.errorcode.get(code, code)}: a seccomp filter, or a security module"
@@ -68,4 +70,4 @@ def _remedy(code: int, scope: str) -> str:
     return "in Docker: --cap-add SYS_PTRACE; else ask an administrator which security module forbids it"
 
 
-CHECK = Check(NAME, "reading another rank's memory, tried", examine, Topic.NODE, order=30)
+CHECK = Check(NAME, "access to another rank's memory (tested)", examine, Topic.NODE, order=30)

@@ -1,4 +1,4 @@
-"""Is there a container engine, and does it run a command in an image here, for this user?"""
+"""Is there a container engine, and can this user run a command in an image with it?"""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
     yield from _apptainer(world, able)
     for kind, ran in others.items():
         if kind in able:
-            yield well(NAME, f"{kind} runs here too", ran.argv[0])
+            yield well(NAME, f"{kind} also runs on this machine", ran.argv[0])
         else:
             yield ill(
-                "engine-here-cannot-run-command",
+                "engine-other-cannot-run-image",
                 kind=kind,
                 ran_argv=ran.argv[0],
                 returncode=ran.returncode,
@@ -41,7 +41,7 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
         private = private_apptainer(world.environ)
         yield (
             ill(
-                "engine-container-does-not-start",
+                "engine-does-not-start",
                 program=program,
                 version_said=version.said,
                 retry=RETRY,
@@ -49,7 +49,7 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
             )
             if program == str(private)
             else ill(
-                "engine-reinstall",
+                "engine-does-not-start-reinstall",
                 program=program,
                 version_said=version.said,
                 retry=RETRY,
@@ -60,7 +60,7 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
     probe = world.probe_engine()
     if probe.returncode:
         yield ill(
-            "engine-container-cannot-run-command",
+            "engine-cannot-run-image",
             probe_argv=" ".join(probe.argv),
             returncode=probe.returncode,
             probe_said=probe.said,
@@ -84,7 +84,7 @@ def _absent(world: World, able: list[str]) -> Diagnosis:
             fix=fix,
         )
     return ill(
-        "engine-path",
+        "engine-none",
         private_apptainer=private_apptainer(world.environ),
         retry=RETRY,
         remedy=f", or {apt_line([packaged])}" if packaged else "",
@@ -112,5 +112,10 @@ def _own_fix(world: World) -> OwnFix:
 
 # An engine may be given up after a minute, and here it is started twice.
 CHECK = Check(
-    NAME, "container engines, tried on a tiny image", examine, Topic.ENGINES, order=20, limit_s=120
+    NAME,
+    "container engines (tested with a tiny image)",
+    examine,
+    Topic.ENGINES,
+    order=20,
+    limit_s=120,
 )

@@ -40,14 +40,14 @@ _RULES = (
         "mount dev",
         ("no", "minimal"),
         Severity.WARNING,
-        "a container has a /dev of its own: no fabric, no GPU, and a /dev/shm that ranks do not share",
+        "a container has its own /dev: no fabric, no GPU, and a /dev/shm that ranks do not share",
         "yes",
     ),
     (
         "mount tmp",
         ("no",),
         Severity.WARNING,
-        "a container has a /tmp of its own, in which Open MPI's ranks do not find each other",
+        "a container has its own /tmp, in which Open MPI's ranks do not find each other",
         "yes",
     ),
     ("mount proc", ("no",), Severity.WARNING, "MPI finds neither its cores nor its peers", "yes"),
@@ -71,9 +71,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         where = configuration(world, program) if program else ""
         yield well(
             NAME,
-            "nothing in the engines' configuration is in the way"
-            if program
-            else "there is no engine to configure",
+            "the engines' configuration has no problems" if program else "no engine to configure",
             where,
         )
 
@@ -85,14 +83,14 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
     file = configuration(world, program)
     text = world.read(file)
     if text is None:
-        yield ill("engine-settings-configuration-cannot-read", file=file)
+        yield ill("engine-settings-unreadable", file=file)
         return
     values = parse(text)
     for key, bad, severity, why, good in _RULES:
         value = values.get(key, ("",))[-1].lower()
         if value in bad:
             yield ill(
-                "engine-settings-configuration",
+                "engine-settings-value",
                 key=key,
                 value=value,
                 file=file,
@@ -113,7 +111,7 @@ def _mount_points(
     underlay = values.get("enable underlay", ("yes",))[-1].lower()
     if overlay == "no" and underlay == "no":
         yield ill(
-            "engine-settings-enable-overlay-underlay-both",
+            "engine-settings-no-overlay-no-underlay",
             file=file,
             line=_line(world, program, file, "enable underlay", "yes"),
             fix=_fix(world, program, file, "enable underlay", "yes"),
@@ -132,7 +130,7 @@ def _loop_devices(
     ranks = world.cores()
     if not shared and most < ranks:
         yield ill(
-            "engine-settings-loop-devices-up-ranks",
+            "engine-settings-loop-devices",
             most=most,
             ranks=ranks,
             file=file,
@@ -146,7 +144,7 @@ def _others(
 ) -> Iterator[Diagnosis]:
     if values.get("allow setuid", ("yes",))[-1].lower() == "no" and starters(world, program):
         yield note(
-            "engine-settings-allow-setuid-no-though",
+            "engine-settings-setuid-off",
             file=file,
             line=_line(world, program, file, "allow setuid", "yes"),
         )
@@ -154,7 +152,7 @@ def _others(
         source = entry.split(":")[0]
         if source and not world.access(source, os.F_OK):
             yield ill(
-                "engine-settings-bind-path-names-not",
+                "engine-settings-bind-path-missing",
                 entry=entry,
                 file=file,
                 line=_line(world, program, file, "bind path", shlex.quote(entry), "--unset"),
@@ -163,7 +161,7 @@ def _others(
     for key in ("limit container owners", "limit container groups", "limit container paths"):
         value = ", ".join(v for v in values.get(key, ()) if v and v.upper() != "NULL")
         if value:
-            yield note("engine-settings-images-refused", key=key, value=value, file=file)
+            yield note("engine-settings-images-limited", key=key, value=value, file=file)
 
 
 def _line(world: World, program: str, file: str, key: str, value: str, how: str = "--set") -> str:
@@ -179,7 +177,7 @@ def _own(world: World, file: str) -> bool:
 def _fix(
     world: World, program: str, file: str, key: str, value: str, how: str = "--set"
 ) -> Fix | None:
-    """Only in one's own installation; what an administrator has decided is theirs to change."""
+    """Only in the user's own installation; an administrator's settings are theirs to change."""
     if not _own(world, file):
         return None
     words = (program, "config", "global", how, key, value)
@@ -200,7 +198,7 @@ def _podman(world: World) -> Iterator[Diagnosis]:
     driver, where = podman.storage_driver(world)
     if driver == "vfs":
         yield note(
-            "engine-settings-podman-keeps-images-vfs",
+            "engine-settings-podman-vfs",
             where=where,
             own_storage_file=podman.own_storage_file(world),
         )
@@ -214,12 +212,12 @@ def _ulimits(world: World) -> Iterator[Diagnosis]:
     if not match or int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
         return
     if podman.setting(world, "containers", "default_ulimits")[0] is None:
-        yield note("engine-settings-podman-raises-limits-root")
+        yield note("engine-settings-podman-limits")
 
 
 def _charliecloud(world: World) -> Iterator[Diagnosis]:
     if world.which("ch-run") and not world.environ.get("USER"):
-        yield note("engine-settings-charliecloud-ch-run-needs")
+        yield note("engine-settings-charliecloud-user")
 
 
-CHECK = Check(NAME, "apptainer.conf, Podman's files", examine, Topic.ENGINES, order=50)
+CHECK = Check(NAME, "settings of Apptainer and Podman", examine, Topic.ENGINES, order=50)

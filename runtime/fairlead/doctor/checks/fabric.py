@@ -1,4 +1,4 @@
-"""Does MPI reach the fabric that this machine has, or would it take TCP without a word?"""
+"""Does MPI reach this machine's fabric, or would it silently use TCP?"""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if not problems:
         told = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
         if not told:
-            yield well(NAME, "there is no fabric here: shared memory within the node, TCP beyond")
+            yield well(NAME, "no fabric on this machine: shared memory within the node, TCP beyond")
         else:
-            yield well(NAME, f"{told}: the MPIs here know it")
+            yield well(NAME, f"{told}: the MPIs of this machine support it")
 
 
 def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:
@@ -56,15 +56,13 @@ def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:
     says_so = says(site, "fabric.kind", kind)
     if in_job(world.environ):
         return ill(
-            "fabric-node-job-no-device",
+            "fabric-device-missing",
             fabrics=FABRICS[kind],
             devices=DEVICES[kind],
             says_so=says_so,
             site_name=site.name,
         )
-    return note(
-        "fabric-no-device-here-seems", fabrics=FABRICS[kind], devices=DEVICES[kind], says_so=says_so
-    )
+    return note("fabric-login-node", fabrics=FABRICS[kind], devices=DEVICES[kind], says_so=says_so)
 
 
 def _unreached(world: World, devices: Mapping[str, str]) -> Iterator[Diagnosis]:
@@ -73,7 +71,7 @@ def _unreached(world: World, devices: Mapping[str, str]) -> Iterator[Diagnosis]:
         if not mpis or any(knows(mpi, kind) for mpi in mpis):
             continue
         names = ", ".join(dict.fromkeys(m.library.title for m in mpis))
-        yield ill("fabric-no-mpi-here-knows", fabrics=FABRICS[kind], path=path, names=names)
+        yield ill("fabric-no-mpi-supports", fabrics=FABRICS[kind], path=path, names=names)
 
 
 def knows(mpi: HostMpi, kind: str) -> bool:
@@ -85,14 +83,14 @@ def knows(mpi: HostMpi, kind: str) -> bool:
 
 
 def _profile_forces(site: Site) -> Iterator[Diagnosis]:
-    """A site may have its reasons; whoever measures there must know."""
+    """A site may have its reasons; users who measure there must know."""
     for key, values in (
         ("environment.set", site.environment.set),
         ("gpu.set", site.gpu.set),
     ):
         for found in _forced(values, f"the profile `{site.name}`", Severity.WARNING):
             yield ill(
-                "fabric-if-used-now-overlay",
+                "fabric-profile-note",
                 finding_what=found.finding.what,
                 says=says(site, key, found.finding.where),
                 why=found.finding.why,
@@ -105,7 +103,7 @@ def _profile_accepts(site: Site) -> Iterator[Diagnosis]:
     kernel = [name for name in site.fabric.accepts if _TCP.fullmatch(name)]
     if kernel and site.fabric.kind in FABRICS:
         yield ill(
-            "fabric-profile-takes",
+            "fabric-profile-accepts-kernel",
             kernel=", ".join(kernel),
             says=says(site, "fabric.accepts", ", ".join(kernel)),
             fabrics=FABRICS[site.fabric.kind],
@@ -115,7 +113,7 @@ def _profile_accepts(site: Site) -> Iterator[Diagnosis]:
 
 def _forced(values: Mapping[str, str], who: str, severity: Severity) -> Iterator[Diagnosis]:
     for name in _tcp_only(values):
-        yield ill("fabric-keeps-mpi", name=name, values=values[name], who=who, severity=severity)
+        yield ill("fabric-variable", name=name, values=values[name], who=who, severity=severity)
 
 
 def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
@@ -137,4 +135,4 @@ def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
         yield "OMPI_MCA_btl"
 
 
-CHECK = Check(NAME, "a fabric, and whether MPI reaches it", examine, Topic.NETWORK, order=30)
+CHECK = Check(NAME, "fabrics, and whether MPI uses them", examine, Topic.NETWORK, order=30)

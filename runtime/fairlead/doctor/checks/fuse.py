@@ -1,4 +1,4 @@
-"""Can this user open /dev/fuse? Apptainer mounts images through it where it is not root."""
+"""Can this user open /dev/fuse? Apptainer without root mounts images through it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.doctor.world import World
 NAME = "fuse"
 DEVICE = "/dev/fuse"
 _OPEN = RootFix(
-    f"makes {DEVICE} usable by everybody",
+    f"makes {DEVICE} usable by all users",
     ("chmod", "666", DEVICE),
     f"sudo chmod 666 {DEVICE}",
 )
@@ -19,11 +19,11 @@ _OPEN = RootFix(
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if not world.access(DEVICE, os.F_OK):
-        yield ill("fuse-no-module-not-loaded", device=DEVICE)
+        yield ill("fuse-no-device", device=DEVICE)
     elif not world.access(DEVICE, os.R_OK | os.W_OK):
-        yield ill("fuse-not-open", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
+        yield ill("fuse-no-permission", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
     else:
-        yield well(NAME, f"{world.user} may mount images through {DEVICE}")
+        yield well(NAME, f"{world.user} can mount images through {DEVICE}")
 
 
 CHECK = Check(NAME, "permission to mount images", examine, Topic.MACHINE, order=50)

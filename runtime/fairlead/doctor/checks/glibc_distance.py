@@ -67,7 +67,7 @@ def _distance(mpi: HostMpi, images: Mapping[str, str], engine: Engine) -> Diagno
     names = ", ".join(f"{name} {images[name]}" for name in list(far)[:4])
     if worst.way is GlibcWay.NONE:
         return ill(
-            "glibc-distance-needs-newer-images",
+            "glibc-distance-too-old",
             library_title=mpi.library.title,
             worst_need=worst.need,
             far_count=len(far),
@@ -108,4 +108,4 @@ def _facts(glibc: str) -> ImageFacts:
     )
 
 
-CHECK = Check(NAME, "host MPIs against images' glibc", examine, Topic.MPI, order=20)
+CHECK = Check(NAME, "glibc of host MPIs and of images", examine, Topic.MPI, order=20)

@@ -1,4 +1,4 @@
-"""Is there a host MPI that can stand in for an image's, and something that starts its ranks?"""
+"""Is there a host MPI that can replace an image's, and a launcher for it?"""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             NAME, f"host MPI: {_title(chosen)}", where
         )
     elif site and site.mpi.replaces != "mpi":
-        yield note(
-            "host-mpi-no-site-exchanges-none", says=says(site, "mpi.replaces", site.mpi.replaces)
-        )
+        yield note("host-mpi-not-swapped", says=says(site, "mpi.replaces", site.mpi.replaces))
     elif site and site.fabric.kind in FABRICS:
         yield _absent_at(site, mpis)
     else:
@@ -45,7 +43,7 @@ def _other_than_the_sites(site: Site | None, chosen: HostMpi) -> Diagnosis | Non
     if site is None or not site.mpi.vendor or site.mpi.vendor == chosen.library.vendor:
         return None
     return ill(
-        "host-mpi-not-site",
+        "host-mpi-not-the-sites",
         title=_title(chosen),
         vendor=site.mpi.vendor,
         library_path=chosen.library.path,
@@ -70,7 +68,7 @@ def _absent_at(site: Site, mpis: tuple[HostMpi, ...]) -> Diagnosis:
         )
         if search
         else ill(
-            "host-mpi-profile-no-folder",
+            "host-mpi-site-has-no-folder",
             search=search,
             site_name=site.name,
             others=others,
@@ -91,7 +89,7 @@ def _absent(world: World, mpis: tuple[HostMpi, ...]) -> Diagnosis:
     others = ", ".join(_title(m) + ("" if m.launcher else " without a launcher") for m in mpis)
     # Open MPI's jobs can still be run, so a machine that has it is only lacking.
     return ill(
-        "host-mpi-no-mpich-abi-launcher",
+        "host-mpi-none",
         others=others,
         retry=RETRY,
         severity=Severity.WARNING if mpis else Severity.ERROR,
@@ -106,4 +104,4 @@ def _title(mpi: HostMpi) -> str:
     return f"{mpi.library.vendor} {mpi.library.version}".strip()
 
 
-CHECK = Check(NAME, "a host MPI and its launcher", examine, Topic.MPI, order=10)
+CHECK = Check(NAME, "the host MPI and its launcher", examine, Topic.MPI, order=10)

@@ -22,10 +22,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
     mounts = [p for p in ("/dev/hugepages", "/var/lib/hugetlbfs") if _mounted(world, p)]
     problems = []
     if chosen and chosen[1] == "never":
-        problems.append(ill("hugepages-transparent-huge-pages-off", setting=SETTING))
+        problems.append(ill("hugepages-transparent-off", setting=SETTING))
     problems += _asked_for(world, pool, mounts)
     if world.matching(DEVICES["aries"]) and not mounts:
-        problems.append(ill("hugepages-no-hugetlbfs-aries-mpi"))
+        problems.append(ill("hugepages-no-hugetlbfs-aries"))
     yield from problems
     if not problems:
         state = chosen[1] if chosen else "unknown to this kernel"
@@ -43,14 +43,14 @@ def _asked_for(world: World, pool: int, mounts: list[str]) -> Iterator[Diagnosis
     yield (
         (
             ill(
-                "hugepages-module-unload",
+                "hugepages-no-hugetlbfs-module",
                 asked=asked[0],
                 asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
                 module=module,
             )
             if module
             else ill(
-                "hugepages-unset",
+                "hugepages-no-hugetlbfs",
                 asked=asked[0],
                 asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
                 asked_2=" ".join(asked),
@@ -59,14 +59,14 @@ def _asked_for(world: World, pool: int, mounts: list[str]) -> Iterator[Diagnosis
         if not mounts
         else (
             ill(
-                "hugepages-module-unload-otherwise",
+                "hugepages-none-reserved-module",
                 asked=asked[0],
                 asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
                 module=module,
             )
             if module
             else ill(
-                "hugepages-unset-otherwise",
+                "hugepages-none-reserved",
                 asked=asked[0],
                 asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
                 asked_2=" ".join(asked),

@@ -1,4 +1,4 @@
-"""Are the launcher that one would type and the MPI that one would get of the same family?"""
+"""Are the launcher on PATH and the loaded MPI of the same family?"""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 
 def loaded(world: World) -> dict[str, AbiFamily]:
-    """The MPIs that the user's modules have chosen, by what tells so."""
+    """The MPIs that the user's modules have chosen, by the evidence."""
     found = {}
     for module in world.environ.get("LOADEDMODULES", "").split(":"):
         name = module.partition("/")[0].lower()
@@ -73,7 +73,7 @@ def loaded(world: World) -> dict[str, AbiFamily]:
 
 
 def _identified(world: World, program: str) -> Launcher:
-    """By its own words; the same as for those that fairlead finds beside an MPI."""
+    """By its own output, as for launchers that fairlead finds next to an MPI."""
     real = world.real(program)
     if "/pals/" in real:
         return Launcher(program, AbiFamily.UNKNOWN, "PALS")
@@ -86,7 +86,7 @@ def _against_modules(launcher: Launcher, modules: dict[str, AbiFamily]) -> Itera
     others = [how for how, family in modules.items() if family is not launcher.family]
     if others and launcher.family not in modules.values():
         yield ill(
-            "launcher-match-mpiexec-path-mpi-loaded",
+            "launcher-match-other-family",
             launcher_title=launcher.title,
             launcher_path=launcher.path,
             others=", ".join(others),
@@ -101,7 +101,7 @@ def _against_host(world: World, launcher: Launcher) -> Iterator[Diagnosis]:
         return
     if chosen.launcher.family is not launcher.family:
         yield note(
-            "launcher-match-mpiexec-path-another-family",
+            "launcher-match-other-family-unused",
             launcher_title=launcher.title,
             launcher_path=launcher.path,
             chosen_launcher_path=chosen.launcher.path,
@@ -132,7 +132,7 @@ def _sites_own(world: World) -> Iterator[Diagnosis]:
     programs = list(dict.fromkeys(_PROGRAMS.get(kind, kind) for kind in site.launcher.kinds))
     if not any(world.which(program) for program in programs):
         yield ill(
-            "launcher-match-starts-ranks-site-not",
+            "launcher-match-site-launcher-missing",
             programs=", ".join(programs),
             says=says(site, "launcher.kinds", ", ".join(site.launcher.kinds)),
             severity=severity(site, "launcher.kinds"),
@@ -152,7 +152,7 @@ def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
         m.library.family for m in world.host_mpis() if m.library.family in _TITLES
     }
     if default in ("none", "(null)"):
-        yield note("launcher-match-srun-without-mpi-starts", where=where, default=default)
+        yield note("launcher-match-srun-no-default", where=where, default=default)
     elif default.startswith("pmi2") and families == {AbiFamily.OPENMPI}:
         yield _wrong_default(default, where, "Open MPI", "pmix")
     elif default.startswith("pmix") and families == {AbiFamily.MPICH}:
@@ -162,9 +162,7 @@ def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
 
 
 def _wrong_default(default: str, where: str, mpi: str, right: str) -> Diagnosis:
-    return ill(
-        "launcher-match-srun-speaks-unless-told", default=default, mpi=mpi, where=where, right=right
-    )
+    return ill("launcher-match-srun-default", default=default, mpi=mpi, where=where, right=right)
 
 
-CHECK = Check(NAME, "launcher and MPI of one family", examine, Topic.MPI, order=30)
+CHECK = Check(NAME, "whether launcher and MPI are of one family", examine, Topic.MPI, order=30)

@@ -1,4 +1,4 @@
-"""Do LD_LIBRARY_PATH and LD_PRELOAD bring an MPI, or a C library, that nobody meant?"""
+"""Do LD_LIBRARY_PATH and LD_PRELOAD add an unintended MPI or C library?"""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def _preloads(world: World) -> Iterator[Diagnosis]:
         for path in re.split(r"[:\s]+", world.environ.get(variable, "")):
             name = path.rpartition("/")[2]
             if _ANY_MPI.match(name) and not name.startswith("libmpi_gtl"):
-                yield ill("library-path-brings-mpi-every-program", variable=variable, path=path)
+                yield ill("library-path-preloads-mpi", variable=variable, path=path)
             elif (
                 variable == "LD_PRELOAD"
                 and path.startswith("/")
                 and not world.access(path, os.F_OK)
             ):
-                yield ill("library-path-names-file-not", variable=variable, path=path)
+                yield ill("library-path-preload-missing", variable=variable, path=path)
 
 
 def _folders(world: World, variable: str) -> Iterator[Diagnosis]:
@@ -67,7 +67,7 @@ def _folders(world: World, variable: str) -> Iterator[Diagnosis]:
         foreign = families - meant
         if meant and foreign and not families & meant:
             yield ill(
-                "library-path-mpi-yours-another",
+                "library-path-other-mpi",
                 variable=variable,
                 titles=_TITLES[min(foreign)],
                 folder=folder,
@@ -76,10 +76,10 @@ def _folders(world: World, variable: str) -> Iterator[Diagnosis]:
         if world.access(f"{folder}/libc.so.6", os.F_OK) and not folder.startswith(
             ("/lib", "/usr/lib")
         ):
-            yield ill("library-path-brings-another", variable=variable, folder=folder)
+            yield ill("library-path-libc", variable=variable, folder=folder)
     if "" in entries:
         yield note(
-            "library-path-empty-entry-current-folder",
+            "library-path-empty-entry",
             variable=variable,
             value=value,
             entries=":".join(e for e in entries if e),

@@ -1,4 +1,4 @@
-"""May this user lock memory? A fabric's card writes into it, so it must not move."""
+"""Can this user lock memory? A fabric's card writes into it, so it must not move."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def examine(world: World) -> Iterator[Diagnosis]:
     found = {kind: path for kind in _NEED_IT for path in world.matching(DEVICES[kind])[:1]}
     site = world.profile().site
     if _enough(soft):
-        yield well(NAME, f"{_words(soft)} of memory may be locked", "RLIMIT_MEMLOCK of this shell")
+        yield well(NAME, f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
     elif found:
         kind, device = next(iter(found.items()))
         yield (
             ill(
-                "locked-memory-ulimit",
+                "locked-memory-soft-limit",
                 words=_words(soft),
                 fabrics=FABRICS[kind],
                 words_2=_words(hard),
@@ -35,7 +35,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
             if _enough(hard)
             else ill(
-                "locked-memory-root-etc-security-limits",
+                "locked-memory-hard-limit",
                 words=_words(soft),
                 fabrics=FABRICS[kind],
                 words_2=_words(hard),
@@ -44,13 +44,13 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     elif site and site.fabric.kind in _NEED_IT:
         yield note(
-            "locked-memory-here-where-no-device",
+            "locked-memory-login-node",
             words=_words(soft),
             fabrics=FABRICS[site.fabric.kind],
             says=says(site, "fabric.kind", site.fabric.kind),
         )
     else:
-        yield well(NAME, f"{_words(soft)} may be locked; no device here needs more")
+        yield well(NAME, f"{_words(soft)} can be locked; no device of this machine needs more")
     yield from _service(world, bool(found))
 
 
@@ -62,9 +62,7 @@ def _service(world: World, needed: bool) -> Iterator[Diagnosis]:
     text = world.read(f"/proc/{pids[0]}/limits") if pids else None
     limit = re.search(r"^Max locked memory\s+(\w+)", text or "", re.MULTILINE)
     if limit and limit[1].isdecimal() and not _enough(int(limit[1])):
-        yield ill(
-            "locked-memory-slurmd-itself-lock-only", words=_words(int(limit[1])), pids=pids[0]
-        )
+        yield ill("locked-memory-slurmd", words=_words(int(limit[1])), pids=pids[0])
 
 
 def _enough(limit: int) -> bool:
@@ -75,4 +73,4 @@ def _words(limit: int) -> str:
     return "any amount" if limit == UNLIMITED else f"{limit / 1024:.0f} KiB"
 
 
-CHECK = Check(NAME, "memory that may be locked", examine, Topic.NODE, order=40)
+CHECK = Check(NAME, "limit of locked memory", examine, Topic.NODE, order=40)

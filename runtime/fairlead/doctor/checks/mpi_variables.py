@@ -1,4 +1,4 @@
-"""Variables of this shell, or of the profile, by which MPI fails or gets slow."""
+"""Variables of this shell, or of the profile, that make MPI fail or slow."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ RULES = (
     Rule(
         "I_MPI_FABRICS",
         lambda value: value.strip() == "shm",
-        "shared memory alone: a job over two nodes fails in MPI_Init",
+        "only shared memory: a job over two nodes fails in MPI_Init",
         "unset I_MPI_FABRICS, or shm:ofi",
     ),
     Rule(
         "I_MPI_FABRICS",
         lambda value: bool(_OLD_FABRICS & set(value.split(":"))),
-        "Intel MPI has known only shm and ofi since 2019, and ends in MPI_Init",
+        "Intel MPI has supported only shm and ofi since 2019, and ends in MPI_Init",
         "unset I_MPI_FABRICS, or shm:ofi",
     ),
     Rule(
@@ -77,19 +77,19 @@ RULES = (
     Rule(
         "OMPI_MCA_btl",
         lambda value: value.startswith("^") and bool({"sm", "vader", "self"} & _words(value)),
-        f"shared memory is left out: {_NODE_ALONE}",
+        f"shared memory is excluded: {_NODE_ALONE}",
         "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_btl",
         lambda value: not value.startswith("^") and "openib" in _words(value),
-        "Open MPI 5 has no openib, and says so on every rank; InfiniBand goes by UCX",
+        "Open MPI 5 has no openib, and every rank reports it; InfiniBand uses UCX",
         "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_mtl",
         lambda value: "^ofi" in value,
-        "libfabric is left out, which Omni-Path, Slingshot and EFA need",
+        "libfabric is excluded, which Omni-Path, Slingshot and EFA need",
         "unset OMPI_MCA_mtl",
     ),
     Rule(
@@ -104,13 +104,13 @@ RULES = (
     Rule(
         "SLURM_MPI_TYPE",
         _is("none"),
-        "srun starts ranks that do not know of each other: rank 0 of 1, with exit code 0",
+        "srun starts ranks that do not know each other: rank 0 of 1, with exit code 0",
         "unset SLURM_MPI_TYPE",
     ),
     Rule(
         "MPICH_MAX_THREAD_SAFETY",
         _is("single"),
-        "frameworks with threads of their own ask for more, and mpi4py does",
+        "frameworks with their own threads request more, and so does mpi4py",
         "unset MPICH_MAX_THREAD_SAFETY",
     ),
 )
@@ -133,7 +133,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if not problems:
         seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
         what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
-        yield well(NAME, what or "no variable of this shell steers MPI", ", ".join(seen))
+        yield well(NAME, what or "no variable of this shell controls MPI", ", ".join(seen))
 
 
 def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[Diagnosis]:
@@ -141,7 +141,7 @@ def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[
         value = values.get(rule.variable, "")
         if value and rule.harms(value):
             yield ill(
-                "mpi-variables-spoils-runs",
+                "mpi-variables-breaks-runs",
                 variable=rule.variable,
                 value=value,
                 where=where(rule.variable),
@@ -153,7 +153,7 @@ def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[
 def _of_profile(found: Diagnosis, where: str) -> Diagnosis:
     finding = found.finding
     return ill(
-        "mpi-variables-overlay-profile-without-fairlead",
+        "mpi-variables-set-by-profile",
         finding_what=finding.what,
         where=where,
         why=finding.why,
@@ -166,7 +166,7 @@ def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagn
     if values.get("MPICH_GPU_SUPPORT_ENABLED") != "1" or not cray:
         return
     if not any(mpi.gpu_transport for mpi in cray):
-        yield ill("mpi-variables-mpich-gpu-support-enabled", library_path=cray[0].library.path)
+        yield ill("mpi-variables-no-gpu-transport", library_path=cray[0].library.path)
 
 
 def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
@@ -177,7 +177,7 @@ def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
             continue
         here = {world.real(m.prefix) for m in mpis if m.library.family is AbiFamily.OPENMPI}
         if world.real(value) not in here:
-            yield ill("mpi-variables-names-no-open-found", name=name, value=value)
+            yield ill("mpi-variables-opal-prefix", name=name, value=value)
 
 
 def _files(world: World) -> Iterator[Diagnosis]:
@@ -185,7 +185,7 @@ def _files(world: World) -> Iterator[Diagnosis]:
     for name in ("I_MPI_PMI_LIBRARY", "MPI4PY_LIBMPI"):
         value = world.environ.get(name, "")
         if value.startswith("/") and not world.access(value, os.F_OK):
-            yield ill("mpi-variables-names-file-not", name=name, value=value)
+            yield ill("mpi-variables-file-missing", name=name, value=value)
 
 
-CHECK = Check(NAME, "variables that spoil runs", examine, Topic.MPI, order=40)
+CHECK = Check(NAME, "MPI variables that break runs", examine, Topic.MPI, order=40)

@@ -1,4 +1,4 @@
-"""Are the system's packages there? ``system_packages.txt`` lists them, for bootstrap.sh too."""
+"""Are the system packages installed? ``system_packages.txt`` lists them, also for bootstrap.sh."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     has_apt = world.which("apt-get") is not None
     yield (
         ill(
-            "packages",
+            "packages-missing-apt",
             names=", ".join(names),
             missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
             apt_line=apt_line(names),
@@ -57,7 +57,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
         if has_apt
         else ill(
-            "packages-no-apt-get-install",
+            "packages-missing-no-apt",
             names=", ".join(names),
             missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
             fix=None,
@@ -71,4 +71,4 @@ def _present(world: World, package: Package) -> bool:
     return world.which(package.witness) is not None
 
 
-CHECK = Check(NAME, "the system's packages", examine, Topic.MACHINE, order=20)
+CHECK = Check(NAME, "system packages", examine, Topic.MACHINE, order=20)

@@ -1,4 +1,4 @@
-"""Can ranks that srun starts find each other? Slurm's PMI against what the MPIs here speak."""
+"""Can ranks that srun starts find each other? compares Slurm's PMI with what the MPIs of this machine support."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _FOLDERS = (
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if world.which("srun") is None:
-        yield well(NAME, "there is no Slurm here: an MPI's own launcher connects its ranks")
+        yield well(NAME, "no Slurm on this machine: an MPI's own launcher connects its ranks")
         return
     ran = world.run(("srun", "--mpi=list"))
     types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()
     if not types:
-        yield ill("pmi-srun-does-not-tell", returncode=ran.returncode, ran_said=ran.said)
+        yield ill("pmi-unknown", returncode=ran.returncode, ran_said=ran.said)
         return
     libraries = _libraries(world)
     told = f"srun speaks {', '.join(types)}" + (
@@ -70,7 +70,7 @@ def _against_profile(world: World, types: tuple[str, ...]) -> Iterator[Diagnosis
     spoken = [kind for kind in _PLUGINS if speaks(kind, types)]
     if not any(speaks(kind, types) for kind in wanted):
         yield ill(
-            "pmi-launcher-profile" if spoken else "pmi",
+            "pmi-none-accepted-profile" if spoken else "pmi-none-accepted-plugin",
             wanted=", ".join(wanted),
             types=", ".join(types),
             says=says(site, "launcher.pmi", ", ".join(wanted)),
@@ -90,7 +90,7 @@ def _against_mpis(
         title = mpi.library.title
         if not slurm_pmi(mpi.library.family, types, preferred):
             yield ill(
-                "pmi-srun-cannot-connect-ranks",
+                "pmi-mismatch",
                 title=title,
                 library_path=mpi.library.path,
                 takes=_TAKES[mpi.library.family],
@@ -99,7 +99,7 @@ def _against_mpis(
                 severity=severe,
             )
         elif mpi.library.vendor == "Intel MPI" and not _intel_knows(world, libraries):
-            yield ill("pmi-intel-mpi-under-srun", library_path=mpi.library.path, severity=severe)
+            yield ill("pmi-no-libpmi2", library_path=mpi.library.path, severity=severe)
 
 
 def _of_families(mpis: tuple[HostMpi, ...]) -> list[HostMpi]:

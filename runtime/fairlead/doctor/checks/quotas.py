@@ -1,4 +1,4 @@
-"""Can files be written, and libraries be mapped, where fairlead and the engine keep theirs?"""
+"""Can files be written and libraries mapped in the folders of fairlead and the engine?"""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
         folder = Path(place.folder)
         yield (
             ill(
-                "quotas-mkdir",
+                "quotas-missing-absolute",
                 place_title=place.title,
                 variable=place.variable,
                 folder=place.folder,
@@ -109,7 +109,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
             )
             if place.folder.startswith("/")
             else ill(
-                "quotas-relative-path-another-folder",
+                "quotas-missing-relative",
                 place_title=place.title,
                 variable=place.variable,
                 folder=place.folder,
@@ -119,7 +119,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
         return
     if there and not world.access(place.folder, os.R_OK | os.W_OK | os.X_OK):
         yield ill(
-            "quotas-not-write",
+            "quotas-unwritable",
             user=world.user,
             place_title=place.title,
             folder=place.folder,
@@ -130,7 +130,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
     fs = world.file_system(place.folder)
     if "noexec" in fs.options and place.maps:
         yield ill(
-            "quotas-file-system-mounted-noexec",
+            "quotas-noexec",
             place_title=place.title,
             folder=place.folder,
             mount=fs.mount,
@@ -141,7 +141,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
     if fs.total_files and fs.free_files < FILES_NEEDED:
         yield (
             ill(
-                "quotas-no-file-made-whatever",
+                "quotas-no-inodes",
                 place_title=place.title,
                 free_files=fs.free_files,
                 folder=place.folder,
@@ -153,7 +153,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
             )
             if not fs.free_files
             else ill(
-                "quotas-building-image-makes-up",
+                "quotas-few-inodes-for-builds",
                 place_title=place.title,
                 free_files=fs.free_files,
                 folder=place.folder,
@@ -207,7 +207,7 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
         limit = hard or soft
         if limit and used >= FULL * limit:
             yield ill(
-                "quotas-your-quota-used-up",
+                "quotas-nearly-full",
                 used=used / limit,
                 place_title=place.title,
                 folder=place.folder,
@@ -219,4 +219,4 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
             )
 
 
-CHECK = Check(NAME, "folders that take files, quotas, noexec", examine, Topic.MACHINE, order=70)
+CHECK = Check(NAME, "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)

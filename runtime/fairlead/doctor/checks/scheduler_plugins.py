@@ -1,4 +1,4 @@
-"""Do the scheduler's plugins for containers stand: Slurm's SPANK plugins, and PALS?"""
+"""Are the scheduler's plugins for containers installed: Slurm's SPANK plugins, and PALS?"""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Plugin:
 def examine(world: World) -> Iterator[Diagnosis]:
     pals = _pals(world)
     if world.which("srun") is None:
-        yield from pals or [well(NAME, "there is no scheduler with plugins here")]
+        yield from pals or [well(NAME, "no scheduler with plugins on this machine")]
         return
     config, folder = _config(world)
     plugins = list(read_plugins(world, config))
     gone = [plugin for plugin in plugins if not _there(world, plugin, folder)]
     for plugin in gone:
         yield ill(
-            "scheduler-plugins-required-every-ends-failed"
+            "scheduler-plugins-missing-required"
             if plugin.required
-            else "scheduler-plugins-optional-says-each-start",
+            else "scheduler-plugins-missing-optional",
             plugin_path=plugin.path,
             where=plugin.where,
             rpartition=plugin.where.rpartition(":")[0],
@@ -56,7 +56,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     missing = [(plugin, file) for plugin in plugins for file in _lost_files(world, plugin)]
     for plugin, file in missing:
         yield ill(
-            "scheduler-plugins-plugin-slurm-reads-not",
+            "scheduler-plugins-file-missing",
             file=file,
             where=plugin.where,
             pureposixpath_name=PurePosixPath(plugin.path).name,
@@ -115,7 +115,7 @@ def _pals(world: World) -> list[Diagnosis]:
         return []
     if any(world.access(path, os.F_OK) for path in ("/var/run/palsd", "/run/palsd")):
         return []
-    return [note("scheduler-plugins-pals-here-daemon-not", program=program)]
+    return [note("scheduler-plugins-no-palsd", program=program)]
 
 
 CHECK = Check(NAME, "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)

@@ -1,4 +1,4 @@
-"""Is Apptainer installed setuid, and if so, does the kernel heed it?"""
+"""Is Apptainer installed setuid, and if so, does the kernel honour it?"""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def configuration(world: World, program: str) -> str:
 def examine(world: World) -> Iterator[Diagnosis]:
     program = world.engine()
     if program is None:
-        yield well(NAME, "there is no Apptainer to look at")
+        yield well(NAME, "no Apptainer to check")
         return
     found = starters(world, program)
     if not found:
-        yield well(NAME, "Apptainer is not setuid: user namespaces stand in for it", program)
+        yield well(NAME, "Apptainer is not setuid: it uses user namespaces", program)
         return
     starter = found[0]
     quoted = shlex.quote(starter)
@@ -47,10 +47,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if owner != 0 or not mode & SETUID:
         yield _unheeded(
             world,
-            f"its owner is uid {owner} and its mode {mode:04o}; root's, and 4755, are needed",
+            f"its owner is uid {owner} and its mode {mode:04o}; it needs owner root and mode 4755",
             starter,
             f"sudo chown root:root {quoted} && sudo chmod 4755 {quoted}\n"
-            f"or, to do without: sudo rm {quoted}, and Apptainer uses user namespaces",
+            f"or, to run without setuid: sudo rm {quoted}, and Apptainer uses user namespaces",
         )
         return
     file = configuration(world, program)
@@ -70,7 +70,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     elif re.search(r"^NoNewPrivs:\s*1", world.read("/proc/self/status") or "", re.MULTILINE):
         yield _unheeded(
             world,
-            "this process may gain no privileges (NoNewPrivs in /proc/self/status)",
+            "this process cannot gain privileges (NoNewPrivs in /proc/self/status)",
             starter,
             "start this container or job step without no-new-privileges",
         )
@@ -81,7 +81,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
 def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
     if world.uid == 0:  # root needs none
         return note("setuid", starter=starter, why=why, remedy=remedy)
-    return ill("setuid-itself-refuses-start-fairlead", starter=starter, why=why, remedy=remedy)
+    return ill("setuid-refuses-to-start", starter=starter, why=why, remedy=remedy)
 
 
-CHECK = Check(NAME, "whether a setuid Apptainer is heeded", examine, Topic.ENGINES, order=30)
+CHECK = Check(NAME, "whether setuid Apptainer works", examine, Topic.ENGINES, order=30)

@@ -11,12 +11,12 @@ from fairlead.doctor.world import World
 NAME = "sharing"
 # What shared-memory transports of MPICH, Open MPI and UCX map a rank, with room to spare.
 BYTES_PER_RANK = 16 * 10**6
-# What it is called, whether a rank cannot do without, what comes of it, what mends it.
+# Name, whether ranks depend on it, the harm, the remedy.
 _KINDS = {
     "shm": (
         "/dev/shm",
         Severity.ERROR,
-        "ranks of one node wait for each other's memory for ever, or copy through TCP",
+        "ranks of one node wait forever for each other's memory, or copy through TCP",
         "`mount dev = yes` in the engine's configuration, and no --contain among its options",
     ),
     "pid": (
@@ -43,12 +43,12 @@ _KINDS = {
 def examine(world: World) -> Iterator[Diagnosis]:
     yield from _room(world)
     if world.engine() is None:
-        yield note("sharing-not-looked-container-no")
+        yield note("sharing-untested-no-engine")
         return
     outside, inside = world.look_inside()
     if inside.returncode or outside.returncode:
         yield note(
-            "sharing-not-looked-container-none",
+            "sharing-untested-no-container",
             inside_said=(inside if inside.returncode else outside).said,
         )
         return
@@ -57,7 +57,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for kind in apart:
         name, severity, harm, remedy = _KINDS[kind]
         yield ill(
-            "sharing-each-container-own",
+            "sharing-separate",
             name=name,
             here=here.get(kind),
             there=there.get(kind),
@@ -79,7 +79,7 @@ def _room(world: World) -> Iterator[Diagnosis]:
     cores = site.node.cores if site and site.node.cores else world.cores()
     if total < cores * BYTES_PER_RANK:
         yield ill(
-            "sharing-dev-shm-holds-mb",
+            "sharing-shm-size",
             total=total / 1e6,
             cores=cores,
             bytes_per_rank=BYTES_PER_RANK / 1e6,
@@ -88,5 +88,5 @@ def _room(world: World) -> Iterator[Diagnosis]:
 
 
 CHECK = Check(
-    NAME, "what containers of a node share, tried", examine, Topic.NODE, order=20, limit_s=90
+    NAME, "sharing between containers of a node (tested)", examine, Topic.NODE, order=20, limit_s=90
 )

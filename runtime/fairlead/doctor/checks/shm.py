@@ -15,12 +15,12 @@ ENOUGH_BYTES = 512 * 10**6
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if not world.access(FOLDER, os.R_OK | os.W_OK | os.X_OK):
-        yield ill("shared-memory-cannot-use", user=world.user, folder=FOLDER)
+        yield ill("shared-memory-unusable", user=world.user, folder=FOLDER)
         return
     free = world.free_bytes(FOLDER)
     if free < ENOUGH_BYTES:
         yield ill(
-            "shared-memory-only-mb-free",
+            "shared-memory-little-space",
             folder=FOLDER,
             free=free / 1e6,
             enough_bytes=ENOUGH_BYTES / 1e6,
@@ -29,4 +29,4 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{FOLDER} has {free / 1e9:.1f} GB free")
 
 
-CHECK = Check(NAME, "room in /dev/shm", examine, Topic.NODE, order=10)
+CHECK = Check(NAME, "space in /dev/shm", examine, Topic.NODE, order=10)

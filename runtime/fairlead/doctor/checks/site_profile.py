@@ -1,4 +1,4 @@
-"""Which site's profile are the checks held against, and how well is it known?"""
+"""Which site profile do the checks use, and how well is it known?"""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def examine(world: World) -> Iterator[Diagnosis]:
     for finding in profile.findings:
         if finding.check == "site-detect":
             yield note(
-                "site-profile-no-fits-machine-checks",
+                "site-profile-none",
                 where=finding.where,
                 why=finding.why,
                 remedy=finding.remedy,
             )
         else:  # a name that is unknown, a file with mistakes: `run` would stop at it too
             yield ill(
-                "site-profile-unset-fairlead" if named else "site-profile",
+                "site-profile-named-by-variable" if named else "site-profile",
                 finding_what=finding.what,
                 named=named,
                 why=finding.why,
@@ -51,4 +51,4 @@ def _known(site: Site) -> str:
     return "\n".join(filter(None, [known, *site.notes]))
 
 
-CHECK = Check(NAME, "what is known of this site", examine, Topic.MACHINE, order=10)
+CHECK = Check(NAME, "the site profile", examine, Topic.MACHINE, order=10)

@@ -1,4 +1,4 @@
-"""Is there room for an image, in fairlead's cache and in the folder for temporary files?"""
+"""Is there space for an image in fairlead's cache and in the folder for temporary files?"""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
 
 
-CHECK = Check(NAME, "room for images and temporary files", examine, Topic.MACHINE, order=60)
+CHECK = Check(NAME, "space for images and temporary files", examine, Topic.MACHINE, order=60)

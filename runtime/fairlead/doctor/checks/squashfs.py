@@ -10,7 +10,7 @@ from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
 
 NAME = "squashfs"
-# fairlead's own images, and what Apptainer packs where it is not told otherwise.
+# fairlead's own images, and what Apptainer packs by default.
 TRIED = ("zstd", "gzip")
 _OPTION = {"zstd": "CONFIG_SQUASHFS_ZSTD", "gzip": "CONFIG_SQUASHFS_ZLIB"}
 
@@ -31,7 +31,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 )
     kernel = _kernel(world)
     if not openers:
-        yield note("squashfs-not-tried-tar2sqfs-opens", kernel=kernel)
+        yield note("squashfs-untested", kernel=kernel)
         return
     names = " and ".join(name for name, _ in openers)
     wanted, why = _wanted(world)
@@ -44,16 +44,16 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     elif len(broken) == len(TRIED):
         yield note(
-            "squashfs-neither-zstd-nor-gzip",
+            "squashfs-none-opens",
             why="\n".join([*failed["zstd"], f"the kernel {kernel}"]),
         )
     else:
         [bad] = broken
         other = next(c for c in TRIED if c != bad)
         yield ill(
-            "squashfs-kernel-know-compression-profile"
+            "squashfs-own-images-unsupported"
             if bad == wanted
-            else "squashfs-packed-will-not-start",
+            else "squashfs-other-images-unsupported",
             bad=bad,
             other=other,
             names=names,
@@ -69,7 +69,7 @@ def _wanted(world: World) -> tuple[str, str]:
 
 
 def _kernel(world: World) -> str:
-    """What the running kernel knows: one without squashfs is no harm where squashfuse mounts."""
+    """What the running kernel supports; squashfs is not needed where squashfuse mounts."""
     release = (world.read("/proc/sys/kernel/osrelease") or "").strip()
     listed = "squashfs" in (world.read("/proc/filesystems") or "")
     module = world.matching(f"/lib/modules/{release}/kernel/fs/squashfs/squashfs.ko*")
@@ -84,4 +84,4 @@ def _kernel(world: World) -> str:
     return f"{state} with {' and '.join(known) or 'neither zstd nor gzip'}"
 
 
-CHECK = Check(NAME, "images of zstd and gzip, tried", examine, Topic.ENGINES, order=40, limit_s=150)
+CHECK = Check(NAME, "zstd and gzip images (tested)", examine, Topic.ENGINES, order=40, limit_s=150)

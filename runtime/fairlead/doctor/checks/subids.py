@@ -21,7 +21,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     texts = {path: world.read(path) or "" for path in _FILES}
     lacking = [path for path, text in texts.items() if not _has_range(text, world)]
     if not lacking:
-        yield well(NAME, f"{world.user} may map {NEEDED} user and group ids", " and ".join(_FILES))
+        yield well(NAME, f"{world.user} can map {NEEDED} user and group ids", " and ".join(_FILES))
         return
     entry = f"{world.user}:{_first_free(texts.values())}:{NEEDED}"
     yield ill(

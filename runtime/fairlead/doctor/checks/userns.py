@@ -1,4 +1,4 @@
-"""May this user make a user namespace? Without one there is neither a build nor a launch."""
+"""Can this user make a user namespace? Builds and launches need one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SWITCHES = (
 def examine(world: World) -> Iterator[Diagnosis]:
     ran = world.run(("unshare", "--user", "--map-root-user", "true"))
     if ran.returncode == 0:
-        yield well(NAME, f"{world.user} may make user namespaces", "tried with `unshare --user`")
+        yield well(NAME, f"{world.user} can make user namespaces", "tested with `unshare --user`")
         return
     for switch, forbids, remedy in _SWITCHES:
         if (world.read(f"/proc/sys/{switch}") or "").strip() == forbids:
             yield ill(
-                "user-namespaces-line-etc-sysctl-keep",
+                "user-namespaces-denied-by-switch",
                 user=world.user,
                 switch=switch,
                 forbids=forbids,
@@ -37,7 +37,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
             return
     yield ill(
-        "user-namespaces-ask-administrator-allow-inside",
+        "user-namespaces-denied",
         user=world.user,
         ran_argv=" ".join(ran.argv),
         returncode=ran.returncode,

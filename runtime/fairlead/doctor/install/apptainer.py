@@ -2,7 +2,7 @@
 
 Debian's unstable suite has it, built for a newer C library than a stable release's. Its package,
 that C library and the few libraries it needs are downloaded by apt itself, which checks their
-signatures, into a folder of their own; the programs are then told to use the loader beside them.
+signatures, into a folder of their own; the programs are then patched to use the loader next to them.
 The machine's own packages are not touched, and nobody needs to be root.
 
 ``fairlead.engines.find`` knows where the result lies; ``checks/engine.py`` tries whether it runs.
@@ -98,7 +98,7 @@ def _refuse_mute(program: Path) -> None:
     ran = run([program, "--version"])
     if ran.returncode:
         raise fail(
-            "engine-private-apptainer-does-not",
+            "engine-private-does-not-run",
             program=program,
             ran_said=ran.said,
             other_way=OTHER_WAY,
@@ -106,7 +106,7 @@ def _refuse_mute(program: Path) -> None:
 
 
 class _PrivateApt:
-    """apt with lists, cache and sources of its own: it reads the machine's, and changes nothing."""
+    """apt with its own lists, cache and sources: it reads the machine's, and changes nothing."""
 
     def __init__(self, folder: Path, mirror: str):
         for name in ("lists/partial", "cache/archives/partial", "debs"):
@@ -139,7 +139,7 @@ class _PrivateApt:
         if version := self._fields(package).get("Version"):
             return version
         raise fail(
-            "engine-mirror-no-package-kind",
+            "engine-no-package",
             suite=SUITE,
             package=package,
             debian_mirror=_debian_mirror(),
@@ -192,7 +192,7 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
         level = [name for name in dict.fromkeys(level) if name not in seen]
         if not level:
             raise fail(
-                "engine-apptainer-packages-lack-libraries",
+                "engine-libraries-missing",
                 suite=SUITE,
                 debian_mirror=_debian_mirror(),
                 missing=", ".join(sorted(missing)),
@@ -284,7 +284,7 @@ def _point_at(tree: Path, final: Path) -> None:
 def _patchelf() -> str:
     found = find_patchelf()
     if not found:
-        raise fail("engine-program-patchelf-missing", retry=RETRY)
+        raise fail("engine-no-patchelf", retry=RETRY)
     return found
 
 
@@ -303,14 +303,14 @@ def _debian_mirror() -> str:
     mirrors = [
         row[0]
         for row in rows
-        # Security and updates repositories have no unstable suite beside them.
+        # Security and updates repositories have no matching unstable suite.
         if len(row) == 3 and row[2] == "main" and "-" not in row[1] and "security" not in row[0]
     ]
     debian = [m for m in mirrors if m.rstrip("/").endswith("debian")] or mirrors
     if not debian or not KEYRING.exists():
         raise (
             fail(
-                "engine-etc" if not debian else "engine-sudo-get-install-archive",
+                "engine-no-debian-release" if not debian else "engine-debian-list-failed",
                 listed_said=listed.said,
                 other_way=OTHER_WAY,
                 keyring=KEYRING,
@@ -318,7 +318,7 @@ def _debian_mirror() -> str:
             )
             if listed.returncode
             else fail(
-                "engine-no-main-among-sources" if not debian else "engine-keys-archive-missing",
+                "engine-no-debian-main" if not debian else "engine-no-debian-keys",
                 other_way=OTHER_WAY,
                 keyring=KEYRING,
                 retry=RETRY,
@@ -329,4 +329,4 @@ def _debian_mirror() -> str:
 
 def _refuse_unfit(home: Path) -> None:
     if odd := sorted(set(str(home)) & set(":;$")):
-        raise fail("engine-fairlead-data-folder-name", home=home, odd=odd[0])
+        raise fail("engine-data-folder-name", home=home, odd=odd[0])

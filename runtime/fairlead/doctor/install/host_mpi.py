@@ -1,6 +1,6 @@
-"""A host MPI from a wheel, for machines that have none: whole, movable, in a prefix of its own.
+"""A host MPI from a wheel, for machines that have none: complete, relocatable, in its own prefix.
 
-``host_mpi_wheels.toml`` beside this file pins which. ``fairlead.mpi.host`` finds what is installed
+``host_mpi_wheels.toml`` next to this file pins which. ``fairlead.mpi.host`` finds what is installed
 here. One prefix each, because MPICH and Intel MPI both own ``lib/libmpi.so.12``.
 """
 
@@ -41,7 +41,7 @@ class Wheels(Strict):
 
 
 def known_wheels() -> Wheels:
-    """The MPIs that can be installed, and the one that is when nothing else is asked for."""
+    """The MPIs that can be installed, and the default."""
     return load(Path(__file__).with_name("host_mpi_wheels.toml"), Wheels, RETRY)
 
 

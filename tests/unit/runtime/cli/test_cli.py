@@ -239,7 +239,7 @@ def test_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == ExitCode.USAGE
-    assert "folder that you are in is gone" in done.stderr and "Traceback" not in done.stderr
+    assert "current folder no longer exists" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_image_that_is_no_file_is_bad_input(tmp_path: Path) -> None:

@@ -303,8 +303,8 @@ def test_engine_absent_is_no_error_where_another_works_and_one_that_fails_is_tol
     found = [d.finding for d in examine(Recorded("root-bare", other_engines=others), checks)]
     assert [(f.severity, f.what) for f in found] == [
         (Severity.WARNING, "there is no Apptainer"),
-        (Severity.INFO, "podman is here and cannot run a command in an image"),
-        (Severity.OK, "charliecloud runs here too"),
+        (Severity.INFO, "podman is installed but cannot run a command in an image"),
+        (Severity.OK, "charliecloud also runs on this machine"),
     ]
     assert "--engine charliecloud" in found[0].remedy and found[1].why == "no newuidmap"
 
@@ -334,7 +334,7 @@ def test_host_mpi_of_open_mpi_only_is_named() -> None:
 def test_diagnosis_as_json_shows_what_the_fix_would_do() -> None:
     shown = find(Recorded("user-fuse-closed"), "fuse").to_json()
     assert shown["fix"] == {
-        "does": "makes /dev/fuse usable by everybody",
+        "does": "makes /dev/fuse usable by all users",
         "needs_root": True,
         "command": "sudo chmod 666 /dev/fuse",
     }
@@ -359,7 +359,7 @@ def with_environ(name: str, environ: dict[str, str], **changed: Any) -> Recorded
         ("I_MPI_FABRICS", "shm:dapl", "ends in MPI_Init"),
         ("I_MPI_FABRICS", "ofi", "network card"),
         ("OMPI_MCA_btl", "tcp,self", "no shared memory"),
-        ("OMPI_MCA_btl", "^vader", "left out"),
+        ("OMPI_MCA_btl", "^vader", "excluded"),
         ("OMPI_MCA_btl", "openib,sm,self", "no openib"),
         ("OMPI_MCA_mtl", "^ofi", "libfabric"),
         ("MPIR_CVAR_NOLOCAL", "1", "network card"),
@@ -373,7 +373,7 @@ def test_variable_that_spoils_runs_is_named_with_its_harm(
 ) -> None:
     world = with_environ("user-ready", {variable: value})
     found = find(world, "mpi-variables").finding
-    assert found.what == f"{variable}={value} spoils runs"
+    assert found.what == f"{variable}={value} breaks runs"
     assert harm in found.why
     assert variable in found.remedy
 
@@ -422,7 +422,7 @@ def test_variable_that_leaves_tcp_alone_matters_where_there_is_a_fabric(
     environ: dict[str, str],
 ) -> None:
     found = find(with_environ("user-ready", environ, **CARD), "fabric").finding
-    assert "keeps MPI from the fabric" in found.what
+    assert "keeps MPI off the fabric" in found.what
     assert told(with_environ("user-ready", environ), "fabric")[0][0] == "ok"
 
 
@@ -444,18 +444,20 @@ def test_variable_that_leaves_the_fabric_is_well(environ: dict[str, str]) -> Non
 def test_fabric_that_no_mpi_knows_is_tcp_only() -> None:
     device = {"matching /dev/cxi*": ["/dev/cxi0"]}
     found = find(Recorded("user-ready", **device), "fabric").finding
-    assert found.what.startswith("no MPI here knows Slingshot")
+    assert found.what.startswith("no MPI on this machine supports Slingshot")
     world = Recorded("user-ready", **device)
     behind = {"path": "/usr/lib64/libcxi.so.1", "machine": "x64", "soname": "libcxi.so.1"}
     world.answers["host_mpis"][0]["closure"].append(behind)
-    assert told(world, "fabric") == [("ok", "Slingshot (/dev/cxi0): the MPIs here know it")]
+    assert told(world, "fabric") == [
+        ("ok", "Slingshot (/dev/cxi0): the MPIs of this machine support it")
+    ]
 
 
 def test_fabric_absent_within_a_job_is_no_login_node() -> None:
     login = find(Recorded("login-slingshot"), "fabric").finding
     job = find(with_environ("login-slingshot", {"SLURM_JOB_ID": "1"}), "fabric").finding
     assert (login.severity, job.severity) == (Severity.INFO, Severity.WARNING)
-    assert "login node" in login.what and "of a job" in job.what
+    assert "login node" in login.what and "in a job" in job.what
 
 
 @pytest.mark.parametrize(("status", "severity"), [("documented", "error"), ("guess", "warning")])
@@ -463,7 +465,7 @@ def test_profile_that_only_guesses_gives_a_warning_at_most(status: str, severity
     world = Recorded("node-slurm-broken")
     world.answers["profile"]["site"]["origins"]["launcher.pmi"]["status"] = status
     [first, *_] = told(world, "pmi")
-    assert first == (severity, "srun speaks none of pmi2")
+    assert first == (severity, "srun supports none of pmi2")
 
 
 def test_pmi_that_an_mpi_does_not_speak_names_its_own_launcher() -> None:
@@ -617,9 +619,7 @@ def test_spank_plugins_of_includes_are_read_and_loops_end() -> None:
     assert told(world, "scheduler-plugins")[0][0] == "ok"
     world.answers[inner] = "required /gone.so\nrequired 'unbalanced\n"
     world.answers |= {"access /gone.so 0": False, "access /usr/lib64/slurm/'unbalanced 0": True}
-    assert told(world, "scheduler-plugins") == [
-        ("error", "a plugin of Slurm is not there: /gone.so")
-    ]
+    assert told(world, "scheduler-plugins") == [("error", "a Slurm plugin is missing: /gone.so")]
 
 
 def test_spank_plugin_whose_configuration_is_gone_is_told() -> None:
@@ -639,7 +639,9 @@ def test_pals_without_its_daemon_is_a_login_node() -> None:
             "access /run/palsd 0": False,
         },
     )
-    assert told(world, "scheduler-plugins") == [("info", "PALS is here, its daemon is not")]
+    assert told(world, "scheduler-plugins") == [
+        ("info", "PALS is installed, but its daemon does not run")
+    ]
     world.answers["access /var/run/palsd 0"] = True
     assert told(world, "scheduler-plugins")[0][0] == "ok"
 
@@ -657,7 +659,9 @@ def test_srun_default_is_held_against_the_mpis(default: str, severity: str) -> N
 def test_preload_that_is_not_there_is_told_and_a_tool_is_not() -> None:
     gone = {"access /opt/gone.so 0": False, "access /opt/darshan.so 0": True}
     world = with_environ("user-ready", {"LD_PRELOAD": "/opt/gone.so /opt/darshan.so"}, **gone)
-    assert told(world, "library-path") == [("warning", "LD_PRELOAD names a file that is not there")]
+    assert told(world, "library-path") == [
+        ("warning", "LD_PRELOAD names a file that does not exist")
+    ]
     world = with_environ("user-ready", {"LD_PRELOAD": "/opt/darshan.so"}, **gone)
     assert told(world, "library-path")[0][0] == "ok"
 
@@ -703,7 +707,7 @@ def test_launcher_of_the_site_that_is_not_here_is_told(status: str, severity: st
     site["origins"]["launcher.kinds"] = site["origins"]["fabric.kind"] | {"status": status}
     assert told(world, "launcher-match")[0] == (
         severity,
-        "what starts ranks at this site is not here: srun",
+        "the launcher of this site is missing: srun",
     )
 
 
@@ -712,7 +716,7 @@ def test_profile_that_takes_tcp_for_the_fabric_is_told() -> None:
     site = world.answers["profile"]["site"]
     site["fabric"]["accepts"] = ["cxi", "tcp"]
     found = [what for _, what in told(world, "fabric")]
-    assert "the profile takes tcp for the fabric" in found
+    assert "the profile accepts tcp as the fabric" in found
     site["fabric"]["accepts"] = ["cxi"]
     assert len(told(world, "fabric")) == 1
 
@@ -754,7 +758,7 @@ def test_host_mpi_of_the_site_that_is_not_found_names_its_modules(
 def test_host_mpi_that_is_not_the_sites_is_a_warning() -> None:
     found = find(at_site(vendor="Cray MPICH"), "host-mpi").finding
     assert found.severity is Severity.WARNING
-    assert found.what == "the host MPI is MPICH 5.0.2, and not the site's Cray MPICH"
+    assert found.what == "the host MPI is MPICH 5.0.2, not the site's Cray MPICH"
 
 
 def test_host_mpi_is_not_needed_where_a_site_exchanges_none() -> None:
@@ -773,10 +777,10 @@ def test_slurm_without_its_controller_is_read_from_its_files() -> None:
         "access /opt/plugins/spank_pyxis.so 0": True,
     }
     assert told(world, "launcher-match") == [
-        ("warning", "`srun` speaks pmix unless it is told otherwise, and MPICH here does not")
+        ("warning", "`srun` uses pmix by default, and MPICH on this machine does not")
     ]
     gone = [what for _, what in told(world, "scheduler-plugins")]
-    assert gone == ["a plugin of Slurm is not there: /opt/gone/extra.so"]
+    assert gone == ["a Slurm plugin is missing: /opt/gone/extra.so"]
 
 
 def test_slurm_of_which_nothing_can_be_read_is_not_judged() -> None:
@@ -814,7 +818,7 @@ def test_podman_limits_of_a_root_without_the_capability_are_told() -> None:
     ("folder", "remedy"),
     [
         ("/scratch/my tmp", "mkdir -p '/scratch/my tmp', or unset TMPDIR"),
-        ("scratch", "unset TMPDIR: a relative path is another folder wherever a program stands"),
+        ("scratch", "unset TMPDIR: a relative path depends on the current folder"),
     ],
 )
 def test_temporary_folder_of_an_odd_name_has_a_remedy_that_can_be_typed(

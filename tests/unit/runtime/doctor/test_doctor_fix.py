@@ -16,7 +16,7 @@ from fairlead.base.process import Ran, follow, run
 from fairlead.base.progress import Progress, Silent
 from fairlead.doctor.checks import packages, subids
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, well
-from fairlead.doctor.fix import apply, examine, mend
+from fairlead.doctor.fix import apply, apply_fixes, examine
 from fairlead.doctor.world import LocalWorld, World
 
 
@@ -51,32 +51,32 @@ def switch(folder: Path, fix_raises: bool = False, severity: Severity = Severity
 
 
 def test_mend_approved_fix_is_applied_and_looked_at_again(tmp_path: Path) -> None:
-    [found] = mend(Somebody(0), [switch(tmp_path / "x")], lambda fix: True, Silent())
+    [found] = apply_fixes(Somebody(0), [switch(tmp_path / "x")], lambda fix: True, Silent())
     assert found.finding.severity is Severity.OK
 
 
 def test_mend_refused_fix_changes_nothing(tmp_path: Path) -> None:
-    [found] = mend(Somebody(0), [switch(tmp_path / "x")], lambda fix: False, Silent())
+    [found] = apply_fixes(Somebody(0), [switch(tmp_path / "x")], lambda fix: False, Silent())
     assert found.finding.severity is Severity.ERROR
     assert not (tmp_path / "x").exists()
 
 
 def test_mend_failed_fix_is_told_and_the_next_goes_on(tmp_path: Path) -> None:
     checks = [switch(tmp_path / "x", fix_raises=True), switch(tmp_path / "y")]
-    first, second = mend(Somebody(0), checks, lambda fix: True, Silent())
+    first, second = apply_fixes(Somebody(0), checks, lambda fix: True, Silent())
     assert first.finding.why == "why\nno folder: the disk is full"
     assert second.finding.severity is Severity.OK
 
 
 def test_mend_fix_without_room_is_told(tmp_path: Path) -> None:
     check = switch(tmp_path / "absent" / "x")
-    [found] = mend(Somebody(0), [check], lambda fix: True, Silent())
+    [found] = apply_fixes(Somebody(0), [check], lambda fix: True, Silent())
     assert "not done, makes it: [Errno 2]" in found.finding.why
 
 
 def test_mend_info_is_never_mended(tmp_path: Path) -> None:
     check = switch(tmp_path / "x", severity=Severity.INFO)
-    list(mend(Somebody(0), [check], lambda fix: True, Silent()))
+    list(apply_fixes(Somebody(0), [check], lambda fix: True, Silent()))
     assert not (tmp_path / "x").exists()
 
 
@@ -126,7 +126,7 @@ def test_examine_wrong_setting_that_several_checks_meet_is_told_once() -> None:
         ("one", Severity.ERROR),
         ("two", Severity.INFO),
     ]
-    assert found[1].finding.what == "not looked at: `engine` is wrong, see there"
+    assert found[1].finding.what == "skipped: `engine` failed, see there"
 
 
 def test_mend_tells_of_each_check_before_it_is_made(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_mend_tells_of_each_check_before_it_is_made(tmp_path: Path) -> None:
         return [well("one", "it is")]
 
     list(
-        mend(
+        apply_fixes(
             Somebody(0),
             [check("one", looks)],
             lambda fix: True,

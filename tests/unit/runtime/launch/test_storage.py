@@ -61,7 +61,7 @@ def test_site_without_a_disk_of_its_nodes_stages_in_memory() -> None:
 
 def test_storage_that_the_site_does_not_have_is_told_with_those_it_has() -> None:
     text = said("stage-place", lambda: choose("node-local", Storage(), "theta", JOB))
-    assert "theta has no node-local storage" in text and "it names memory" in text
+    assert "theta has no node-local storage" in text and "it has memory" in text
     text = said("stage-place", lambda: choose("burst-buffer", Storage(), "theta", JOB))
     assert "--stage-to memory" in text
 
@@ -195,7 +195,7 @@ def test_one_line_says_how_much_and_how_fast() -> None:
     )
     holes = moved("a", data=10**6, copy_s=1.0)
     assert "1.0 MB/s" in job.in_short([holes])  # a hole is not copied, and makes nothing fast
-    assert "there from an earlier run" in job.in_short([moved("a", reused=True)])
+    assert "kept from an earlier run" in job.in_short([moved("a", reused=True)])
 
 
 # --- DataWarp --------------------------------------------------------------------------------------

@@ -204,12 +204,12 @@ def test_nodes_and_ranks_a_node_make_the_ranks(nodes: int, per_node: int) -> Non
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Asked(ranks=2, nodes=3), "2 ranks cannot be on 3 nodes"),
-        (Asked(ranks=9, nodes=2, per_node=4), "2 nodes of 4 ranks hold 8, and 9 are asked for"),
-        (Asked(ranks=4, nodes=2, per_node=4), "2 nodes of 4 ranks hold 8, and 4 are asked for"),
-        (Asked(nodes=3, hosts=("a", "b")), "3 nodes are asked for, and 2 hosts are named"),
+        (Asked(ranks=2, nodes=3), "2 ranks cannot use 3 nodes"),
+        (Asked(ranks=9, nodes=2, per_node=4), "2 nodes of 4 ranks hold 8, and 9 are requested"),
+        (Asked(ranks=4, nodes=2, per_node=4), "2 nodes of 4 ranks hold 8, and 4 are requested"),
+        (Asked(nodes=3, hosts=("a", "b")), "3 nodes are requested, and 2 hosts are named"),
         (Asked(time="90"), "a bare number is minutes to Slurm and seconds to PBS"),
-        (Asked(time="soon"), "it is no length of time"),
+        (Asked(time="soon"), "not a valid duration"),
         (Asked(time="0m"), "no time at all"),
     ],
 )
@@ -227,7 +227,7 @@ def test_ranks_that_no_machine_would_hold_are_not_started_on_it() -> None:
     assert raised.value.code is ExitCode.USAGE
     (finding,) = raised.value.findings
     assert finding.what == "1000 ranks on this machine, which has 2 cores"
-    assert "in no job" in finding.why and "fairlead script -n 1000" in finding.remedy
+    assert "not in a job" in finding.why and "fairlead script -n 1000" in finding.remedy
     on_this_machine(shape(Asked(ranks=128)), 2, {})
     on_this_machine(shape(Asked(ranks=1000, hosts=("n1", "n2"))), 2, {})
     on_this_machine(shape(Asked(ranks=1000)), 2, {"HYDRA_HOST_FILE": "hosts"})
@@ -240,7 +240,7 @@ def test_what_does_not_fit_the_job_is_told_in_one_message() -> None:
     whats = [f.what for f in caught.value.findings]
     assert len(whats) == 4
     assert "5 ranks of 2 cores each need 10 slots" in whats[-1]
-    assert any(w.startswith("z: not of slurm job 7") for w in whats)
+    assert any(w.startswith("z: not in slurm job 7") for w in whats)
     # To share cores can be meant.
     assert shape(Asked(ranks=16, extra=("--overcommit",)), job).ranks == 16
     assert shape(Asked(ranks=8), job).ranks == 8

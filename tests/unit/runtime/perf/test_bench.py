@@ -304,7 +304,7 @@ def test_peers_chosen_bring_what_they_are_compared_with() -> None:
         (["peers", "--peers", "ps-0"], "unknown peer `ps-0`"),
         (["peers", "--image", "tensorflo=x"], "RECIPE=IMAGE"),
         (["peers", "-n", "1"], "x>=2"),
-        (["collectives", "--sizes", "4,2"], "no list of sizes"),
+        (["collectives", "--sizes", "4,2"], "not a list of sizes"),
     ],
 )
 def test_wrong_words_are_refused_with_the_right_ones(words: list[str], said: str) -> None:

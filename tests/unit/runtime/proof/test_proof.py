@@ -29,7 +29,7 @@ def test_judge_all_as_planned_holds() -> None:
 @pytest.mark.parametrize(
     ("changes", "check", "said"),
     [
-        ({"size": 1}, "world-size", ["every rank is alone", "PMI_FD", "2 ranks were asked for"]),
+        ({"size": 1}, "world-size", ["every rank is alone", "PMI_FD", "2 ranks were requested"]),
         ({"mpi_count": 2}, "one-mpi", ["maps 2 MPI libraries", "alias"]),
         (
             {"mpi_inode": 78},
@@ -159,7 +159,7 @@ SAID = [
     (
         "    import ctypes\nModuleNotFoundError: No module named 'ctypes'",
         "no-python",
-        ["`ctypes`", "python3-minimal", "add python3 to the image"],
+        ["`ctypes`", "python3-minimal", "add the complete python3 to the image"],
     ),
     ('FATAL:   "python3": executable file not found in $PATH', "no-python", ["python3"]),
     (

@@ -103,7 +103,7 @@ def test_backend_that_is_asked_for_and_cannot_be_had_is_an_error(
 
 def test_wish_of_a_site_that_cannot_be_had_is_a_warning_and_never_silent() -> None:
     (warned,) = choose(replace(PLAIN, wish="horovod")).findings
-    assert warned.severity is Severity.WARNING and "not by horovod as site s wishes" in warned.what
+    assert warned.severity is Severity.WARNING and "not horovod as site s prefers" in warned.what
     assert "tensorflow-horovod" in warned.remedy
 
 
@@ -139,7 +139,7 @@ def test_facts_of_an_image_a_site_and_a_request() -> None:
     plain = facts(Request(ranks=2))
     assert plain.wheels == {"torch": "2.13.0", "nvidia-nccl-cu13": "2.27"}
     assert any("/mpi4py/" in path for path in plain.modules)
-    assert (plain.gpus_given, plain.no_core) == (False, "there is no C++ compiler here")
+    assert (plain.gpus_given, plain.no_core) == (False, "this machine has no C++ compiler")
     gpu = Gpu(vendor="nvidia", options={"apptainer": ("--nv",)})
     shape = Shape(ranks=2, gpus=1)
     assert facts(Request(ranks=2, shape=shape), gpu=gpu).gpus_given
