@@ -1,16 +1,16 @@
 """``fairlead build``: from a recipe and its lock to one deterministic image, stage by stage.
 
-=======  ===================================================  =============================
+=======  ===================================================  ============================================
 stage    makes                                                read next
-=======  ===================================================  =============================
-fetch    every .deb and wheel of the lock, by hash            ``fetch.py``
-tree     a squashfs of all that, without our own wheel        ``tree.py``
-facts    what the planner must know; checked against itself   ``tree_scan.py``, ``mpi_check.py``
-payload  our wheel and the image's description over the tree  ``payload.py``
-sif      the squashfs in a SIF                                ``sif.py``
-others   the other formats that were asked for                ``formats.py``
-index    the name under which ``fairlead run`` finds it       ``images.py``
-=======  ===================================================  =============================
+=======  ===================================================  ============================================
+fetch    every .deb and wheel of the lock, by hash            ``resolve/fetch.py``
+tree     a squashfs of all that, without our own wheel        ``tree/tree.py``
+facts    what the planner must know; checked against itself   ``tree/tree_scan.py``, ``tree/mpi_check.py``
+payload  our wheel and the image's description over the tree  ``tree/payload.py``
+sif      the squashfs in a SIF                                ``formats/sif.py``
+others   the other formats that were requested                ``formats/store.py``
+index    the name under which ``fairlead run`` finds it       ``formats/images.py``
+=======  ===================================================  ============================================
 
 Each stage's result has a key made of all its inputs, and is kept in the cache under it.
 """

@@ -1,6 +1,6 @@
 """Makes a lock: apt and pip say which versions a recipe means today.
 
-``apt_solve.py`` and ``pip_solve.py`` ask them; a source's checksum comes from its index or from the
+:mod:`fairlead_build.resolve.apt_solve` and :mod:`fairlead_build.resolve.pip_solve` ask them; a source's checksum comes from its index or from the
 recipe. Whatever the lock says already can be made to stay, but for what is to move.
 """
 

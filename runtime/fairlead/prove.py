@@ -10,7 +10,7 @@ messages, and rank 0 prints one line when all is well: as many ranks as the laun
 and the same MPI on each, the one that --expects or $FAIRLEAD_EXPECTS names, transports that are accepted. Else it prints what every rank saw, and the
 exit code is 122.
 
-``probe.py`` runs it as every rank of a probe job, with a JSON file that says what to load and where to
+:mod:`fairlead.proof.probe_job` runs it as every rank of a probe job, with a JSON file that says what to load and where to
 write: one report for each world that is found, one in all when the ranks are connected, one a rank
 when each is alone.
 """

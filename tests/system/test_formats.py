@@ -241,7 +241,7 @@ def test_image_of_others_cannot_be_wrapped_again(tmp_path: Path) -> None:
         epoch=0,
         squashfs_sha256="",
     )
-    with pytest.raises(FairleadError, match=r"other\.sif cannot be wrapped in another format"):
+    with pytest.raises(FairleadError, match=r"other\.sif cannot be converted to another format"):
         wrapping_of(image, "")
 
 

@@ -1,7 +1,7 @@
 """What exactly goes in an image: ``lock.toml``, every package by version and sha256.
 
 A lock names an index (``PyPI``, ``Debian bookworm main``), never a host: the machine's own
-configuration says where that index is. ``resolving.py`` makes locks, ``fetch.py`` brings what they
+configuration says where that index is. ``resolving.py`` makes locks, :mod:`fairlead_build.resolve.fetch` brings what they
 name.
 """
 

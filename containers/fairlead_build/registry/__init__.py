@@ -1,4 +1,4 @@
 """OCI registries: references, credentials, the HTTP client, push and pull.
 
-Read ``client.py`` for what a registry is asked, ``push.py`` and ``pull.py`` for what is done with it.
+Read ``client.py`` for what a registry is asked, :mod:`fairlead_build.distribution.push` and :mod:`fairlead_build.distribution.pull` for what is done with it.
 """

@@ -47,7 +47,7 @@ def path_of(recipe: Recipe, below: str = "") -> str:
 
 
 def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
-    """The prefixes, as ``install.py`` wants them."""
+    """The prefixes, as :mod:`fairlead_build.tree.inside.install` wants them."""
     python, mpi = loaded.recipe.python, loaded.recipe.mpi
     return {
         "python": python.prefix if python else "",
@@ -62,7 +62,7 @@ def stage_wheels(
     scratch: Path,
     stage: Stage,
 ) -> None:
-    """Lays out what ``install.py`` reads: ``stage/ROLE/``, each wheel a link into the store.
+    """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a link into the store.
 
     Args:
         built: wheels that were built from source, for the Python prefix.

@@ -55,7 +55,7 @@ def try_cma(environ: Mapping[str, str]) -> Ran:
 
 
 def try_squashfuse(compression: str, environ: Mapping[str, str]) -> Ran:
-    """Mounts a tiny squashfs as ``look.py`` does, and prints the first bytes of a file in it."""
+    """Mounts a tiny squashfs as :mod:`fairlead.image.mount` does, and prints the first bytes of a file in it."""
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
     with tempfile.TemporaryDirectory(prefix="fairlead-probe-") as folder:
         image, mount = Path(folder, "probe.squashfs"), Path(folder, "mount")

@@ -1,7 +1,7 @@
 """What is known of images and hosts, as frozen values: the input of the plan.
 
-Everything here comes from ELF files, never from file names or distribution versions. ``scan.py``
-fills these for a folder, ``image.py`` for an image, ``hostmpi.py`` for a host's MPI.
+Everything here comes from ELF files, never from file names or distribution versions. :mod:`fairlead.image.scan`
+fills these for a folder, :mod:`fairlead.image.open` for an image, :mod:`fairlead.mpi.host` for a host's MPI.
 """
 
 from __future__ import annotations

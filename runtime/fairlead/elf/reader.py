@@ -2,7 +2,7 @@
 
 pyelftools reads headers and sections; the symbol table is unpacked here, because a TensorFlow
 image holds libraries with 10^5 symbols and only those about MPI are wanted. Source: System V
-gABI chapter 5 and the LSB's symbol versioning. ``scan.py`` calls this for every file of a tree.
+gABI chapter 5 and the LSB's symbol versioning. :mod:`fairlead.image.scan` calls this for every file of a tree.
 """
 
 from __future__ import annotations

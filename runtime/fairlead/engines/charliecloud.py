@@ -1,7 +1,7 @@
 """Charliecloud: ``ch-run``, which needs no privilege and parts nothing but files.
 
 It becomes the command that it starts, so descriptors, signals and exit codes are the command's own.
-Whatever it binds must have a place in the image already: ``unpacked.py`` makes them.
+Whatever it binds must have a place in the image already: :mod:`fairlead.launch.unpack` makes them.
 
 Source: ch-run(1) of Charliecloud 0.31, and the program itself.
 """

@@ -1,6 +1,6 @@
 """Finds Apptainer: the user's variable first, then PATH, then fairlead's private prefix.
 
-``doctor/apptainer_install.py`` creates that prefix if the distribution has no Apptainer.
+:mod:`fairlead.doctor.install.apptainer` creates that prefix if the distribution has no Apptainer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The host's MPI in a separate folder, as an export names it, and the script that makes the folder.
 
 What goes into it, under which names and with which variables, is decided where a launch decides it:
-``plan.py`` and ``layout.py``. Here its place changes: a site's module has it at another path than a
+:mod:`fairlead.swap.plan` and :mod:`fairlead.swap.layout`. Here its place changes: a site's module has it at another path than a
 launch, and the copies' DT_RPATH is absolute.
 """
 

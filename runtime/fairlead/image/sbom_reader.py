@@ -26,7 +26,7 @@ from fairlead.image.tree_digest import scan_folder, tree_sha256
 def tree_of(
     image: Image, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
 ) -> str:
-    """The digest of an image's tree (``treedigest.py``), from its record or by reading all of it.
+    """The digest of an image's tree (:mod:`fairlead.image.tree_digest`), from its record or by reading all of it.
 
     Raises:
         FairleadError: it cannot be looked into.

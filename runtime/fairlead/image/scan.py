@@ -1,4 +1,4 @@
-"""The facts of a whole tree: every ELF file in it is opened once. ``image.py`` caches the result."""
+"""The facts of a whole tree: every ELF file in it is opened once. :mod:`fairlead.image.open` caches the result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a tree holds, whatever it is wrapped in: an entry a path, and one digest over all of them.
 
-The same image as SIF, squashfs, OCI layers or folder has the same digest. ``look.py`` uses it for
+The same image as SIF, squashfs, OCI layers or folder has the same digest. :mod:`fairlead.image.mount` uses it for
 images, ``fairlead_build.squashfs.tree_stream`` for streams.
 """
 

@@ -1,7 +1,7 @@
 """The proof inside a launch: the witness's settings, its records, its time limit.
 
 The witness (``native/witness.c``) is preloaded into every rank and stands around the program's own
-MPI_Init. What it saw is judged by ``proof.py`` while the launch runs; a launch that is not as planned
+MPI_Init. What it saw is judged by :mod:`fairlead.proof.verdict` while the launch runs; a launch that is not as planned
 is ended before the program has done much, one that does not get on in its start-up as well.
 """
 

@@ -1,7 +1,7 @@
 """What a proof says, and the verdict on it: what each rank saw against what was planned.
 
 Exit code 0 proves nothing: most wrong set-ups end well with every rank alone, or on the image's
-MPI. ``probe.py`` collects what ranks see; :func:`judge` names what differs from the plan, the most
+MPI. :mod:`fairlead.proof.probe_job` collects what ranks see; :func:`judge` names what differs from the plan, the most
 likely cause, and the remedy.
 """
 

@@ -1,1 +1,1 @@
-"""The checks, one file each: ``examine(world)`` yields findings. ``registry.py`` lists them."""
+"""The checks, one file each: ``examine(world)`` yields findings. :mod:`fairlead.doctor.registry` lists them."""

@@ -5,7 +5,7 @@ that C library and the few libraries it needs are downloaded by apt itself, whic
 signatures, into a folder of their own; the programs are then patched to use the loader next to them.
 The machine's own packages are not touched, and nobody needs to be root.
 
-``fairlead.engines.find`` knows where the result lies; ``checks/engine.py`` tries whether it runs.
+``fairlead.engines.find`` knows where the result lies; :mod:`fairlead.doctor.checks.engine` tries whether it runs.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class RankSaw:
-    """What one rank saw of its MPI: a row of :class:`fairlead.proof.verdict.Proof` (see :func:`fairlead.perf.judge.proved.of`).
+    """What one rank saw of its MPI: a row of :class:`fairlead.proof.verdict.Proof`.
 
     Attributes:
         size: of the world that it was in.
