@@ -166,7 +166,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
     # (pattern, message); what its groups match are the fields m1, m2 …
     (
         r"(unsupported PMI version \w+|PMIx server unreachable|PMI_Init returned \S+).*",
-        "launcher-family-mismatch",
+        "probe-launcher-family-mismatch",
     ),
     (
         r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
@@ -174,7 +174,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
     ),
     (
         r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)",
-        "glibc-too-old",
+        "probe-glibc-too-old",
     ),
     (r"(\S+): cannot open shared object file", "closure-missing-library"),
     (r"(undefined symbol: \S+)", "symbols-missing"),

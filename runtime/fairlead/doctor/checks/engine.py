@@ -84,7 +84,7 @@ def _absent(world: World, able: list[str]) -> Diagnosis:
             fix=fix,
         )
     return ill(
-        "engine-none",
+        "engine-none-for-doctor",
         private_apptainer=private_apptainer(world.environ),
         retry=RETRY,
         remedy=f", or {apt_line([packaged])}" if packaged else "",
