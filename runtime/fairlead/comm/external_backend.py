@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.base.comm_names import UNORDERED, is_ordered
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.choose import unavailable
 from fairlead.comm.core import Array, Comm, Pending, Timings
+from fairlead.comm.start import unavailable
 
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend

@@ -21,7 +21,7 @@ def _available(facts: CommFacts) -> Availability:
 
 
 def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.choose import reference
+    from fairlead.comm.start import reference
 
     return reference(mpi, environ)
 
