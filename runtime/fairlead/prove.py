@@ -169,14 +169,14 @@ def _tell(ranks: list[Any], wrong: list[str]) -> None:
         print(
             f"fairlead: proved on {len(ranks)} rank{'s' * (len(ranks) > 1)}, {hosts} "
             f"node{'s' * (hosts > 1)}: {_version(first)} from {first['mapped'][0]['path']}; "
-            f"{', '.join(carried) or 'the transport is not told'}",
+            f"{', '.join(carried) or 'the transport is unknown'}",
             flush=True,
         )
         return
     print(f"fairlead: not proved: {'; '.join(wrong)}")
     for rank in ranks:
         paths = ", ".join(m["path"] for m in rank["mapped"])
-        over = ", ".join(rank["transport"]["providers"]) or "not told"
+        over = ", ".join(rank["transport"]["providers"]) or "unknown"
         where = f"  rank {rank['rank']} of {rank['size']} on {rank['host']}"
         print(f"{where}: {_version(rank)}, {paths}; {over}")
     sys.stdout.flush()

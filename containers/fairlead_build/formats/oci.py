@@ -130,7 +130,7 @@ class _Writer:
         self._path, self._title = path, title
         self._stack = ExitStack()
         self._digest = hashlib.sha256()
-        self._told: set[str] = set()
+        self._written: set[str] = set()
         self.members = 0
 
     def __enter__(self) -> _Writer:
@@ -161,9 +161,9 @@ class _Writer:
         # A layer lists the folders above its files too: else an engine would create them,
         # with modes of its own, over those of the layers below.
         for above in reversed(_parents(info.name)):
-            if above not in self._told and above in folders:
+            if above not in self._written and above in folders:
                 self._member(folders[above])
-        if info.name not in self._told:
+        if info.name not in self._written:
             self._member(info)
         if content is not None:
             while chunk := content.read(CHUNK):
@@ -172,7 +172,7 @@ class _Writer:
             self._put(bytes(-info.size % _RECORD))
 
     def _member(self, info: TarInfo) -> None:
-        self._told.add(info.name)
+        self._written.add(info.name)
         self.members += 1
         self._put(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
 

@@ -174,7 +174,7 @@ def entries(source: Path) -> Iterator[Member]:
     if source.is_dir():
         for layer in _layers(source):
             with gzip.open(layer) as stream:
-                yield from _told(layer, TarStream(cast(IO[bytes], stream)))
+                yield from _members(layer, TarStream(cast(IO[bytes], stream)))
         return
     with bare_squashfs(source) as squashfs:
         yield from squashfs_entries(squashfs)
@@ -199,7 +199,7 @@ def squashfs_entries(
         yield from TarStream(stream)
 
 
-def _told(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
+def _members(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
     try:
         yield from members
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as exc:

@@ -26,9 +26,9 @@ def schema_text(schema: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Without what TOML does not have: a null; and with words beside a reference kept.
+    """Without what TOML does not have: a null; and with keywords next to a reference kept.
 
-    In draft 7, whatever stands beside a ``$ref`` is ignored.
+    In draft 7, keywords next to a ``$ref`` are ignored.
     """
     if isinstance(value, list):
         return [_plain(item) for item in value if item != {"type": "null"}]

@@ -115,7 +115,7 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A new folder next to ``path`` that gets that name only if the block succeeds.
 
-    What was at ``path`` before is replaced; what killed processes left beside it is deleted. So
+    What was at ``path`` before is replaced; what killed processes left next to it is deleted. So
     two processes must not make the same folder at once: hold :func:`locked`.
 
     Raises:

@@ -39,9 +39,9 @@ def inspect(image: str, sbom: bool, as_json: bool) -> None:
     tree = tree_of(found, progress=progress(as_json))
     packages = packages_of(found)
     if as_json:
-        told = {**to_json(found), "packages": to_json(packages), "tree_sha256": tree}
-        told.pop("installed")
-        print_json("inspect", {"image": told, "frameworks": frameworks(packages["wheel"])})
+        fields = {**to_json(found), "packages": to_json(packages), "tree_sha256": tree}
+        fields.pop("installed")
+        print_json("inspect", {"image": fields, "frameworks": frameworks(packages["wheel"])})
         return
     click.echo(_text(found, tree, packages))
 

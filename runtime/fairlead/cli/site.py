@@ -205,8 +205,8 @@ def capture_site(
     captures.write(taken, path)
     mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in taken.mpis]
     if as_json:
-        told = {"path": str(path), "node": taken.node, "site": taken.site.name, "mpis": mpis}
-        print_json("site-capture-written", {**told, "bytes": path.stat().st_size})
+        fields = {"path": str(path), "node": taken.node, "site": taken.site.name, "mpis": mpis}
+        print_json("site-capture-written", {**fields, "bytes": path.stat().st_size})
         return
     click.echo(str(path))
     engine = taken.engine.path if taken.engine else "no engine"

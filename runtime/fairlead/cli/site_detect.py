@@ -52,14 +52,14 @@ def detect_site(write: str | None, as_json: bool) -> None:
     found = detect(world=machine)
     facts = gather(machine)
     site = sites.load_site(found.profile) if found.profile else None
-    told = (*found.notes, *cautions(facts, site))
+    notes = (*found.notes, *cautions(facts, site))
     written = _written(write, facts, found, site) if write is not None else None
     if as_json:
         print_json(
             "site-detect",
             {
                 **to_json(found),
-                "cautions": list(told),
+                "cautions": list(notes),
                 "facts": to_json(facts),
                 "draft": str(written) if written else None,
             },
@@ -72,7 +72,7 @@ def detect_site(write: str | None, as_json: bool) -> None:
     click.echo(f"{click.style(platform.node(), bold=True)}: {_verdict(found.profile, found.ties)}")
     for reason in found.reasons:
         click.echo(f"  {plain(reason)}")
-    for note in told:
+    for note in notes:
         click.echo(f"{click.style('note:', fg='yellow')} {plain(note)}")
     click.echo()
     for line in _lines(rows(facts)):

@@ -168,7 +168,7 @@ def staged_here(
         each_node=steps,
         shared=new_run_folder(cache_dir(environ)) if steps else None,
         progress=Silent() if quiet else progress(as_json),
-        told=lambda findings: print_findings(findings) if findings else None,
+        on_interrupt=lambda findings: print_findings(findings) if findings else None,
     ) as stage:
         yield stage
 

@@ -12,7 +12,7 @@
 
 The functions here act on the one communicator of this process. :mod:`fairlead.comm.core` holds the collectives over
 mpi4py (:mod:`fairlead.comm.mpi`), :mod:`fairlead.comm.native_core` those of the native core,
-:mod:`fairlead.comm.backends` declares these and other libraries, and :mod:`fairlead.comm.start` takes one. Only the
+:mod:`fairlead.comm.backends` declares these and other libraries, and :mod:`fairlead.comm.startup` takes one. Only the
 standard library, NumPy and mpi4py are imported, none of the latter two before :func:`init`: command line and
 declarations of backends must be readable on login nodes without them.
 
@@ -86,7 +86,7 @@ def init() -> Comm:
     if _comm is None:
         if _finalized:
             raise fail("comm-finalized-init")
-        from fairlead.comm.start import connected
+        from fairlead.comm.startup import connected
 
         _comm = connected()
     return _comm

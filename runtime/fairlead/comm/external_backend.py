@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fairlead.base.comm_names import UNORDERED, is_ordered
 from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import Array, Comm, Pending, Timings
-from fairlead.comm.start import unavailable
+from fairlead.comm.startup import unavailable
 
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend

@@ -27,18 +27,18 @@ def examine(
     Args:
         begins: called with each check before it runs.
     """
-    told: set[Finding] = set()
+    reported: set[Finding] = set()
     for check in checks:
         begins(check)
-        yield from look(world, check, told)
+        yield from look(world, check, reported)
 
 
-def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
+def look(world: World, check: Check, reported: set[Finding]) -> list[Diagnosis]:
     """What one check finds, whatever becomes of it: at least one finding.
 
     Args:
-        told: errors of the machine's set-up that were found already, e.g. of a variable that names no
-            program: several checks meet them, and one tells.
+        reported: errors of the machine's set-up that were found already, e.g. of a variable that names no
+            program: several checks meet them, and the first reports them.
     """
     ended: list[list[Diagnosis] | Exception] = []
 
@@ -56,8 +56,8 @@ def look(world: World, check: Check, told: set[Finding]) -> list[Diagnosis]:
         return [ill("check-did-not-end", check=check.name, limit_s=check.limit_s)]
     [result] = ended
     if isinstance(result, FairleadError):
-        fresh = [f for f in result.findings if f not in told]
-        told.update(fresh)
+        fresh = [f for f in result.findings if f not in reported]
+        reported.update(fresh)
         known = ", ".join(sorted({f.check for f in result.findings}))
         return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
             note("check-skipped", check=check.name, known=known)
@@ -88,10 +88,10 @@ def apply_fixes(
 
     A fix that fails is reported in the finding it was for; the others go on.
     """
-    told: set[Finding] = set()
+    reported: set[Finding] = set()
     for check in checks:
         begins(check)
-        before = look(world, check, told)
+        before = look(world, check, reported)
         failures: list[str] = []
         for diagnosis in before:
             fix = diagnosis.fix
@@ -102,7 +102,7 @@ def apply_fixes(
                     failures += [f"{f.what}: {f.why}" for f in exc.findings]
                 except OSError as exc:  # no space, no permission
                     failures.append(f"not done, {fix.does}: {exc}")
-        after = look(world, check, told) if any(d.fix for d in before) else before
+        after = look(world, check, reported) if any(d.fix for d in before) else before
         for diagnosis in after:
             if failures and diagnosis.finding.severity in SEVERITIES_TO_MEND:
                 why = "\n".join(filter(None, [diagnosis.finding.why, *failures]))

@@ -30,7 +30,7 @@ class FileSystem:
     """The file system that holds, or would hold, a folder.
 
     Attributes:
-        kind: as the kernel names it, e.g. ``ext4``, ``lustre``; empty when it cannot be told.
+        kind: as the kernel names it, e.g. ``ext4``, ``lustre``; empty when it is unknown.
         mount: where it is mounted.
         options: of that mount, e.g. ``noexec``.
         free_bytes, free_files: what this user may still fill; ``total_files`` is 0 where the file

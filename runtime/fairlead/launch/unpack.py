@@ -70,7 +70,7 @@ def ensure(
         _lay_out(Path(plan.image), root, cache, progress or Silent())
     if ours:
         with contextlib.suppress(OSError):
-            os.utime(root if root.suffix else _told(root))
+            os.utime(root if root.suffix else _record(root))
     if not plan.engine.makes_places:
         _places(plan, root, (*plan.binds, *binds), environ, ours)
 
@@ -78,15 +78,15 @@ def ensure(
 def is_whole(root: Path) -> bool:
     """Whether the folder is the one that was laid out, with all that it had at its top."""
     try:
-        told = json.loads(_told(root).read_text())
+        kept = json.loads(_record(root).read_text())
         seen = _identity(root)
         # The places of binds come to it.
-        return bool(told["inode"] == seen["inode"] and set(told["entries"]) <= set(seen["entries"]))
+        return bool(kept["inode"] == seen["inode"] and set(kept["entries"]) <= set(seen["entries"]))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _told(root: Path) -> Path:
+def _record(root: Path) -> Path:
     return root.with_name(f"{root.name}.json")
 
 
@@ -174,15 +174,18 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
                 for _ in made.stdout:  # a line a file
                     stage.advance(1)
             said.seek(0)
-            told = said.read()[-400:].decode("utf-8", "replace").strip()
+            message = said.read()[-400:].decode("utf-8", "replace").strip()
         if source.returncode or made.returncode:
             raise fail(
-                "unpack-tar-failed", root_parent=root.parent, returncode=made.returncode, told=told
+                "unpack-tar-failed",
+                root_parent=root.parent,
+                returncode=made.returncode,
+                message=message,
             )
         tree.chmod(0o755)
         _to_disk(tree)
         tree.rename(root)
-        with atomic_write(_told(root), "w") as out:
+        with atomic_write(_record(root), "w") as out:
             json.dump(_identity(root), out)
     finally:
         _remove(work)

@@ -28,9 +28,9 @@ def main(words: list[str]) -> int:
             (core_folder() / "include" / "fairlead_comm.h", "fairlead_comm.h"),
         ):
             # Beside it first: a program that runs keeps the file that it has mapped.
-            beside = folder / f".{name}"
-            shutil.copyfile(source, beside)
-            beside.rename(folder / name)
+            partial = folder / f".{name}"
+            shutil.copyfile(source, partial)
+            partial.rename(folder / name)
             print(folder / name)
     except FairleadError as exc:
         for finding in exc.findings:

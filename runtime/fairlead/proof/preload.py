@@ -45,13 +45,13 @@ def asked(
     if not plan.witness:
         return {}, ()
     out = RUN_MOUNT if folder else ""
-    told = {"FAIRLEAD_PROOF": f"{ranks}|{inode}|{out}|{plan.planned_file}"}
+    settings = {"FAIRLEAD_PROOF": f"{ranks}|{inode}|{out}|{plan.planned_file}"}
     if folder is None:
-        return told, ()
+        return settings, ()
     # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file.
     if ucx:
-        told |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
-    return told, (Bind(str(folder), RUN_MOUNT),)
+        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
+    return settings, (Bind(str(folder), RUN_MOUNT),)
 
 
 def _ucx_log(folder: Path) -> Path:

@@ -61,7 +61,7 @@ class RankProof:
     @property
     def transport(self) -> str:
         if not self.netmod and not self.providers:
-            return "not told"
+            return "unknown"
         return f"{self.netmod}: {', '.join(self.providers)}" if self.providers else self.netmod
 
 

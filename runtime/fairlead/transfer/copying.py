@@ -25,7 +25,7 @@ from fairlead.transfer.tree import changed, differences, extents, printable, sca
 _PIECE = 16 * LEAF  # what a thread takes of a file at once, bytes
 _POLL_S = 0.1
 _FEW_FILES = 64  # above that, to sync all of the file system is faster
-Told = Callable[[str, int], None]  # what is being done, and how many bytes of it were
+OnProgress = Callable[[str, int], None]  # what is being done, and how many bytes of it were
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def threads_here() -> int:
     return max(2, min(8, len(os.sched_getaffinity(0))))
 
 
-def copy(tree: Tree, target: str, told: Told = lambda what, amount: None) -> Copied:
+def copy(tree: Tree, target: str, on_progress: OnProgress = lambda what, amount: None) -> Copied:
     """Copies ``tree`` to ``target``, which must not be there, and verifies the copy.
 
     Args:
-        told: called from this thread every now and then, with ``copying`` or ``verifying``.
+        on_progress: called from this thread every now and then, with ``copying`` or ``verifying``.
     Raises:
         FairleadError: exit code 123; the source changed meanwhile, or what was read back differs.
         OSError: with the path; what is at ``target`` then is for the caller to remove.
@@ -73,7 +73,7 @@ def copy(tree: Tree, target: str, told: Told = lambda what, amount: None) -> Cop
     for entry in tree.entries:
         if entry.kind is Kind.FOLDER:
             os.mkdir(_at(target, entry.path), 0o700)
-    _pieces(work, _copy_piece, lambda amount: told("copying", amount))
+    _pieces(work, _copy_piece, lambda amount: on_progress("copying", amount))
     for entry in tree.entries:
         here = _at(target, entry.path)
         if entry.kind is Kind.LINK:
@@ -84,7 +84,7 @@ def copy(tree: Tree, target: str, told: Told = lambda what, amount: None) -> Cop
         _dressed(_at(target, entry.path), entry)
     _written_out(target, [_at(target, entry.path) for entry in files])
     copied = time.monotonic()
-    _pieces(work, _verify_piece, lambda amount: told("verifying", amount))
+    _pieces(work, _verify_piece, lambda amount: on_progress("verifying", amount))
     if work.wrong:
         raise _damaged(target, work.wrong)
     # Its own links are as they should be: no rule is applied to them again.
@@ -107,11 +107,11 @@ def unchanged(tree: Tree, links: Links, seen_as: str = "") -> None:
         raise changed(tree.top, [path or "." for path in paths])
 
 
-def digests(tree: Tree, told: Told = lambda what, amount: None) -> dict[str, str]:
+def digests(tree: Tree, on_progress: OnProgress = lambda what, amount: None) -> dict[str, str]:
     """The digest of each file of a tree, read anew from its storage; hard links once."""
     files = [e for e in tree.entries if e.kind is Kind.FILE and not e.same_as]
     work = _Work(files, tree.top, [[b""] * (-(-entry.size // LEAF)) for entry in files])
-    _pieces(work, _hash_piece, lambda amount: told("verifying", amount))
+    _pieces(work, _hash_piece, lambda amount: on_progress("verifying", amount))
     return {e.path: digest.of_file(e.size, work.leaves[n]) for n, e in enumerate(files)}
 
 
@@ -154,7 +154,7 @@ def _at(top: str, path: str) -> str:
 _Piece = Callable[[_Work, int, int, int, memoryview], None]
 
 
-def _pieces(work: _Work, do: _Piece, told: Callable[[int], None]) -> None:
+def _pieces(work: _Work, do: _Piece, on_progress: Callable[[int], None]) -> None:
     """Does every piece of every file with some threads, and reports the bytes done to its caller."""
     pieces = sum(max(1, -(-entry.size // _PIECE)) for entry in work.entries)
     pool = _Pool(work, do, min(threads_here(), pieces))
@@ -163,7 +163,7 @@ def _pieces(work: _Work, do: _Piece, told: Callable[[int], None]) -> None:
         for thread in pool.threads:
             thread.start()
         while pool.threads and not pool.done.wait(_POLL_S):
-            told(pool.moved - reported)
+            on_progress(pool.moved - reported)
             reported = pool.moved
     finally:
         pool.stop.set()
@@ -172,7 +172,7 @@ def _pieces(work: _Work, do: _Piece, told: Callable[[int], None]) -> None:
                 thread.join()
     if pool.failed:
         raise pool.failed[0]
-    told(pool.moved - reported)
+    on_progress(pool.moved - reported)
 
 
 class _Pool:

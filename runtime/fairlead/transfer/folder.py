@@ -80,7 +80,7 @@ def make(folder: str, owner: Owner) -> Lock | None:
 
 
 def owner_of(folder: str) -> Owner | None:
-    """Whose a folder is; None when it cannot be told, or it is another user's."""
+    """Whose a folder is; None when it is unknown, or it is another user's."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         found = os.lstat(folder)
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():

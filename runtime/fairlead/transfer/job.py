@@ -97,14 +97,14 @@ def staged(
     each_node: EachNode | None = None,
     shared: Path | None = None,
     progress: Progress | None = None,
-    told: Callable[[Sequence[Finding]], None] = lambda findings: None,
+    on_interrupt: Callable[[Sequence[Finding]], None] = lambda findings: None,
 ) -> Iterator[Stage]:
     """Stages in, gives the block its data, stages out and removes what was staged.
 
     Args:
         each_node: starts a step on every node; without it, this node is the only one.
         shared: a folder that all nodes see, for what they report; with ``each_node``.
-        told: called with the findings of the end when the block ended with an interrupt, which has no
+        on_interrupt: called with the findings of the end when the block ended with an interrupt, which has no
             room for them. Those of a FairleadError are added to it; else they are in
             :attr:`Stage.findings`.
     Raises:
@@ -119,14 +119,14 @@ def staged(
     try:
         yield stage
     except FairleadError as exc:
-        _out(stage, each_node, shared, shown, told)
+        _out(stage, each_node, shared, shown, on_interrupt)
         raise FairleadError((*exc.findings, *stage.findings), exc.code) from None
     except BaseException:
-        _out(stage, each_node, shared, shown, told)
-        told(stage.findings)
+        _out(stage, each_node, shared, shown, on_interrupt)
+        on_interrupt(stage.findings)
         raise
     else:
-        _out(stage, each_node, shared, shown, told)
+        _out(stage, each_node, shared, shown, on_interrupt)
     finally:
         if lock:
             lock.release()
@@ -135,9 +135,12 @@ def staged(
 def _in_here(stage: Stage, shown: Progress) -> Lock | None:
     wish, begun = stage.wish, None
     try:
-        with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (told, say):
+        with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (
+            moving,
+            say,
+        ):
             begun = node.stage_in(
-                wish.folder, wish.ins, node.InOptions(wish.links, wish.job, wish.keep), told
+                wish.folder, wish.ins, node.InOptions(wish.links, wish.job, wish.keep), moving
             )
             stage.moved_in += begun.report.items
             stage.nodes = 1
@@ -155,7 +158,7 @@ def _out(
     each_node: EachNode | None,
     shared: Path | None,
     shown: Progress,
-    told: Callable[[Sequence[Finding]], None],
+    on_interrupt: Callable[[Sequence[Finding]], None],
 ) -> None:
     """Copies back and removes. Raises nothing but an interrupt."""
     wish = stage.wish
@@ -168,13 +171,13 @@ def _out(
                     each_node, out_words(wish, step=True, each=several), _reports(shared)
                 )
             else:
-                reports = [node.stage_out(wish.folder, wish.outs, told=moving)]
+                reports = [node.stage_out(wish.folder, wish.outs, on_progress=moving)]
             _noted(stage, reports)
             if wish.outs:
                 say(stage.moved_out)
     except node.Interrupted as exc:
         _noted(stage, [exc.report])
-        told(stage.findings)
+        on_interrupt(stage.findings)
         raise
     except FairleadError as exc:
         stage.findings += exc.findings
@@ -362,7 +365,7 @@ def _shown(
     stack, whole = contextlib.ExitStack(), [0]
     display = stack.enter_context(shown.stage(title, unit="B"))
 
-    def told(what: str, count: int) -> None:
+    def moving(what: str, count: int) -> None:
         with contextlib.suppress(OSError):
             if what == "size":
                 whole[0] += count
@@ -373,7 +376,7 @@ def _shown(
                 display.note("reading back")
 
     try:
-        yield told, lambda moved: display.result(in_short(moved))
+        yield moving, lambda moved: display.result(in_short(moved))
     except BaseException as exc:
         with contextlib.suppress(OSError):
             stack.__exit__(type(exc), exc, exc.__traceback__)

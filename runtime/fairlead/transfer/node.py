@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.transfer import copying, folder, room, tree
-from fairlead.transfer.copying import Told
+from fairlead.transfer.copying import OnProgress
 from fairlead.transfer.folder import Lock, Owner, Staged
 from fairlead.transfer.model import (
     MOUNT,
@@ -66,12 +66,15 @@ class InOptions:
 
 
 def stage_in(
-    where: str, items: Sequence[InItem], options: InOptions = InOptions(), told: Told = _nobody
+    where: str,
+    items: Sequence[InItem],
+    options: InOptions = InOptions(),
+    on_progress: OnProgress = _nobody,
 ) -> Begun:
     """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
 
     Args:
-        told: called with ``size`` and the bytes that are to be copied, then as :func:`copying.copy`.
+        on_progress: called with ``size`` and the bytes that are to be copied, then as :func:`copying.copy`.
     Raises:
         FairleadError: exit codes 2, 121 and 123. Nothing is left then.
     """
@@ -87,7 +90,7 @@ def stage_in(
     except OSError as exc:
         raise _in_words(exc, root) from None
     try:
-        moved = _filled(where, root, items, options.links, options.job, told)
+        moved = _filled(where, root, items, options.links, options.job, on_progress)
     except BaseException as exc:
         with contextlib.suppress(OSError):
             copying.remove(where)
@@ -100,22 +103,22 @@ def stage_in(
 
 
 def _filled(
-    where: str, root: str, items: Sequence[InItem], links: Links, job: str, told: Told
+    where: str, root: str, items: Sequence[InItem], links: Links, job: str, on_progress: OnProgress
 ) -> list[Moved]:
     trees = {item.name: tree.scan(item.source, links) for item in items}
     moved: list[Moved] = []
     whole: dict[str, Staged] = {}
     with folder.of_job(root, job) as earlier:
         for item in items:
-            if again := _reused(where, item, trees[item.name], earlier, told):
+            if again := _reused(where, item, trees[item.name], earlier, on_progress):
                 whole[item.name], one = again
                 moved.append(one)
     todo = [item for item in items if item.name not in whole]
     room.check(where, [trees[item.name] for item in todo])
-    told("size", sum(trees[item.name].bytes for item in todo))
+    on_progress("size", sum(trees[item.name].bytes for item in todo))
     for item in todo:
         seen, partial = trees[item.name], f"{where}/new/copy"
-        copied = copying.copy(seen, partial, told)
+        copied = copying.copy(seen, partial, on_progress)
         copying.unchanged(seen, links)
         target = f"{where}/data/{item.name}"
         os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
@@ -133,7 +136,7 @@ def _filled(
 
 
 def _reused(
-    where: str, item: InItem, seen: Tree, earlier: Sequence[str], told: Told
+    where: str, item: InItem, seen: Tree, earlier: Sequence[str], on_progress: OnProgress
 ) -> tuple[Staged, Moved] | None:
     """Takes an item over from an earlier run of the job, if source and copy are what they were."""
     for other in earlier:
@@ -146,7 +149,7 @@ def _reused(
                 there = tree.scan(place, Links.KEEP, seen_as="\0", leave_special=True)
                 right = not tree.differences(staged.tree, seen)
                 right = right and not copying.differing(seen, there)
-                right = right and copying.digests(there, told) == dict(staged.files)
+                right = right and copying.digests(there, on_progress) == dict(staged.files)
             except (OSError, FairleadError):
                 right = False
             folder.write_manifest(other, {n: s for n, s in known.items() if n != name})
@@ -181,7 +184,7 @@ def stage_out(
     *,
     each: bool = False,
     step: bool = False,
-    told: Told = _nobody,
+    on_progress: OnProgress = _nobody,
 ) -> NodeReport:
     """Copies ``items`` back from the folder ``where``, then removes it; what is not back stays.
 
@@ -194,7 +197,7 @@ def stage_out(
     me, owner = node_name(), folder.owner_of(where)
     if owner is None or (step and not _acts(where, owner, me)):
         return NodeReport(me, acted=False)
-    way_back = _WayBack(where, owner, told)
+    way_back = _WayBack(where, owner, on_progress)
     for item in items:
         way_back.bring(item, f"{item.target}/{me}" if each else item.target)
     report = way_back.finished(me, items)
@@ -221,8 +224,8 @@ class _WayBack:
         interrupted: by Ctrl-C; what comes after that is kept.
     """
 
-    def __init__(self, where: str, owner: Owner, told: Told):
-        self._where, self._owner, self._told = where, owner, told
+    def __init__(self, where: str, owner: Owner, on_progress: OnProgress):
+        self._where, self._owner, self._on_progress = where, owner, on_progress
         self.interrupted = False
         self._moved: list[Moved] = []
         self._findings: list[Finding] = []
@@ -239,7 +242,7 @@ class _WayBack:
         try:
             if self.interrupted:
                 raise KeyboardInterrupt
-            moved, findings = _back(place, item, target, self._told)
+            moved, findings = _back(place, item, target, self._on_progress)
             self._moved.append(moved)
             self._findings += findings
             if not self._owner.keep:
@@ -286,7 +289,9 @@ def clear(where: str, *, step: bool = False) -> NodeReport:
     return stage_out(where, (), step=step)
 
 
-def _back(place: str, item: OutItem, target: str, told: Told) -> tuple[Moved, list[Finding]]:
+def _back(
+    place: str, item: OutItem, target: str, on_progress: OnProgress
+) -> tuple[Moved, list[Finding]]:
     """Copies one item to ``target``, under another name until it is whole."""
     seen_as = f"{MOUNT}/{item.name}"
     seen = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
@@ -295,10 +300,10 @@ def _back(place: str, item: OutItem, target: str, told: Told) -> tuple[Moved, li
     room.check(above, [seen])
     token = os.urandom(4).hex()
     partial = f"{above}/.{os.path.basename(target)}.{token}.partial"
-    told("size", seen.bytes)
+    on_progress("size", seen.bytes)
     findings = _left(item, seen)
     try:
-        copied = copying.copy(seen, partial, told)
+        copied = copying.copy(seen, partial, on_progress)
         copying.unchanged(seen, Links.KEEP, seen_as)
         try:
             _moved(partial, target)

@@ -65,7 +65,7 @@ def no_room(folder: str, why: str) -> FairleadError:
 
 
 def filesystem(path: str, root: Path = Path("/")) -> str:
-    """The kind of the file system that ``path`` is on; empty where it cannot be told."""
+    """The kind of the file system that ``path`` is on; empty where it is unknown."""
     real, best = os.path.realpath(path), ("", "")
     try:
         lines = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()

@@ -21,7 +21,7 @@ def _available(facts: CommFacts) -> Availability:
 
 
 def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.start import reference
+    from fairlead.comm.startup import reference
 
     return reference(mpi, environ)
 

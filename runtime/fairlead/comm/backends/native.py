@@ -17,7 +17,7 @@ def _available(facts: CommFacts) -> Availability:
 
 
 def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.start import required_native
+    from fairlead.comm.startup import required_native
 
     return required_native(mpi, environ)
 

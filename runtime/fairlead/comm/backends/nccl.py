@@ -50,7 +50,7 @@ def _why_chosen(facts: CommFacts) -> str:
 
 
 def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.start import automatic, unavailable
+    from fairlead.comm.startup import automatic, unavailable
 
     if find_spec("torch") is None:
         raise unavailable("nccl", mpi, "NCCL is used through torch, and this Python has none")

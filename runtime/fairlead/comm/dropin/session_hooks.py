@@ -118,7 +118,7 @@ class BcastTensors(_Hook):  # type: ignore[misc]
             arrays,
             self._names,
             "after the broadcast",
-            "let no rank change a variable beside training; see that all made the same graph",
+            "let no rank change a variable outside training; see that all made the same graph",
         )
         say_on_rank_0(
             f"{len(self._names)} variables are rank {self._root}'s on every rank, and were compared"

@@ -186,7 +186,7 @@ class _Late(Delayed):
             )
         self._say(
             f"team {self._team.number}: step {self._step}: gradients come one step late from here;"
-            f" {what}; {then}; nobody looks out for divergence, for the losses are not told"
+            f" {what}; {then}; nobody looks out for divergence, for the losses are unknown"
         )
 
 

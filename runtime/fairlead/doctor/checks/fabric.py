@@ -44,11 +44,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
             problems += _profile_accepts(site)
     yield from problems
     if not problems:
-        told = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
-        if not told:
+        devices_found = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
+        if not devices_found:
             yield well(NAME, "no fabric on this machine: shared memory within the node, TCP beyond")
         else:
-            yield well(NAME, f"{told}: the MPIs of this machine support it")
+            yield well(NAME, f"{devices_found}: the MPIs of this machine support it")
 
 
 def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:

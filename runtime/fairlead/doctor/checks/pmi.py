@@ -47,13 +47,13 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield ill("pmi-unknown", returncode=ran.returncode, ran_said=ran.said)
         return
     libraries = _libraries(world)
-    told = f"srun speaks {', '.join(types)}" + (
+    types_seen = f"srun speaks {', '.join(types)}" + (
         f"; {', '.join(libraries)}" if libraries else "; no libpmi"
     )
     problems = [*_against_profile(world, types), *_against_mpis(world, types, libraries)]
     yield from problems
     if not problems:
-        yield well(NAME, told, "srun --mpi=list")
+        yield well(NAME, types_seen, "srun --mpi=list")
 
 
 def speaks(kind: str, types: tuple[str, ...]) -> bool:

@@ -90,9 +90,9 @@ def read_plugins(world: World, path: str, depth: int = 0) -> Iterator[Plugin]:
 def _config(world: World) -> tuple[str, str]:
     """Where plugstack.conf is, and the folder of plugins that are named without one."""
     values = slurm.settings(world)
-    beside = str(PurePosixPath(values.get("slurm_conf", slurm.USUAL[0])).parent)
+    same_folder = str(PurePosixPath(values.get("slurm_conf", slurm.USUAL[0])).parent)
     named = values.get("plugstackconfig", "")
-    config = named if named.startswith("/") else f"{beside}/plugstack.conf"
+    config = named if named.startswith("/") else f"{same_folder}/plugstack.conf"
     return config, values.get("plugindir", "/usr/lib64/slurm")
 
 

@@ -36,7 +36,7 @@ def measure(
 
 
 def rows(document: Mapping[str, Any]) -> tuple[CollectiveRow, ...]:
-    """Each point with its statistics; ``fairlead.comm``'s beside plain MPI's."""
+    """Each point with its statistics; ``fairlead.comm``'s next to plain MPI's."""
     order = {name: at for at, name in enumerate(sweeps.OPERATIONS)}
     ordered = sorted(
         document["rows"], key=lambda r: (order[r["operation"]], r["ranks"], r["bytes"], r["through"] != "mpi")

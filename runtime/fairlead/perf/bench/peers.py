@@ -27,7 +27,7 @@ class Peer:
         framework: ``tensorflow`` or ``torch``.
         recipe: of the image.
         way: what :mod:`fairlead.perf.bench.worker` calls it.
-        servers: parameter servers beside the workers.
+        servers: parameter servers in addition to the workers.
         env: variables for the ranks.
         alone: one process, which communicates with nobody.
         ours: the peer of fairlead's that it is compared with, of the same framework.

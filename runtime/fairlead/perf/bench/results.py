@@ -47,7 +47,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True)
 class Block:
-    """Seconds of a step by rank, the mean of some in a row: without communication, and by the peer right beside."""
+    """Seconds of a step by rank, the mean of some in a row: without communication, and by the peer run next."""
 
     base: tuple[float, ...]
     own: tuple[float, ...]

@@ -168,7 +168,7 @@ def _thinned(counts: Sequence[int]) -> Sequence[int]:
 
 
 def bandwidths(validation: Validation, what: What) -> tuple[Figure, ...]:
-    """Bytes over time against size, beside what was expected: a figure for each that carried them.
+    """Bytes over time against size, with the expected values: a figure for each that carried them.
 
     Of the most ranks that have a core each; where all share cores, of the most. What has fewer than three sizes is left
     out.

@@ -19,7 +19,7 @@ class Number:
 
     value: str
     unit: str
-    beside: str
+    note: str
 
 
 def page(template: str, **values: Any) -> str:

@@ -1,4 +1,4 @@
-"""Puts a report on one page that needs nothing else, and beside it as JSON."""
+"""Puts a report on one page that needs nothing else, and as JSON."""
 
 from __future__ import annotations
 

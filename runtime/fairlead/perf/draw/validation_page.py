@@ -1,4 +1,4 @@
-"""A validation as one page, and beside it as JSON and CSV.
+"""A validation as one page, and as JSON and CSV.
 
     from fairlead.perf.draw.validation_page import write_validation
 
@@ -203,9 +203,9 @@ def _numbers(validation: Validation) -> tuple[Number, ...]:
         if rows:
             most = rows[-1]
             share = most.container[1] or most.native[1]
-            beside = f"{model.title} on {count(most.ranks, 'rank')}"
-            beside += ", sharing cores" if most.crowded else ""
-            numbers.append(Number(share, "of ideal", beside))
+            label = f"{model.title} on {count(most.ranks, 'rank')}"
+            label += ", sharing cores" if most.crowded else ""
+            numbers.append(Number(share, "of ideal", label))
     pairs = _pairs(validation)
     if pairs:
         usual = sorted(pairs)[len(pairs) // 2]

@@ -22,7 +22,7 @@ from fairlead.site.model import Site
 # time too. The published allreduce of 8 B on six nodes is 2.4 times its bound on Piz Daint, 1.2 times on Alps.
 REACH = {What.PINGPONG: 2.0, What.ALLREDUCE: 3.0, What.BROADCAST: 3.0, What.CHECKPOINT: 2.0}
 _BEYOND_CACHES = 64_000_000  # bytes; less may never leave the caches, which are faster than memory
-_DOMINATES_S = 100e-6  # seconds on the link beside which any latency is small
+_DOMINATES_S = 100e-6  # seconds on the link that make any latency small
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What broke in a validation, or is amiss beside its lines, in the order in which a verdict names it.
+"""What broke in a validation, or is wrong outside its lines, in the order in which a verdict names it.
 
 Broken comes before slow, and of what broke the most fundamental: where ranks ran another MPI than planned, nothing else
 that was measured is of what was asked for; wrong answers are worth nothing, however they came about; a rank that was killed

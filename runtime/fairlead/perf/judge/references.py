@@ -1,6 +1,6 @@
 """A site's own references: what its measurements were when it was known to be well.
 
-They are kept as ``NAME.references.json`` beside the user's own profile of the site, ``NAME.toml``
+They are kept as ``NAME.references.json`` next to the user's own profile of the site, ``NAME.toml``
 (:mod:`fairlead.site.places`), so a site engineer can hand both to everybody in ``/etc/fairlead/sites.d``. Like
 profiles, those in a later folder come before those in an earlier one; here line by line.
 """

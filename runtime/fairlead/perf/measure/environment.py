@@ -1,4 +1,4 @@
-"""What is known of the machine that this runs on, beside what is measured."""
+"""What is known of the machine, in addition to what is measured."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def runner(
     environ = {
         "PYTHONPATH": str(where),
         "PYTHONNOUSERSITE": "1",
-        # mpi4py looks beside Python first; this names the file.
+        # mpi4py looks next to Python first; this names the file.
         "MPI4PY_LIBMPI": mpi.library.path,
         **({"FAIRLEAD_COMM_LIBRARY": str(core)} if core.is_file() else {}),
     }
@@ -120,7 +120,7 @@ def runner(
 
 
 def _modules_folder(cache: Path) -> Path:
-    """A folder with fairlead and nothing else: what lies beside it here is for another Python."""
+    """A folder with fairlead and nothing else: what lies next to it here is for another Python."""
     folder = cache / "native-modules"
     folder.mkdir(parents=True, exist_ok=True)
     package = Path(fairlead.__file__).parent

@@ -1,7 +1,7 @@
 """What Linux says of a processor's clock and of its heat, and what that comes to for each host.
 
 A reading alone proves nothing: processors that compute on all cores run below the clock of one, and many save power. So
-:func:`clocks` gives what was read beside how fast the rank's arithmetic was; :mod:`fairlead.perf.judge.diagnosis` concludes.
+:func:`clocks` gives the clocks read, along with how fast the rank's arithmetic was; :mod:`fairlead.perf.judge.diagnosis` concludes.
 
 Sources: Documentation/admin-guide/pm/cpufreq.rst and intel_pstate.rst for ``scaling_cur_freq`` and ``base_frequency``,
 Documentation/admin-guide/acpi/cppc_sysfs.rst for ``nominal_freq``, Documentation/ABI/testing/sysfs-devices-system-cpu for

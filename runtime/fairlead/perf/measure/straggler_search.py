@@ -11,7 +11,7 @@ about processors, which needs no search.
    each time. A node whose link is slow is slow in all of them. A healthy one is slow only where its partner is, or
    the pair itself: each culprit spoils at most one of its D pairings, so with k < D at least one is quick. Hence
    *slow in every pairing* is exact for k < D, and two more rounds with quick partners confirm it. What is usual is the
-   median of all pairings but those of nodes whose quickest is slow beside the other nodes' quickest: with few nodes, most
+   median of all pairings but those of nodes whose quickest is slow compared with the other nodes' quickest: with few nodes, most
    pairings may have a slow end. Right as long as no more than half of the nodes are slow.
 2. *Pairs.* All other pairs are covered by ceil(log2 n) rounds: round j halves each of 2^j blocks and measures it
    across, so that two nodes meet in the one round where they are parted. Each node then has sent n - 1 messages,
@@ -25,7 +25,7 @@ slow pairs of one node are, to this search and in effect, a slow link of that no
 and nothing to compare it with. If all links are slow alike, none stands out: hold the sweeps against a reference.
 
 **Noise** only adds time. *Slow* needs more than a slow median: the quickest repeat, too, has to be slow, in every
-confirming round. A median that is slow beside a quick repeat is unsteady, and said to be; a slowness that goes away in a
+confirming round. A median that is slow while its repeat is quick is unsteady, and said to be; a slowness that goes away in a
 later round is dropped.
 """
 

@@ -4,7 +4,7 @@ The allreduce of ``n`` bytes is a latency and a time a byte in each of two stage
 copies, adds and copies ``n`` bytes, at once with the others as far as there are cores. Between nodes it
 takes ``ceil(log2 N)`` messages there and back, and ``2 (N-1)/N n`` bytes through each node's link, the least that an
 allreduce can move; other algorithms are in :class:`Algorithm`. A step is computing plus allreduce, less what of the
-shorter goes on beside the longer.
+shorter overlaps the longer.
 
 Sources: R. Hockney, *The communication challenge for MPP*, Parallel Computing 20 (1994), for latency and
 bandwidth; A. Alexandrov et al., *LogGP*, SPAA 1995, for long messages; R. Thakur, R. Rabenseifner and W.

@@ -5,7 +5,7 @@ Synchronous, with `C` the mean computing time of a rank, `x(P)` how much the slo
 
     step = max( C (1 + x(P)) + M(N) - h min(C, M(N)),  input )
 
-Delayed by one step, the allreduce of a step moves beside the computing of the next. A rank then waits only
+Delayed by one step, the allreduce of a step overlaps the computing of the next. A rank then waits only
 for what was computed a step earlier, so a straggler of one step is caught up in others. The critical path is L
 steps of one rank and one allreduce, which together pass L+1 steps; the slowest of P sums of L independent steps
 exceeds its mean by about `sqrt(L)` times what one step does. Hence, with `p` the lasting and `a` the passing

@@ -1,4 +1,4 @@
-"""What was seen beside the measurements, from which a reason for slowness may be concluded: plain frozen values.
+"""What was seen along with the measurements, from which a reason for slowness may be concluded: plain frozen values.
 
 Nothing here is a conclusion. :mod:`fairlead.perf.judge.diagnosis` draws them, and only from what stands here.
 """

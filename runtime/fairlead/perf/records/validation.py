@@ -209,7 +209,7 @@ class Validation:
         steps_of: the key of the measurement that they belong to.
         proof: what every rank of the largest launch saw of its MPI, or of the first that was not as planned; None
             where nothing was launched so.
-        faults: what broke (errors), then what else is amiss beside the lines (warnings); the most fundamental of
+        faults: what broke (errors), then what else is wrong outside the lines (warnings); the most fundamental of
             each first, see :mod:`fairlead.perf.judge.faults`.
     """
 

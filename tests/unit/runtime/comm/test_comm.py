@@ -1,6 +1,7 @@
 """fairlead.comm on one rank, and its pure parts. Several ranks: tests/system/test_comm.py."""
 
 import os
+import pkgutil
 import subprocess
 import sys
 import types
@@ -8,6 +9,7 @@ import types
 import numpy as np
 import pytest
 
+import fairlead.comm
 from fairlead.base.errors import FairleadError
 from fairlead.comm import core, mpi
 from fairlead.comm.core import Comm
@@ -253,3 +255,11 @@ def test_steady_arrays_are_not_copied_and_means_are_the_callers():
     del held
     used = {means[0].ctypes.data for step in given for means in late.step([step])}
     assert used <= places  # what nobody holds is used again
+
+
+def test_no_module_of_the_package_hides_a_public_function() -> None:
+    """Importing ``fairlead.comm.NAME`` would replace the function ``NAME`` by the module."""
+    modules = {module.name for module in pkgutil.iter_modules(fairlead.comm.__path__)}
+    assert modules.isdisjoint(
+        n for n in fairlead.comm.__all__ if callable(getattr(fairlead.comm, n))
+    )

@@ -188,6 +188,6 @@ def test_diagnose_unknown_words_are_shown_as_they_are() -> None:
 def test_judge_transport_that_no_rank_tells_is_a_warning_and_no_claim() -> None:
     proof = proved(planned(), netmod="", providers=())
     assert proof.holds and [f.severity for f in proof.findings] == [Severity.WARNING]
-    assert {p.transport for p in proof.ranks} == {"not told"}
+    assert {p.transport for p in proof.ranks} == {"unknown"}
     told = replace(proof, ranks=(replace(proof.ranks[0], netmod="ofi"), proof.ranks[1]))
     assert judge(planned(), told) == ()

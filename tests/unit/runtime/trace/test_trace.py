@@ -278,7 +278,7 @@ def test_recorder_of_ranks_that_recorded_nothing_leaves_nothing(file: Path) -> N
     recorder.begin()
     recorder.launch("run").begun()
     told = recorder.finish("nobody called it")
-    assert (told.what, told.why) == ("there is no timeline", "nobody called it")
+    assert (told.what, told.why) == ("no timeline was recorded", "nobody called it")
     assert list(file.parent.iterdir()) == []
 
 

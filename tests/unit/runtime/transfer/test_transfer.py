@@ -338,7 +338,9 @@ def test_interrupted_stage_in_leaves_nothing(source: Path, tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        node.stage_in(str(tmp_path / f"{PREFIX}1"), [InItem(str(source), "x")], told=interrupt)
+        node.stage_in(
+            str(tmp_path / f"{PREFIX}1"), [InItem(str(source), "x")], on_progress=interrupt
+        )
     assert left(tmp_path) == []
     assert threading.active_count() == 1
 
@@ -463,7 +465,7 @@ def test_interrupted_stage_out_keeps_all_that_is_not_back(tmp_path: Path) -> Non
     back = tmp_path / "back"
     with pytest.raises(node.Interrupted) as caught:
         node.stage_out(
-            begun_folder(tmp_path, "res"), [OutItem("res", str(back))], told=interrupt
+            begun_folder(tmp_path, "res"), [OutItem("res", str(back))], on_progress=interrupt
         )  # fmt: skip
     assert list(caught.value.report.kept) == ["res"]
     assert not back.exists() and left(tmp_path) == [f"{PREFIX}res"]

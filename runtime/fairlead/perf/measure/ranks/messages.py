@@ -125,15 +125,15 @@ def points(settings: Settings, hosts: Sequence[str]) -> list[Point]:
 
 
 def default_pairs(hosts: Sequence[str]) -> tuple[tuple[int, int], ...]:
-    """Rank 0 with the first rank beside it, and with the first on another host.
+    """Rank 0 with the first other rank on its host, and with the first on another host.
 
     >>> default_pairs(["a", "a", "b", "b"])
     ((0, 1), (0, 2))
     """
     others = range(1, len(hosts))
-    beside = [rank for rank in others if hosts[rank] == hosts[0]][:1]
+    local = [rank for rank in others if hosts[rank] == hosts[0]][:1]
     apart = [rank for rank in others if hosts[rank] != hosts[0]][:1]
-    return tuple((0, rank) for rank in (*beside, *apart))
+    return tuple((0, rank) for rank in (*local, *apart))
 
 
 def calls_of(sample_s: float, one_s: float, size: int) -> int:

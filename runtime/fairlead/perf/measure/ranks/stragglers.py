@@ -301,7 +301,7 @@ class Conductor:
 def two_ways(
     names: Sequence[str], ranks: Sequence[int], taken: Sequence[Sequence[float]], threshold: float
 ) -> Outcome:
-    """Of two nodes, whose link is the only one: whether it is slow one way beside the other; pure.
+    """Of two nodes, whose link is the only one: whether it is slower in one direction than in the other; pure.
 
     Args:
         names, ranks: of the two nodes, and who measured.
@@ -311,7 +311,7 @@ def two_ways(
     slow, quick, (a, b) = (back, there, (1, 0)) if back.typical > there.typical else (there, back, (0, 1))  # fmt: skip
     why = "two nodes have one link between them: nothing to compare it with"
     if min(slow.typical, slow.best) < threshold * quick.typical:
-        return Outcome(Answer.UNKNOWN, (), f"{why} but one way beside the other, and they are alike", 2)  # fmt: skip
+        return Outcome(Answer.UNKNOWN, (), f"{why} but the two directions, and they are alike", 2)  # fmt: skip
     path = f"from {names[a]} to {names[b]}"
     slow_way = Straggler(
         Kind.PAIR,
