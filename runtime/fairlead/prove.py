@@ -228,7 +228,7 @@ def _surroundings() -> dict[str, Any]:
 
 
 def _ask() -> None:
-    """Makes the library tell what carries messages; before it is loaded."""
+    """Makes the library log its transports; call it before the library is loaded."""
     if "|" in os.environ.get("FAIRLEAD_PROOF", ""):
         return  # the launch's own witness asks, and hears
     os.environ.setdefault("MPIR_CVAR_DEBUG_SUMMARY", "1")

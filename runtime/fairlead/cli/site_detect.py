@@ -81,7 +81,7 @@ def detect_site(write: str | None, as_json: bool) -> None:
         click.echo("\nleft out")
         shown = [(f"  {name}", why[0] if why else "") for name, why in found.against.items()]
         click.echo(table(shown))
-        click.echo("\n`fairlead site why-not NAME` tells all that speaks for and against one")
+        click.echo("\n`fairlead site why-not NAME` lists the evidence for and against one")
     if not found.profile:
         click.echo(
             "\nnext: name a profile with --site, or draft one: fairlead site detect --write",

@@ -61,7 +61,7 @@ def DistributedOptimizer(optimizer: Any, team: Comm | None = None) -> Any:
     act alike on each rank, and as they would on one rank with the whole batch.
 
     On one rank nothing changes. On more, :class:`Broadcast` (or :func:`broadcast`, in a loop of
-    one's own) has to come before the first step.
+    your own) has to come before the first step.
 
     Args:
         optimizer: a ``keras.optimizers.Optimizer``, a ``LossScaleOptimizer`` or inside of one.

@@ -53,7 +53,7 @@ def _engines(facts: SiteFacts) -> Iterator[Row]:
     """The container engines."""
     for engine in facts.engines:
         yield "engine", _engine(engine), engine.seen
-        settings = "; ".join(f"{key} {value}".strip() for key, value in telling(engine).items())
+        settings = "; ".join(f"{key} {value}".strip() for key, value in distinctive(engine).items())
         if settings:
             yield "", settings, engine.config or engine.seen
     if not facts.engines:
@@ -150,7 +150,7 @@ _USUAL = {
 _ALWAYS = ("user bind control", "mount hostfs", "bind path", "enable overlay", "enable underlay")
 
 
-def telling(engine: EngineFact) -> dict[str, str]:
+def distinctive(engine: EngineFact) -> dict[str, str]:
     """Of an engine's settings those that decide much, and those that are not as usual."""
     return {
         key: value

@@ -1,6 +1,6 @@
 """Does the container engine run a command in an image, here and for this user?
 
-A version number does not tell: it takes user namespaces, FUSE, capabilities and loaders that
+A version number does not show it: an engine needs user namespaces, FUSE, capabilities and loaders that
 agree. So a tiny image is made, the machine's own /usr is bound into it, and ``true`` runs there.
 """
 

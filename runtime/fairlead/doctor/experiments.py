@@ -1,4 +1,4 @@
-"""What only a trial can tell: memory read across processes, images mounted, clocks compared.
+"""What only a trial shows: memory read across processes, images mounted, clocks compared.
 
 Each leaves nothing behind and ends by itself; ``engine_probe.py`` has the engine's own trials.
 """

@@ -67,7 +67,7 @@ class CommandLine:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def write_files(self) -> None:
-        """Writes what the line names; each file's name tells its content.
+        """Writes what the line names; each file's name states its content.
 
         Raises:
             FairleadError: exit code 123; one cannot be written.

@@ -179,7 +179,7 @@ def survivors(started: Started) -> list[int]:
 def runs_in_container() -> bool:
     """Whether a program runs below a container engine that this process has started, on this node.
 
-    An engine's own processes, the file systems it mounts among them, do not count. Told from names
+    An engine's own processes, the file systems it mounts among them, do not count. Recognised by names
     alone: what is in another user namespace shows no more.
     """
     living = {p.pid: p for p in _living("")}

@@ -233,7 +233,7 @@ def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> b
 def _another_machine(
     choices: Choices, site: Site, environ: Mapping[str, str]
 ) -> tuple[Finding, ...]:
-    """A profile that was named is taken at its word; that it does not fit is told."""
+    """A profile that was named is taken at its word; that it does not fit is reported."""
     named = choices.site or environ.get(sites.CHOSEN)
     against = why_not(site, environ) if named else ()
     if not against:

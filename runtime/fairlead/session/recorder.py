@@ -137,7 +137,7 @@ class Recorder:
         return Launching(self, number, title or (self._stages[-1] if self._stages else ""))
 
     def finish(self, nobody: str) -> Finding:
-        """Puts all parts together; what became of it, to be told.
+        """Merges all parts; returns the outcome, for the user.
 
         Args:
             nobody: why there may be no part of any rank.

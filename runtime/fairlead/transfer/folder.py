@@ -2,7 +2,7 @@
 
 ``ROOT/fairlead-stage.ID`` has ``data`` (what the container sees), ``new`` (copies that are not whole
 yet), ``owner.json``, ``manifest.json`` and ``lock``. The run's own process holds the lock as long as it
-lives, so that the next run on the node can tell what a killed one has left. A job step ends before
+lives, so that the next run on the node recognises what a killed one left. A job step ends before
 the run does and holds none: what it made goes with the run, or with the job.
 """
 

@@ -1,7 +1,7 @@
 """``horovod``: what its TensorFlow, Keras and torch modules share.
 
 Each collective is called by all ranks in the same order, as fairlead does, and not in any order, as
-Horovod allows; ranks that differ are told so, and do not hang.
+Horovod allows; ranks that differ get an error, and do not hang.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The core's operation for TensorFlow: found where it was compiled, bound to the core of this process.
 
 It hands the tensors' own memory to the core (``runtime/native/tensorflow``): nothing is copied to NumPy and
-nothing waits for Python's lock. A file is for the one TensorFlow that its name tells. Where there is none that
+nothing waits for Python's lock. A file is for the one TensorFlow that its name states. Where there is none that
 fits, gradients go by ``tf.numpy_function``, and :attr:`Carrier.why` says why.
 """
 

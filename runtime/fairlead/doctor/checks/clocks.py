@@ -13,7 +13,7 @@ SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 # Read without a system call; reading another takes a microsecond, and MPI_Wtime is called often.
 _FAST = ("tsc", "arch_sys_counter", "timebase", "kvm-clock", "hyperv_clocksource_tsc_page", "tod")
 SLIP_S = 0.001  # within a moment of 30 ms: the time of day is being set
-OFFSET_S = 2.0  # make, and builds that compare times, tell an older file from a newer by less
+OFFSET_S = 2.0  # make, and builds that compare times, distinguish files by less
 
 
 def examine(world: World) -> Iterator[Diagnosis]:

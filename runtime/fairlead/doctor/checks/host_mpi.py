@@ -80,7 +80,7 @@ def _absent_at(site: Site, mpis: tuple[HostMpi, ...]) -> Diagnosis:
 def _load(site: Site) -> str:
     words = " ".join(site.mpi.modules)  # -NAME unloads, for module as for a profile
     load = f"module load {words}, then `fairlead doctor {NAME}`; " if words else ""
-    return f"{load}or set FAIRLEAD_MPI to its prefix; `fairlead site show {site.name}` tells what is known"
+    return f"{load}or set FAIRLEAD_MPI to its prefix; `fairlead site show {site.name}` lists what is known"
 
 
 def _absent(world: World, mpis: tuple[HostMpi, ...]) -> Diagnosis:

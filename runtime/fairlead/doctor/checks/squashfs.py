@@ -79,7 +79,7 @@ def _kernel(world: World) -> str:
     files = ("/proc/config.gz", f"/boot/config-{release}", f"/lib/modules/{release}/config")
     options = world.run(("zgrep", "-hs", "^CONFIG_SQUASHFS_", *files)).stdout
     if not options:
-        return f"{state}; with which compressions it does not tell"
+        return f"{state}; with unknown compressions"
     known = [c for c in TRIED if re.search(rf"^{_OPTION[c]}=y", options, re.MULTILINE)]
     return f"{state} with {' and '.join(known) or 'neither zstd nor gzip'}"
 

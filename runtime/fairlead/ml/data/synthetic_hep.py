@@ -2,7 +2,7 @@
 
 An event is a handful of energy clusters on a cylinder, unrolled: x is the angle (periodic), y the
 pseudorapidity. Signal has more clusters; the total energy has one distribution for both, so neither
-a sum nor a linear model tells them apart (AUC near .55), while counting clusters does (.95).
+a sum nor a linear model separates them (AUC near .55), while counting clusters does (.95).
 :mod:`fairlead.ml.data.shards` writes them to files, :mod:`fairlead.ml.data.generate` is the program that
 does so in parallel, and :mod:`fairlead.ml.data.baseline` is the linear model.
 

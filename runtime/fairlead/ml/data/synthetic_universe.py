@@ -1,8 +1,8 @@
-"""Synthetic universes for CosmoFlow: counts of matter whose statistics tell three parameters, or four.
+"""Synthetic universes for CosmoFlow: counts of matter whose statistics determine three parameters, or four.
 
 A universe is a log-normal field with a power spectrum P(k) = k^(1 + .3 p3) / (1 + (k / keq)^2)^2, keq = 4 (1 + .4 p1),
 of strength .8 (1 + .25 p2), and Poisson counts in it, 4 a voxel expected, whatever the parameters. So p1 turns the
-spectrum, p2 makes the field stronger, p3 tilts it; no sum and no histogram position tells p1 or p3 apart, their power
+spectrum, p2 makes the field stronger, p3 tilts it; no sum and no histogram position separates p1 from p3, their power
 spectra do. The second parameter leaks into the mean of log(1 + counts): a linear model finds it, and no gate counts it.
 
 The form follows Mathuriya et al., arXiv:1808.04728: sub-volumes of a matter distribution, three parameters.

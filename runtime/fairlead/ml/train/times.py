@@ -57,7 +57,7 @@ class Times:
         return [(mark.end - mark.start) / 1e9 for mark in self.marks]
 
     def of(self, rank: int, host: str, forward_s: float) -> StepTimes:
-        """As it is told to others, to the microsecond.
+        """As it is reported to other ranks, to the microsecond.
 
         Args:
             forward_s: of a forward pass that was measured apart; used for steps that do not show their own.

@@ -26,7 +26,7 @@ class WorkerConfig:
         cores: most that a rank may use; 0 for its share of the node.
         blocks: turns of the peer's way and of none; ``steps`` are timed in each.
         out: what rank 0 writes, a :class:`Launch`.
-        events: what ranks tell meanwhile.
+        events: what ranks report meanwhile.
         limit_s: seconds after which a rank gives up.
     """
 

@@ -366,7 +366,7 @@ def main(words: Sequence[str]) -> None:
         sys.stderr.flush()
         os._exit(1)  # others wait in a collective: nothing is to be finalized
     watch.stop()
-    # It ends as any program does: MPICH tells its launcher from an exit handler that this rank is done, and a rank
+    # It ends as any program does: MPICH reports to its launcher from an exit handler that this rank is done, and a rank
     # that leaves by _exit would have the others killed.
     if config.way == "mirrored" and launch is not None:
         time.sleep(_BEFORE_EXIT_S)  # the others' clients watch this rank's service

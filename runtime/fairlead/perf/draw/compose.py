@@ -107,7 +107,7 @@ def facts(prepared: Prepared) -> dict[str, str]:
 
 
 def digests(prepared: Prepared) -> tuple[Fact, ...]:
-    """What tells this image, its lock, fairlead in it and the staged MPI from any other."""
+    """Identifies this image, its lock, fairlead in it and the staged MPI."""
     record = prepared.image.record
     rows = [Fact("image digest", prepared.image.digest)] if prepared.image.digest else []
     names = (("lock_sha256", "lock sha256"), ("wheel_sha256", "fairlead wheel sha256"))

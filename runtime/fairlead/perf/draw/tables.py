@@ -149,7 +149,7 @@ def tables(validation: Validation) -> tuple[Table, ...]:
 def sorted_by_title(
     measurements: Sequence[Measurement],
 ) -> list[tuple[str, bool, list[Measurement]]]:
-    """Lines of one table each: its title, whether that tells their subject, and the lines in order."""
+    """Lines of one table each: its title, whether that names their subject, and the lines in order."""
     titles: dict[str, tuple[bool, list[Measurement]]] = {}
     kinds, ways = list(_TITLES), list(Way)
     few = len({m.subject for m in measurements if m.what is What.PINGPONG}) <= _PAIRS

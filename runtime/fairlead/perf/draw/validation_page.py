@@ -198,7 +198,7 @@ def _sections(
 def _numbers(validation: Validation) -> tuple[Number, ...]:
     numbers = []
     for model in _efficiency(validation)[:1]:
-        # Ranks that share a core tell nothing of scaling.
+        # Ranks that share a core say nothing about scaling.
         rows = [r for r in model.rows if not r.crowded and r.ranks > 1] or model.rows[1:]
         if rows:
             most = rows[-1]

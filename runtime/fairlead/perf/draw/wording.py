@@ -56,7 +56,7 @@ def label(m: Measurement) -> str:
 
 
 def subject(m: Measurement) -> str:
-    """What tells it apart, for people: ``fairlead.comm, native core over mpich``, ``ranks 0 and 1``."""
+    """What distinguishes it, for people: ``fairlead.comm, native core over mpich``, ``ranks 0 and 1``."""
     if match := _CARRIED.fullmatch(m.subject):
         carrier = "native core" if match[1] == "native" else match[1]
         return f"fairlead.comm, {carrier}" + (f" over {match[2]}" if match[2] else "")

@@ -204,7 +204,7 @@ def throttled_clock(root: Path = Path("/")) -> Callable[[], float | None]:
 
 
 def _places(root: Path) -> list[tuple[Path, str, float]]:
-    """Where a cgroup of either version would tell, and in which unit."""
+    """Where a cgroup of either version reports it, and in which unit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -218,7 +218,7 @@ class _Search:
         suspects = [n for n, met in self.met.items() if all(map(self._slow, met.values()))]
         suspects.sort()
         quick = [node for node in range(len(self.names)) if node not in suspects]
-        if len(suspects) > len(quick):  # then there is no telling what is usual
+        if len(suspects) > len(quick):  # then the usual time is unknown
             words = f"{len(suspects)} of {len(self.names)} nodes were slow with every other that they met"
             self.unsure.append(f"{words}, more than half")
             self.aside.update(suspects)

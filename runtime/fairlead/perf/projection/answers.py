@@ -23,7 +23,7 @@ class Answers:
 
     Attributes:
         nodes: for which the batch is asked.
-        batch: the smallest local batch; infinite where none does; None where runs of one batch do not tell.
+        batch: the smallest local batch; infinite where none does; None where runs of one batch do not show it.
         delayed_batch: the same with delayed gradients.
         synchronous_to, delayed_to: the most nodes up to which it is kept; 0 where not even one node keeps it.
         holds: share of the draws in which it is kept at ``nodes`` as the runs are: synchronous and delayed.

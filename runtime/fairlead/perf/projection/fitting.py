@@ -1,4 +1,4 @@
-"""From small runs to a curve with its band: what the runs tell, how sure it is, and what that makes of N nodes.
+"""From small runs to a curve with its band: what the runs show, how sure it is, and what that makes of N nodes.
 
 :func:`fit` makes :class:`Draw`\\ s, each a set of all parameters that could be the true one. The curve is their
 median, the band their middle 95 %. What differs between draws:
@@ -9,7 +9,7 @@ median, the band their middle 95 %. What differs between draws:
 * bandwidth and latency of the fabric, lognormal within their declared uncertainty;
 * how much longer a byte takes in an allreduce than in a pingpong, where no run had several nodes: 1 to 3 times, even
   in the logarithm;
-* the overlap, where a validation tells only rates: anything from none to all.
+* the overlap, where a validation has only rates: anything from none to all.
 """
 
 from __future__ import annotations
@@ -144,14 +144,14 @@ def fit(
     draws: int = DRAWS,
     seed: int = 1,
 ) -> Projection:
-    """What small runs tell of a target.
+    """What small runs show about a target.
 
     Args:
         runs: at the same bytes of gradients; at two local batches or more, if another batch is to be asked for.
         batch: local batch that is projected; that of most runs otherwise.
         seed: of the draws; the same seed gives the same curve.
     Raises:
-        FairleadError: exit code 2; the runs do not tell what the target needs.
+        FairleadError: exit code 2; the runs do not have what the target needs.
     """
     batches = [run.local_batch for run in runs]
     seen_batch = batch if batch in batches else max(sorted(set(batches)), key=batches.count)

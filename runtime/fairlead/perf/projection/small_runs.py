@@ -1,6 +1,6 @@
 """Small runs: what is measured at 1, 2, 4, … ranks, and how it is read from a file.
 
-Two kinds of file are read: a list of :class:`SmallRun` (``fairlead/small-runs``), which tells computing from
+Two kinds of file are read: a list of :class:`SmallRun` (``fairlead/small-runs``), which separates computing from
 communication, or the ``validation.json`` of :mod:`fairlead.perf.records.validation`, which has rates of whole steps only.
 """
 
@@ -150,7 +150,7 @@ def of_rates(
 ) -> tuple[SmallRun, ...]:
     """Runs from a validation: training rates at several rank counts, and allreduces.
 
-    A rate tells the time of whole steps. Computing is that of one rank; the allreduce is interpolated between the
+    A rate gives the time of whole steps. Computing is that of one rank; the allreduce is interpolated between the
     measured sizes of the same ranks. What neither explains is left to the fit.
 
     Args:
@@ -182,7 +182,7 @@ def of_rates(
         if not there
     ]
     if absent:
-        why = f"of `{name}`, trained were {', '.join(names)}; a rate tells neither gradients nor batch"
+        why = f"of `{name}`, trained were {', '.join(names)}; a rate gives neither gradients nor batch"
         raise fail("project-runs-absent-fields", path=path, why=why, absent=" and ".join(absent))
     assert batch is not None
     way = min(chosen, key=lambda m: m.ranks).way  # native before container, as they were measured

@@ -4,7 +4,7 @@ A synchronous step ends when its slowest rank does. Where the ranks' times are i
 distribution, that is the expected maximum of as many draws; it grows without end, but slowly. Two
 distributions are known here, for the same mean and deviation: lognormal, whose maximum grows about as
 ``sqrt(2 ln N)``, and Gumbel, whose tail falls off more slowly, so that its maximum grows as ``ln N``. Which one it
-is decides a factor of about two at 8,192 ranks; few samples do not tell it.
+is decides a factor of about two at 8,192 ranks; few samples do not show it.
 
 A part of the spread stays with a rank (a slow node), the rest is new in every step. For a synchronous step
 only their sum counts. Delayed gradients wait for the first part and smooth the second.
@@ -93,7 +93,7 @@ def _normal_tail() -> tuple[Floats, Floats]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What step times of ranks tell of the spread, all relative to their mean.
+    """The spread that step times of ranks show, all relative to their mean.
 
     Attributes:
         mean: seconds.
@@ -124,7 +124,7 @@ class Seen:
         """A mean and a spread that could be the true ones.
 
         The variances are generalized pivots (S. Weerahandi, *Generalized confidence intervals*, JASA 88, 1993):
-        a bootstrap over four ranks would understate what four ranks cannot tell. The tail is that which explains a
+        a bootstrap over four ranks would understate what four ranks cannot show. The tail is that which explains a
         bootstrap sample better, so few samples give both.
         """
         passing = self.within * self.within_free / random.chisquare(self.within_free)
@@ -145,7 +145,7 @@ def seen(runs: Sequence[Floats]) -> Seen:
     Args:
         runs: computing seconds of each run, shape (ranks, steps) each; at least two steps.
     Raises:
-        ValueError: there is nothing to tell a spread from.
+        ValueError: there is nothing to estimate a spread from.
     """
     runs = [np.asarray(run, np.float64) for run in runs if run.shape[1] > 1]
     if not runs:

@@ -109,7 +109,7 @@ class Evidence:
         planned_mpi: the one that was to run in containers.
         shares: of a training, by the key of its measurement.
         culprits: the worst first.
-        clocks: of hosts that tell their clock or count how often heat slowed them; empty where none does.
+        clocks: of hosts that report their clock or count thermal throttling; empty where none does.
         findings: of doctor, warnings and errors.
         failed: why a line has no samples, by the key of its measurement, and what to do next.
         load: processes that wanted to run on the first node before fairlead began; None where unknown.

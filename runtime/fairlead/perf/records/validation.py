@@ -55,7 +55,7 @@ class Measurement:
     Attributes:
         samples: one a repeat, in the unit of ``UNITS[what]``.
         bytes: of the message or file; None where there is none.
-        subject: what else tells it apart: a model, a phase of the start, a pair of nodes.
+        subject: what else identifies it: a model, a phase of the start, a pair of nodes.
         crowded: there were more ranks than cores.
         wrong: answers that were wrong, of all repeats.
         launcher: that started the ranks.

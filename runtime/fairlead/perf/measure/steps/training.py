@@ -109,7 +109,7 @@ def _input_line(task: Task) -> partial[Measurement]:
 def _train_every_way(context: Context, task: Task, prepared: Prepared, ranks: int) -> None:
     for way, run in context.ways.items():
         if context.crowded(ranks) and run is not context.container:
-            continue  # ranks that share cores cannot tell what a container costs
+            continue  # ranks that share cores cannot show what a container costs
         context.attempt(
             f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}",
             partial(train, context, prepared, ranks, way, run),
