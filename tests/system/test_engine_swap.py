@@ -400,7 +400,7 @@ def test_layout_damaged_is_made_anew(tmp_path: Path) -> None:
     assert unpack.is_whole(root)
     (aside,) = root.parent.glob(".digest.*.old")  # a job may have it mounted still
     assert (aside / "gone").is_dir()
-    with pytest.raises(FairleadError, match="no image"):
+    with pytest.raises(FairleadError, match="not a valid image"):
         unpack._lay_out(tmp_path / "no-such", root.with_name("other"), tmp_path, Silent())
 
 
