@@ -138,7 +138,7 @@ def test_password_of_an_auth_file_opens_a_registry(tmp_path: Path) -> None:
         assert fetched(known, item, Cache(tmp_path / "cache")) == path.read_bytes()
 
         nobody = problem(client(running.host))
-        assert nobody["check"] == "registry-login" and "wants to know" in nobody["what"]
+        assert nobody["check"] == "registry-login" and "requires a login" in nobody["what"]
         assert f"podman login {running.host}" in nobody["remedy"]
         wrong = problem(client(running.host, env=login(tmp_path, running.host, password="stolen7")))
         assert wrong["check"] == "registry-login" and USER in wrong["what"]

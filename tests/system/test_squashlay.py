@@ -194,5 +194,5 @@ def test_damage_is_told_and_nothing_else_happens(
 def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     one = squashfs(tmp_path / "one", {"a": (0o644, b"1", 1)}, ZSTD)
     (tmp_path / "text").write_text("no squashfs" * 20)
-    with pytest.raises(NotLaid, match="no squashfs"):
+    with pytest.raises(NotLaid, match="is not a squashfs"):
         lay(one, tmp_path / "text", tmp_path / "out")

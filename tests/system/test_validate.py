@@ -105,7 +105,7 @@ def test_references_that_were_saved_judge_the_next_run(
     [
         (("--ranks", "1,x"), "not a list of counts"),
         (("--models", "hepcn"), "hepcnn"),
-        (("--native", "/bin/true"), "cannot run the native part"),
+        (("--native", "/bin/true"), "cannot run the native measurements"),
     ],
 )
 def test_careless_words_are_refused_before_anything_is_launched(

@@ -41,7 +41,12 @@ if TYPE_CHECKING:
 
 SWITCH = "FAIRLEAD_COMM_SAME_CODE"
 _LIBRARIES = ("numpy", "mpi4py", "tensorflow", "keras", "torch", "horovod", "jax")
-_PARTS = ("", ".core", ".mpi", ".start")  # every rank has loaded these by now
+_PARTS = (
+    "fairlead.comm",
+    "fairlead.comm.core",
+    "fairlead.comm.mpi",
+    __name__,
+)  # every rank has loaded these by now
 _SETTINGS = (VARIABLE, "FAIRLEAD_COMM_COMPRESSION")
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _MOST_FILES = 200
@@ -172,7 +177,7 @@ def check_same_code(backend: Backend, environ: Mapping[str, str] = os.environ) -
 def facts(environ: Mapping[str, str] = os.environ) -> Facts:
     """The facts that must be the same on every rank, by name: versions, settings, and the program's own files."""
     # A development version does not identify the code, and reading all of it again would cost every rank.
-    own = (sys.modules[f"fairlead.comm{name}"].__file__ for name in _PARTS)
+    own = (sys.modules[name].__file__ for name in _PARTS)
     bytes_of = sum(os.stat(path).st_size for path in own if path and os.path.isfile(path))
     named_facts = {
         "fairlead": f"{__version__}, {bytes_of} bytes of comm",

@@ -11,7 +11,7 @@ import pytest
 
 import fairlead.comm
 from fairlead.base.errors import FairleadError
-from fairlead.comm import core, mpi
+from fairlead.comm import core, mpi, startup
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule
 from fairlead.comm.mpi import Alone, ranks_promised
@@ -263,3 +263,10 @@ def test_no_module_of_the_package_hides_a_public_function() -> None:
     assert modules.isdisjoint(
         n for n in fairlead.comm.__all__ if callable(getattr(fairlead.comm, n))
     )
+
+
+def test_facts_that_ranks_compare_name_the_code_of_comm() -> None:
+    bytes_of = sum(
+        os.path.getsize(module.__file__) for module in (fairlead.comm, core, mpi, startup)
+    )
+    assert startup.facts({})["fairlead"].endswith(f" {bytes_of} bytes of comm")
