@@ -5,6 +5,7 @@ import pkgutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -267,6 +268,6 @@ def test_no_module_of_the_package_hides_a_public_function() -> None:
 
 def test_facts_that_ranks_compare_name_the_code_of_comm() -> None:
     bytes_of = sum(
-        os.path.getsize(module.__file__) for module in (fairlead.comm, core, mpi, startup)
+        Path(module.__file__).stat().st_size for module in (fairlead.comm, core, mpi, startup)
     )
     assert startup.facts({})["fairlead"].endswith(f" {bytes_of} bytes of comm")
