@@ -167,7 +167,7 @@ def test_site_whose_plugin_is_gone_is_told_and_the_core_carries(tmp_path: Path) 
     assert (told["comm"]["backend"], told["refused"]) == ("native", False)
     (warned,) = [f for f in told["findings"] if f["check"] == "comm-choice"]
     assert warned["severity"] == "warning"
-    assert "not by dl_comm as site own wishes" in warned["what"]
+    assert "not dl_comm as site own prefers" in warned["what"]
     refused = hosts.fairlead("preflight", "--site", _site(tmp_path, 'backend = "dl_comm"\n'), "x")
     assert refused.returncode == 2
     assert "prefers dl_comm but does not say where it is" in refused.stderr
