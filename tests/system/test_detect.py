@@ -327,7 +327,7 @@ files = ["{old}/{real}"]
     assert done.returncode == ExitCode.FAILED, done.stdout + done.stderr
     assert f"now {prefix}/lib" in done.stdout
     assert "error[site-drift]: `mpi.search` of moved does not match this machine" in done.stderr
-    assert f"write {prefix}/lib in its place" in done.stderr
+    assert f"write {prefix}/lib instead" in done.stderr
     # A guess that was wrong is told, and is no error.
     assert "dependencies.files" not in done.stderr
     rows = [line for line in done.stdout.splitlines() if "dependencies.files" in line]

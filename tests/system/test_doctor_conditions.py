@@ -98,14 +98,14 @@ def test_container_with_a_shared_memory_of_its_own_is_an_error(tmp_path: Path) -
         "sharing", "engine-settings", before=with_settings(tmp_path, mount_dev="minimal")
     )
     assert worst(found["sharing"]) == "error"
-    assert "each container has /dev/shm of its own" in [f["what"] for f in found["sharing"]]
+    assert "each container has its own /dev/shm" in [f["what"] for f in found["sharing"]]
     assert worst(found["engine-settings"]) == "warning"
 
 
 def test_container_with_a_tmp_of_its_own_is_a_warning(tmp_path: Path) -> None:
     found = doctor("sharing", before=with_settings(tmp_path, mount_tmp="no"))["sharing"]
     assert [(f["severity"], f["what"]) for f in found] == [
-        ("warning", "each container has /tmp of its own")
+        ("warning", "each container has its own /tmp")
     ]
 
 
@@ -230,7 +230,7 @@ def test_fabric_that_no_mpi_here_knows_and_tcp_by_a_variable_are_told() -> None:
     card = f"{DEVICES}\nmknod /dev/cxi0 c 240 0"
     found = doctor("fabric", before=card, environ={"FI_PROVIDER": "tcp"})["fabric"]
     assert [f["severity"] for f in found] == ["warning", "warning"]
-    assert "knows Slingshot" in found[0]["what"] and "FI_PROVIDER=tcp" in found[1]["what"]
+    assert "supports Slingshot" in found[0]["what"] and "FI_PROVIDER=tcp" in found[1]["what"]
     none = doctor("fabric", before=DEVICES, environ={"FI_PROVIDER": "tcp"})["fabric"]
     assert worst(none) == "ok"
 
@@ -256,7 +256,7 @@ def test_setuid_helper_on_a_nosuid_mount_has_no_effect(
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [("nr_inodes=1", "room for 0 more files"), ("noexec", "mounted noexec")],
+    [("nr_inodes=1", "space for 0 more files"), ("noexec", "mounted noexec")],
 )
 def test_cache_that_takes_no_file_or_maps_no_library_is_an_error(
     options: str, said: str, tmp_path: Path
