@@ -1,7 +1,7 @@
 """Hatch build hook: compiles the collective core and the witness into the wheel, for each processor in ``TARGETS``.
 
 The compiler is Zig's (the extra ``native`` pins it): it cross-compiles, and the same version gives the same bytes on
-every machine, so a wheel of one commit is the same whoever builds it. The libraries link nothing and need no version
+every machine, so a wheel of one commit does not depend on the builder. The libraries link nothing and need no version
 of any symbol; 2.17 is the age of the C library whose headers they are compiled against.
 
 An editable install has none of them: a checkout compiles with the compiler of its machine when a library is needed.

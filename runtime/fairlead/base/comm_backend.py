@@ -23,7 +23,7 @@ class CommFacts:
         asked, asked_by: the requested backend, and what requests it; "" where nothing does.
         image: its name, as the user gives it.
         modules: files of the image that use MPI: those of mpi4py and of Horovod show that they are installed,
-            whoever built the image.
+            in any image, not only in fairlead's.
         wheels: its Python packages, by normalised name; None where they are unknown.
         site: the profile's name.
         wish, wish_by: the backend that the profile prefers, and the source of that; "".

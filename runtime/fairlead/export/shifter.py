@@ -159,9 +159,7 @@ def _wrong_value(part: str, value: str) -> str:
         return ""
     if part.startswith("siteEnv"):
         bad = [word for word in value.split(" ") if "=" not in word]
-        return (
-            f"variables are told apart by blanks: `{bad[0]}` would be one of its own" if bad else ""
-        )
+        return f"blanks separate variables: `{bad[0]}` would be one of its own" if bad else ""
     if part == "siteFs" and not all(map(_is_mount, value.split(";"))):
         return "siteFs is FROM:TO[:FLAGS], joined by `;`, absolute and without blanks"
     if " " in value and part in ("copyPath", "imagePath", "etcPath"):

@@ -40,39 +40,16 @@ def _asked_for(world: World, pool: int, mounts: list[str]) -> Iterator[Diagnosis
         return
     modules = world.environ.get("LOADEDMODULES", "").split(":")
     module = next((m for m in modules if m.startswith("craype-hugepages")), "")
-    yield (
-        (
-            ill(
-                "hugepages-no-hugetlbfs-module",
-                asked=asked[0],
-                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
-                module=module,
-            )
-            if module
-            else ill(
-                "hugepages-no-hugetlbfs",
-                asked=asked[0],
-                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
-                asked_2=" ".join(asked),
-            )
-        )
-        if not mounts
-        else (
-            ill(
-                "hugepages-none-reserved-module",
-                asked=asked[0],
-                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
-                module=module,
-            )
-            if module
-            else ill(
-                "hugepages-none-reserved",
-                asked=asked[0],
-                asked_list=", ".join(f"{name}={world.environ[name]}" for name in asked),
-                asked_2=" ".join(asked),
-            )
-        )
-    )
+    first, words = asked[0], " ".join(asked)
+    values = ", ".join(f"{name}={world.environ[name]}" for name in asked)
+    if mounts and module:
+        yield ill("hugepages-none-reserved-module", asked=first, asked_list=values, module=module)
+    elif mounts:
+        yield ill("hugepages-none-reserved", asked=first, asked_list=values, asked_2=words)
+    elif module:
+        yield ill("hugepages-no-hugetlbfs-module", asked=first, asked_list=values, module=module)
+    else:
+        yield ill("hugepages-no-hugetlbfs", asked=first, asked_list=values, asked_2=words)
 
 
 def _pool(world: World) -> int:
