@@ -68,7 +68,7 @@ dist: venv ## sdist and wheel in dist/, the wheel with the native libraries for 
 	@$(PY) -m build
 
 EXTRAS := build native report setup data ranks docs dev
-lock: ## pin the development environment anew: requirements-dev.lock
+lock: ## pin the development environment: requirements-dev.lock
 	@python3 -m venv build/lock && build/lock/bin/pip install -q uv
 	@build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
 	    --custom-compile-command "make lock" --upgrade $(EXTRAS:%=--extra %) -o requirements-dev.lock pyproject.toml

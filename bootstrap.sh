@@ -74,12 +74,12 @@ make_venv() {
     stage "Python packages" "$VENV/bin/python" -m pip install --progress-bar off \
         --no-deps --require-hashes -r "$LOCK"
     stage "fairlead itself" "$VENV/bin/python" -m pip install --no-deps --no-build-isolation -e .
-    # Where PYTHONDONTWRITEBYTECODE is set, every start would compile the checkout anew.
+    # Where PYTHONDONTWRITEBYTECODE is set, every start would compile the checkout again.
     "$VENV/bin/python" -m compileall -q runtime containers || true
     write_stamp made "$venv_key"
 }
 
-# The system's own first: the first on PATH may be somebody's private one.
+# The system's own first: the first on PATH may be a private one.
 find_python() {
     for candidate in /usr/bin/python3 python3.13 python3.12 python3.11 python3 python3.14; do
         if found=$(command -v "$candidate") &&

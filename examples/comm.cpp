@@ -19,8 +19,8 @@ void check(int status) {
     if (status != FAIRLEAD_OK) throw Failure(status);
 }
 
-// The ranks, from here to the end of the scope. `finish` tells of errors; a scope that is left by an exception
-// does not wait for the other ranks, who learn that this one has ended.
+// The ranks, from here to the end of the scope. `finish` reports errors; a scope left by an exception
+// does not wait for the other ranks, which learn that this one has ended.
 class Ranks {
   public:
     Ranks() { check(fairlead_comm_init()); }

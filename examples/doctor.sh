@@ -1,10 +1,10 @@
 #!/bin/sh
 # Do two nodes differ in what matters for containers? `fairlead doctor --json` on each, then the findings
-# that one has and the other has not. On a cluster the two lines are a login node's and a job's:
+# that only one of them has. On a cluster the two lines are a login node's and a job's:
 #
 #     fairlead doctor --json >login.json; srun -N1 -n1 fairlead doctor --json >node.json
 #
-# Here the second is made with a setting that spoils runs, so that there is something to see. From the top
+# Here the second runs with a setting that breaks jobs, so that there is a difference. From the top
 # of the checkout:
 #
 #     $ sh examples/doctor.sh
@@ -12,7 +12,7 @@ set -eu
 
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
-# Exit code 1 means that something stops fairlead there: the findings tell what.
+# Exit code 1: something stops fairlead there; the findings say what.
 fairlead doctor --json >"$folder/login.json" || true
 I_MPI_FABRICS=shm fairlead doctor --json >"$folder/node.json" || true
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# For whoever chooses an engine, or must live with one: the same image and program under each engine
-# that is here, each launch proved, then the time of each. Run it from the top of the checkout:
+# Compare container engines: the same image and program under each engine installed here, each launch
+# proved, then the time of each. Run it from the top of the checkout:
 #
 #     $ sh examples/engines.sh
 #

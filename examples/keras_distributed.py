@@ -1,4 +1,4 @@
-"""`keras_serial.py` on many ranks: five lines are other, and docs/tutorials/training.md tells why.
+"""`keras_serial.py` on many ranks: five lines differ; docs/tutorials/training.md explains them.
 
 Run it from the top of the checkout, on as many ranks as you like:
 
@@ -13,7 +13,7 @@ from fairlead.comm.keras import AverageMetrics, Broadcast, DistributedOptimizer,
 keras.utils.set_random_seed(1)
 rng = np.random.default_rng(0)
 x = rng.normal(size=(4096, 8)).astype("float32")
-y = (x[:, 0] * x[:, 1] > 0).astype("float32")  # what no linear model can tell
+y = (x[:, 0] * x[:, 1] > 0).astype("float32")  # not linearly separable
 x, y = x[rank() :: size()], y[rank() :: size()]
 
 model = keras.Sequential(

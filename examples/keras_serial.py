@@ -11,7 +11,7 @@ import numpy as np
 keras.utils.set_random_seed(1)
 rng = np.random.default_rng(0)
 x = rng.normal(size=(4096, 8)).astype("float32")
-y = (x[:, 0] * x[:, 1] > 0).astype("float32")  # what no linear model can tell
+y = (x[:, 0] * x[:, 1] > 0).astype("float32")  # not linearly separable
 
 model = keras.Sequential(
     [

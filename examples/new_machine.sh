@@ -1,6 +1,6 @@
 #!/bin/sh
-# A machine that no profile tells of: what it is, a profile made of what is seen, what in that does not
-# hold, and the machine as a file to take home. All of it goes into one folder. From the top of the checkout:
+# Bring up a machine without a site profile: detect it, draft a profile, list what does not match, and
+# capture the machine in a file. All of it goes into one folder. From the top of the checkout:
 #
 #     $ sh examples/new_machine.sh "$(mktemp -d)/my-machine"
 set -eu

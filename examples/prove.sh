@@ -1,7 +1,7 @@
 #!/bin/sh
-# Which MPI does a container run on that fairlead has not started itself? `python3 -m fairlead.prove`
-# tells, as every rank of a job, under any engine and launcher. Here the line comes from --dry-run, as
-# it would stand in a job script. Run it from the top of the checkout:
+# Which MPI does a container use that fairlead did not start? `python3 -m fairlead.prove`, as every rank
+# of a job, answers that under any engine and launcher. Here the line comes from --dry-run, as
+# in a job script. Run it from the top of the checkout:
 #
 #     $ sh examples/prove.sh mpi-base
 set -eu

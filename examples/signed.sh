@@ -1,5 +1,5 @@
 #!/bin/sh
-# For whoever must know who made an image: a key is made, an image signed, and run only because the
+# Know who made an image: create a key, sign an image, and run it only because the
 # key is trusted. The key goes into a folder that is removed at the end. Run it from the top of the
 # checkout:
 #

@@ -1,4 +1,4 @@
-"""A training loop in plain TensorFlow, on many ranks; docs/tutorials/training.md tells what each call does.
+"""A training loop in plain TensorFlow, on many ranks; docs/tutorials/training.md explains each call.
 
 Run it from the top of the checkout, on as many ranks as you like:
 

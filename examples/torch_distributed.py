@@ -1,4 +1,4 @@
-"""`torch_serial.py` on many ranks: five lines are other, and docs/tutorials/training.md tells why.
+"""`torch_serial.py` on many ranks: five lines differ; docs/tutorials/training.md explains them.
 
 Run it from the top of the checkout, on as many ranks as you like:
 
@@ -11,7 +11,7 @@ from fairlead.comm.torch import DistributedOptimizer, broadcast_parameters, rank
 
 torch.manual_seed(1)
 x = torch.randn(4096, 8)
-y = (x[:, 0] * x[:, 1] > 0).float()  # what no linear model can tell
+y = (x[:, 0] * x[:, 1] > 0).float()  # not linearly separable
 x, y = x[rank() :: size()], y[rank() :: size()]
 
 model = torch.nn.Sequential(

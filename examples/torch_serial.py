@@ -9,7 +9,7 @@ import torch
 
 torch.manual_seed(1)
 x = torch.randn(4096, 8)
-y = (x[:, 0] * x[:, 1] > 0).float()  # what no linear model can tell
+y = (x[:, 0] * x[:, 1] > 0).float()  # not linearly separable
 
 model = torch.nn.Sequential(
     torch.nn.Linear(8, 64),

@@ -10,7 +10,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 
-train() { # NAME OPTIONS...: a training in the folder of that name, and what it says as JSON beside it
+train() { # NAME OPTIONS...: a training in the folder of that name, with its JSON output next to it
     name=$1
     shift
     fairlead train cosmoflow -n 2 --train-samples 400 --epochs 2 --json -o "$folder/$name" "$@" \

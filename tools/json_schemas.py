@@ -58,7 +58,7 @@ def _object(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
     properties = {}
     for f in fields:
         shape = _shape(hints[f.name], definitions)
-        # In draft 7, whatever stands beside a `$ref` is ignored.
+        # In draft 7, whatever stands next to a `$ref` is ignored.
         shape = {"allOf": [shape]} if "$ref" in shape and f.name in words else shape
         properties[f.name] = shape | ({"description": words[f.name]} if f.name in words else {})
     missing = dataclasses.MISSING

@@ -28,7 +28,7 @@ def sections() -> dict[str, str]:
 
 
 def render(text: str) -> str:
-    """A page with its sections made anew."""
+    """The page with its sections regenerated."""
     for name, body in sections().items():
         begin, end = f"<!-- made: {name} -->\n", "<!-- end -->"
         before, found, rest = text.partition(begin)

@@ -285,7 +285,7 @@ def fit(figures: Sequence[str]) -> Fitted:
         own = [case for case in CASES if case.figure == figure]
         for case in own:
             off = (_efficiencies(case) - case.efficiency) / NOISE
-            # A figure counts once, of however many networks it is told.
+            # A figure counts once, however many networks list it.
             log += np.log(np.exp(-(off**2) / 2).mean(axis=-1) + 1e-300) / len(own)
     weights = np.exp(log - log.max())
     weights /= weights.sum()
