@@ -24,7 +24,7 @@ demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
 	@$(PY) -m tools.demo
 
 test: images ## what CI runs: unit and system tests
-	@$(PY) -m pytest tests/unit -n auto -q -m "not full" --hypothesis-profile fixed
+	@$(PY) -m pytest tests/unit -n auto --dist loadgroup -q -m "not full" --hypothesis-profile fixed
 	@$(PY) -m pytest tests/system -m "not full" --hypothesis-profile fixed
 
 test-full: images ## the tests that take longer than CI allows, or TESTS= of them; outcomes kept as JSON

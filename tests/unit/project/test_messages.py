@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from fairlead.base import errors, messages
 from fairlead.base.errors import ExitCode, FairleadError, Severity, error, fail, finding_of
 from fairlead.doctor.registry import ordered
 
+# One worker reads all of the code.
+pytestmark = pytest.mark.xdist_group("messages")
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = {
     "fairlead": ROOT / "runtime/fairlead",
@@ -53,14 +56,14 @@ class Use:
     fields: frozenset[str] | None  # None: not all of them are named in the call
 
 
-def _sources() -> Iterator[tuple[Room, Path, ast.Module]]:
-    for package, folder in FOLDERS.items():
-        for path in sorted(folder.rglob("*.py")):
-            room = path.relative_to(folder).parts[0].removesuffix(".py")
-            yield (package, room), path, ast.parse(path.read_text())
-
-
-SOURCES = list(_sources())
+# Cached, and not constants of the module: each worker collects every test, and few run these.
+@cache
+def _sources() -> list[tuple[Room, Path, ast.Module]]:
+    return [
+        ((package, path.relative_to(folder).parts[0].removesuffix(".py")), path, ast.parse(path.read_text()))
+        for package, folder in FOLDERS.items()
+        for path in sorted(folder.rglob("*.py"))
+    ]  # fmt: skip
 
 
 def _ids(node: ast.expr) -> tuple[str, ...]:
@@ -77,8 +80,10 @@ def _imported(tree: ast.Module) -> set[str]:
     return {alias.name for node in imports for alias in node.names} & set(CALLS)
 
 
-def _uses() -> Iterator[Use]:
-    for room, path, tree in SOURCES:
+@cache
+def _uses() -> list[Use]:
+    uses = []
+    for room, path, tree in _sources():
         ours = _imported(tree)
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ours:
@@ -89,10 +94,8 @@ def _uses() -> Iterator[Use]:
             whole = all(k.arg for k in node.keywords)
             ids = _ids(node.args[position])
             place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            yield Use(place, room, node.func.id, ids, named if whole else None)
-
-
-USES = list(_uses())
+            uses.append(Use(place, room, node.func.id, ids, named if whole else None))
+    return uses
 
 
 def _tables() -> Iterator[tuple[Room, str, dict[str, Any]]]:
@@ -116,27 +119,25 @@ def _fields(table: Mapping[str, Any]) -> set[str]:
     return {re.split(r"[.\[]", name)[0] for name in names}
 
 
+@cache
 def _words() -> dict[Room, Counter[str]]:
     """Every string constant of each room's code."""
     words: dict[Room, Counter[str]] = {}
-    for room, _, tree in SOURCES:
+    for room, _, tree in _sources():
         constants = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
         words.setdefault(room, Counter()).update(c for c in constants if isinstance(c, str))
     return words
 
 
-WORDS = _words()
-
-
 def test_every_message_that_the_code_names_exists_in_the_file_of_its_room() -> None:
-    assert len(USES) > 600
-    missing = [(u.place, name) for u in USES for name in u.ids if ROOM_OF.get(name) != u.room]
+    assert len(_uses()) > 600
+    missing = [(u.place, name) for u in _uses() for name in u.ids if ROOM_OF.get(name) != u.room]
     assert not missing
 
 
 def test_calls_give_exactly_the_fields_that_their_messages_take() -> None:
     wrong = []
-    for use in USES:
+    for use in _uses():
         if use.ids and use.fields is not None:
             taken = set().union(*(_fields(WHOLE[name]) for name in use.ids))
             if taken != use.fields:
@@ -147,7 +148,7 @@ def test_calls_give_exactly_the_fields_that_their_messages_take() -> None:
 def test_functions_say_the_severity_of_the_catalogue() -> None:
     wrong = [
         (use.place, name)
-        for use in USES
+        for use in _uses()
         for name in use.ids
         if WHOLE[name].get("severity", "error") != SEVERITIES.get(use.function, WHOLE[name].get("severity", "error"))
     ]  # fmt: skip
@@ -156,12 +157,12 @@ def test_functions_say_the_severity_of_the_catalogue() -> None:
 
 def test_every_message_is_used() -> None:
     likes = {table["like"] for _, _, table in TABLES if "like" in table}
-    idle = [name for room, name, _ in TABLES if not WORDS[room][name] and name not in likes]
+    idle = [name for room, name, _ in TABLES if not _words()[room][name] and name not in likes]
     assert not idle
 
 
 def test_calls_without_a_plain_id_are_few_and_known() -> None:
-    assert {use.place.split(":")[0] for use in USES if not use.ids} <= {
+    assert {use.place.split(":")[0] for use in _uses() if not use.ids} <= {
         "runtime/fairlead/base/toml.py",
         "runtime/fairlead/doctor/diagnosis.py",
         "runtime/fairlead/native/__init__.py",
@@ -200,7 +201,7 @@ def _checks() -> set[str]:
     """Every name that a finding's ``check`` can have."""
     names = {table["check"] for table in WHOLE.values() if "check" in table} - {"{check}"}
     names |= {check.name for check in ordered()}
-    for _, _, tree in SOURCES:
+    for _, _, tree in _sources():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 # Fields of messages that are called by another's name; findings of other makers.
@@ -248,7 +249,7 @@ def test_sections_show_what_their_messages_say() -> None:
         whats = [table.get("what", "")]
         if whats == ["{what}"]:  # the sentence is a value: one of the code
             whats = [
-                w.replace("{", "{{").replace("}", "}}") for w in WORDS[ROOM_OF[name]] if " " in w
+                w.replace("{", "{{").replace("}", "}}") for w in _words()[ROOM_OF[name]] if " " in w
             ]
         for what in whats:
             parts = string.Formatter().parse(what)
