@@ -72,7 +72,7 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
         ("import sys; sys.exit(3)", "", ""),
     ],
 )
-def test_script_that_trains_nothing_is_told_so_and_its_exit_code_kept(
+def test_script_that_trains_nothing_is_reported_and_its_exit_code_kept(
     tmp_path: Path, code: str, check: str, what: str
 ) -> None:
     script = tmp_path / "script.py"
@@ -93,6 +93,6 @@ def test_script_that_trains_nothing_is_told_so_and_its_exit_code_kept(
         (("--auto", __file__, "--epochs", "3"), "--epochs works only with bundled models"),
     ],
 )
-def test_wrong_words_are_told(words: tuple[str, ...], what: str) -> None:
+def test_wrong_words_are_reported(words: tuple[str, ...], what: str) -> None:
     done = hosts.fairlead("train", *words)
     assert done.returncode == 2 and what in done.stderr, done.stderr

@@ -102,7 +102,7 @@ def test_image_environment_comes_from_the_recipe(mpi_base: BuildResult) -> None:
     assert (nousersite, program) == ("1", "/opt/python/bin/fairlead")
 
 
-def test_image_tells_nothing_of_the_machine_that_built_it(mpi_base: BuildResult) -> None:
+def test_image_reveals_nothing_of_the_machine_that_built_it(mpi_base: BuildResult) -> None:
     script = "cat /etc/hostname /etc/machine-id; cat /.fairlead/image.json"
     said = inside(mpi_base.outputs[0], "sh", "-c", script)
     assert said.startswith("{")
@@ -310,7 +310,7 @@ wait $!
 # --- bad input ---------------------------------------------------------------------------------
 
 
-def test_recipe_check_tells_three_mistakes_at_once(tmp_path: Path) -> None:
+def test_recipe_check_reports_three_mistakes_at_once(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(
         '[recipe]\nname = "bad"\n[base]\nsuite = "bookworm"\n[mpi]\nfamily = "mpch"\nsource = "wheel"\n'
         'verson = "3.4.3"\n[python]\nversion = 3.11\n'

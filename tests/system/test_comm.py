@@ -280,7 +280,7 @@ comm.barrier()
     assert "rank 1 of 3 failed; ending the others" in err
 
 
-def test_fork_of_a_rank_is_refused_and_ends_nobody(ranks, backend):
+def test_fork_of_a_rank_is_refused_and_ends_no_rank(ranks, backend):
     program = """
 import multiprocessing
 import numpy as np
@@ -517,7 +517,7 @@ comm.finalize()
     assert (code, lines) == (0, ["ok", "ok"]), (lines, err)
 
 
-def test_ranks_that_were_told_that_they_differ_may_go_on(ranks):
+def test_ranks_that_know_that_they_differ_may_go_on(ranks):
     program = """
 import numpy as np
 from fairlead import comm

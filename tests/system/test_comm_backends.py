@@ -160,7 +160,7 @@ def test_dl_comm_of_a_sites_profile_carries_a_launch(tmp_path: Path) -> None:
     assert told["env"]["FAIRLEAD_COMM_DL_COMM"] == str(PLUGIN)
 
 
-def test_site_whose_plugin_is_gone_is_told_and_the_core_carries(tmp_path: Path) -> None:
+def test_site_whose_plugin_is_gone_is_reported_and_the_core_carries(tmp_path: Path) -> None:
     site = _site(tmp_path, 'backend = "dl_comm"\nplugin = ["/opt/cray/none/*/lib"]\n')
     done = hosts.fairlead("preflight", "--json", "--site", site, hosts.image())
     told = hosts.answer(done)

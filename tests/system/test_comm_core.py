@@ -386,7 +386,7 @@ def test_any_timing_of_shared_memory_gives_the_same(seed: int, ranks: Ranks) -> 
 
 
 @pytest.mark.parametrize("node", ["", "2"], ids=["one-node", "two-nodes"])
-def test_ranks_that_disagree_are_all_told_who_and_in_what(
+def test_ranks_that_disagree_are_all_named_with_the_difference(
     node: str, ranks: Ranks, said: Path
 ) -> None:
     done = ranks(

@@ -187,7 +187,7 @@ def test_keras_fewer_steps_on_one_rank_are_named_before_the_first(keras: Seen) -
     assert both(keras, "fewer_steps_on_one_rank") == ["comm-steps", "rank 0: 4; rank 1: 3"]
 
 
-def test_keras_fewer_steps_that_nobody_knew_of_are_named(keras: Seen) -> None:
+def test_keras_fewer_steps_that_no_rank_announced_are_named(keras: Seen) -> None:
     mine, other = keras["fewer_steps_that_nobody_knew_of"]
     assert other == ["comm-steps", "rank 1"]
     assert mine[0] == "comm-steps" or "the ranks run different numbers of steps" in mine[1]

@@ -97,7 +97,7 @@ def test_ranks_equal_one_process_with_the_whole_batch(front: Seen) -> None:
         assert losses < ROUNDING, name
 
 
-def test_what_carries_the_tensors_is_told(front: Seen) -> None:
+def test_what_carries_the_tensors_is_reported(front: Seen) -> None:
     said, *others = both(front, "what_carries_them")
     expected = {
         "operation": rf"operation {FOLDER}/{STEM}-2\.21\.\d+\.so",

@@ -93,7 +93,7 @@ def test_library_of_the_abi_folder_runs_with_what_stands_behind_it(cray: Cray) -
         assert sum("libmpi.so.12" in path for path in line) == 1
 
 
-def test_missing_module_environment_is_told_before_the_launch(cray: Cray) -> None:
+def test_missing_module_environment_is_reported_before_the_launch(cray: Cray) -> None:
     done = cray.run("--", "python3", "-c", MAPPED, env={"LD_LIBRARY_PATH": ""})
     assert done.returncode == 121
     found = [f for f in answer(done)["findings"] if f["check"] == "closure"]
@@ -133,7 +133,7 @@ def test_program_built_on_a_cray_asks_by_the_compilers_name_and_gets_the_hosts(
     assert {v for v, _ in hosts.ranks_of(done.stderr).values()} == {"MPICH Version: 5.0.2"}
 
 
-def test_changed_library_is_staged_anew(cray: Cray) -> None:
+def test_changed_library_is_staged_again(cray: Cray) -> None:
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fairlead/stage"
     assert cray.run("--", "python3", "-c", MAPPED).returncode == 0
     before = set(folder.iterdir())

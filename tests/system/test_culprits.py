@@ -137,7 +137,7 @@ def test_throttled_rank_is_named_with_its_quota(network: tuple[Host, ...], tmp_p
     assert "throttled" in found.evidence and "quota" in found.remedy
 
 
-def test_nobody_is_named_where_nothing_is_slow(network: tuple[Host, ...], tmp_path: Path) -> None:
+def test_no_rank_is_named_where_nothing_is_slow(network: tuple[Host, ...], tmp_path: Path) -> None:
     outcome = searched(network, tmp_path)
     assert outcome.culprits == () and outcome.answer in (Answer.NONE, Answer.UNKNOWN), outcome
 

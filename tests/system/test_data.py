@@ -77,7 +77,7 @@ def test_ranks_skip_the_same_damaged_file(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 @pytest.mark.parametrize(("megabytes", "why"), [(60, "GB are needed"), (4, "No space left")])
-def test_disk_too_small_for_the_samples_is_told_before_it_is_full(
+def test_disk_too_small_for_the_samples_is_reported_before_it_is_full(
     megabytes: int, why: str, tmp_path: Path
 ) -> None:
     """The first file of 500 events takes 24 MB."""

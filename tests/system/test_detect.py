@@ -185,7 +185,7 @@ def test_fifo_device_and_folder_in_place_of_a_file_are_passed_over(tmp_path: Pat
         assert facts["schedulers"][0]["cluster"] == ""
 
 
-def test_without_proc_what_can_be_seen_is_told(here: dict[str, Any]) -> None:
+def test_without_proc_what_can_be_seen_is_reported(here: dict[str, Any]) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can hide /proc")
     words = [sys.executable, "-m", "fairlead", "site", "detect", "--json"]
@@ -236,7 +236,7 @@ def code() -> Iterator[Path]:
         shutil.rmtree(shared)
 
 
-def test_ordinary_user_sees_the_same_and_is_told_what_is_closed(
+def test_ordinary_user_sees_the_same_and_is_shown_what_is_closed(
     code: Path, here: dict[str, Any]
 ) -> None:
     if os.geteuid() != 0:
@@ -345,7 +345,7 @@ def test_check_holds_a_profile_against_a_capture(tmp_path: Path) -> None:
     assert other.returncode == 0, other.stdout
 
 
-def test_why_not_tells_every_clue(tmp_path: Path) -> None:
+def test_why_not_lists_every_clue(tmp_path: Path) -> None:
     program(tmp_path, "srun", "exit 1")
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = hosts.fairlead("site", "why-not", "laptop", env=env)

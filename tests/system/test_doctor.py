@@ -126,7 +126,7 @@ def test_doctor_ordinary_user_killed_then_again_is_set_up(user: User) -> None:
 
 
 @pytest.mark.full
-def test_doctor_damaged_private_apptainer_is_found_and_mended(user: User) -> None:
+def test_doctor_damaged_private_apptainer_is_found_and_fixed(user: User) -> None:
     program = user.home / ".local/share/fairlead/apptainer/current/bin/apptainer"
     if not program.exists():
         assert user.fairlead("doctor", "--fix", "--yes", "engine").returncode == 0
@@ -138,7 +138,7 @@ def test_doctor_damaged_private_apptainer_is_found_and_mended(user: User) -> Non
     assert user.fairlead("doctor", "engine").returncode == 0
 
 
-def test_doctor_user_without_the_device_is_told_what_root_must_do(user: User) -> None:
+def test_doctor_user_without_the_device_is_shown_what_root_must_do(user: User) -> None:
     mode = Path("/dev/fuse").stat().st_mode & 0o777
     Path("/dev/fuse").chmod(0o600)
     try:

@@ -66,7 +66,7 @@ def worst(found: list[dict[str, Any]]) -> str:
     return max((f["severity"] for f in found), key=order.index)
 
 
-def test_small_shared_memory_is_told() -> None:
+def test_small_shared_memory_is_reported() -> None:
     found = doctor(
         "shared-memory", "sharing", before="mount -t tmpfs -o size=8m,mode=1777 shm /dev/shm"
     )
@@ -118,7 +118,7 @@ def test_forbidden_binds_are_named_where_the_engine_cannot_run(tmp_path: Path) -
     assert worst(found["sharing"]) == "info"  # the engine's check tells
 
 
-def test_forbidden_binds_of_the_private_engine_are_mended(tmp_path: Path) -> None:
+def test_forbidden_binds_of_the_private_engine_are_fixed(tmp_path: Path) -> None:
     program = find_apptainer()
     assert program
     if program.resolve().is_relative_to("/usr"):
@@ -171,7 +171,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
     return (sys.executable, "-c", script)
 
 
-def test_memory_of_another_process_behind_a_filter_is_told() -> None:
+def test_memory_of_another_process_behind_a_filter_is_reported() -> None:
     machine = os.uname().machine
     if machine not in PROCESS_VM_READV:
         pytest.skip(f"the number of a system call on {machine} is not known here")
@@ -225,7 +225,7 @@ def test_locked_memory_without_a_card_is_well() -> None:
     ]
 
 
-def test_fabric_that_no_mpi_here_knows_and_tcp_by_a_variable_are_told() -> None:
+def test_fabric_that_no_mpi_here_knows_and_tcp_by_a_variable_are_reported() -> None:
     hosts.mpich()
     card = f"{DEVICES}\nmknod /dev/cxi0 c 240 0"
     found = doctor("fabric", before=card, environ={"FI_PROVIDER": "tcp"})["fabric"]
@@ -310,7 +310,7 @@ def test_fix_asks_first_on_a_terminal(answer: str, made: bool, tmp_path: Path) -
     assert (b"1 warning" in said) is not made
 
 
-def test_wrong_variables_are_told_once_and_the_rest_is_examined() -> None:
+def test_wrong_variables_are_reported_once_and_the_rest_is_examined() -> None:
     wrong = {"FAIRLEAD_APPTAINER": "/nope", "FAIRLEAD_MPI": "/nope", "FAIRLEAD_SITE": "laptp"}
     found = doctor(environ=wrong)
     errors = {name for name, those in found.items() if worst(those) == "error"}
@@ -319,7 +319,7 @@ def test_wrong_variables_are_told_once_and_the_rest_is_examined() -> None:
     assert worst(found["fuse"]) == "ok"
 
 
-def test_mpiexec_of_another_family_than_the_loaded_mpi_is_told() -> None:
+def test_mpiexec_of_another_family_than_the_loaded_mpi_is_reported() -> None:
     openmpi = hosts.openmpi()
     path = {"PATH": f"{openmpi / 'bin'}:{PLAIN['PATH']}"}
     [plain] = doctor("launcher-match", environ=path)["launcher-match"]
@@ -331,7 +331,7 @@ def test_mpiexec_of_another_family_than_the_loaded_mpi_is_told() -> None:
     assert worst(doctor("launcher-match", environ=matching)["launcher-match"]) == "ok"
 
 
-def test_library_path_with_another_mpi_is_told() -> None:
+def test_library_path_with_another_mpi_is_reported() -> None:
     hosts.mpich()
     foreign = {"LD_LIBRARY_PATH": str(hosts.openmpi() / "lib")}
     [found] = doctor("library-path", environ=foreign)["library-path"]
@@ -341,7 +341,7 @@ def test_library_path_with_another_mpi_is_told() -> None:
 
 
 @pytest.mark.full
-def test_host_mpi_of_a_newer_distribution_is_told_with_what_is_done() -> None:
+def test_host_mpi_of_a_newer_distribution_is_reported_with_what_is_done() -> None:
     environ = {"FAIRLEAD_MPI": str(hosts.sid() / "usr")}
     found = doctor("glibc-distance", environ=environ)["glibc-distance"]
     assert [f["severity"] for f in found] == ["info"]
@@ -349,7 +349,7 @@ def test_host_mpi_of_a_newer_distribution_is_told_with_what_is_done() -> None:
 
 
 @pytest.mark.parametrize(("setting", "severity"), [("never", "warning"), ("always", "ok")])
-def test_huge_pages_that_are_off_are_told(setting: str, severity: str, tmp_path: Path) -> None:
+def test_huge_pages_that_are_off_are_reported(setting: str, severity: str, tmp_path: Path) -> None:
     text = "always madvise never\n".replace(setting, f"[{setting}]")
     (tmp_path / "enabled").write_text(text)
     target = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -359,7 +359,7 @@ def test_huge_pages_that_are_off_are_told(setting: str, severity: str, tmp_path:
     assert worst(found["hugepages"]) == severity
 
 
-def test_control_groups_are_told_by_what_is_mounted() -> None:
+def test_control_groups_are_reported_by_what_is_mounted() -> None:
     gone = "umount -l -R /sys/fs/cgroup"
     [none] = doctor("cgroups", before=gone)["cgroups"]
     assert none["severity"] == "info" and none["what"] == "there are no control groups"
@@ -368,7 +368,7 @@ def test_control_groups_are_told_by_what_is_mounted() -> None:
     assert found["what"] == "control groups: version 2"
 
 
-def test_podman_runtime_of_mixed_control_groups_is_told(tmp_path: Path) -> None:
+def test_podman_runtime_of_mixed_control_groups_is_reported(tmp_path: Path) -> None:
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed: sh bootstrap.sh test")
     mixed = (
@@ -402,7 +402,7 @@ def tiny_root(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "limits", ["", 'default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]']
 )
-def test_podman_limits_that_doctor_tells_of_stop_the_real_podman(
+def test_podman_limits_that_doctor_reports_stop_the_real_podman(
     limits: str, tmp_path: Path
 ) -> None:
     if shutil.which("podman") is None or shutil.which("runc") is None:
@@ -474,7 +474,7 @@ def test_srun_that_speaks_an_mpis_pmi_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_srun_that_speaks_no_pmi_is_told_with_the_way_round(tmp_path: Path) -> None:
+def test_srun_that_speaks_no_pmi_is_reported_with_the_way_round(tmp_path: Path) -> None:
     environ = slurm_client(tmp_path, ("mpi_none.so",), "")
     found = doctor("pmi", "launcher-match", environ=environ)
     assert worst(found["pmi"]) == "warning"

@@ -106,7 +106,7 @@ def test_push_to_a_missing_socket_names_the_command_that_starts_one(tmp_path: Pa
     assert "DOCKER_HOST" in finding["where"]
 
 
-def test_push_to_a_socket_that_hangs_up_is_told() -> None:
+def test_push_to_a_socket_that_hangs_up_is_reported() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = f"{folder}/s"
         with socket.socket(socket.AF_UNIX) as listener:
@@ -144,7 +144,7 @@ def test_push_to_an_engine_of_what_cannot_be_is_bad_input(
     assert refusal("push", "mpi-base", *words, env={}, code=2)["check"] == check
 
 
-def test_push_to_an_engine_that_dies_is_told() -> None:
+def test_push_to_an_engine_that_dies_is_reported() -> None:
     hosts.image("mpi-base")
     with service() as running:
         running.process.kill()

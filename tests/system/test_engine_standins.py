@@ -120,7 +120,7 @@ def test_squashfs_is_taken_out_of_a_sif_for_an_engine_that_opens_no_sif(tmp_path
 
 @pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start slurmd")
-def test_container_engine_is_told_by_srun_on_two_nodes_of_a_real_slurm(
+def test_container_engine_is_selected_by_srun_on_two_nodes_of_a_real_slurm(
     image: Path, tmp_path: Path
 ) -> None:
     with slurm.slurm() as cluster:

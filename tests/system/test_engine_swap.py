@@ -389,7 +389,7 @@ def test_squashfs_of_a_sif_is_taken_out_once(tmp_path: Path) -> None:
     assert hashlib.sha256(bare.read_bytes()).hexdigest() == told["digest"]
 
 
-def test_layout_damaged_is_made_anew(tmp_path: Path) -> None:
+def test_layout_damaged_is_remade(tmp_path: Path) -> None:
     root = tmp_path / "unpacked" / "digest"
     unpack._lay_out(hosts.image(), root, tmp_path, Silent())
     assert unpack.is_whole(root) and (root / "usr/bin/python3.11").is_file()
@@ -404,7 +404,7 @@ def test_layout_damaged_is_made_anew(tmp_path: Path) -> None:
         unpack._lay_out(tmp_path / "no-such", root.with_name("other"), tmp_path, Silent())
 
 
-def test_layout_without_room_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_layout_without_room_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small file system")
     small = tmp_path / "small"

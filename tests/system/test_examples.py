@@ -169,7 +169,7 @@ def test_own_recipe_is_sound_and_locked() -> None:
     assert "its lock matches it" in _run(check)
 
 
-def test_definition_of_others_is_imported_with_its_losses_told() -> None:
+def test_definition_of_others_is_imported_with_its_losses_listed() -> None:
     (command,) = _commands("analysis.def")
     said = _run(command)
     assert 'apt = ["python3", "python3-pip", "mpich"]' in said

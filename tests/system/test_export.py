@@ -66,7 +66,7 @@ def test_staging_script_makes_the_folder_that_a_launch_makes(tmp_path: Path, ima
     }
 
 
-def test_staging_script_leaves_what_is_whole_and_mends_what_is_not(tmp_path: Path) -> None:
+def test_staging_script_leaves_what_is_whole_and_fixes_what_is_not(tmp_path: Path) -> None:
     script = export("apptainer", tmp_path) / "stage.sh"
     folder = Path(run(script).strip())
     library = folder / "lib/libmpi.so.12"

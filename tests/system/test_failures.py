@@ -428,7 +428,7 @@ def test_interrupted_start_up_leaves_nothing(tmp_path: Path, clean) -> None:
 # --- exit codes ------------------------------------------------------------------------------
 
 
-def test_exit_codes_of_ranks_first_failure_wins_and_all_are_told() -> None:
+def test_exit_codes_of_ranks_first_failure_wins_and_all_are_reported() -> None:
     program = (
         "from mpi4py import MPI; import sys, time; r = MPI.COMM_WORLD.rank\n"
         "MPI.Finalize(); time.sleep(0.6 * r); sys.exit((3, 5)[r])"
@@ -457,7 +457,7 @@ def test_image_missing_or_text_is_bad_input(name, content, check, tmp_path: Path
     stopped(done, 2, check, str(path))
 
 
-def test_image_name_nobody_built_is_told_with_a_near_name() -> None:
+def test_image_name_never_built_is_reported_with_a_near_name() -> None:
     hosts.image()
     done = fairlead("run", "-n", "2", "--json", "mpi-bsae", "--", "true")
     stopped(done, 2, "image", "Did you mean `mpi-base`?", "fairlead recipe list")
@@ -471,7 +471,7 @@ def copy(tmp_path: Path) -> Iterator[Path]:
     path.unlink()
 
 
-def test_sif_truncated_at_any_length_is_told(copy: Path, tmp_path: Path) -> None:
+def test_sif_truncated_at_any_length_is_reported(copy: Path, tmp_path: Path) -> None:
     whole, sif = copy.stat().st_size, read_sif(copy)
     lengths = {0, 1, 41, 127, 128, 600, 4096, 32767, 32768, whole // 2, whole - 4096, whole - 1}
     lengths |= {item.offset + item.size // 2 for item in sif.objects}
@@ -493,7 +493,7 @@ def test_sif_truncated_at_any_length_is_told(copy: Path, tmp_path: Path) -> None
     stopped(done, 2, "sif-truncated", str(whole // 3), "copy it again")
 
 
-def test_sif_with_a_changed_record_is_told(copy: Path, tmp_path: Path) -> None:
+def test_sif_with_a_changed_record_is_reported(copy: Path, tmp_path: Path) -> None:
     """Its facts decide whether the image may run: a changed digit there must not pass."""
     content = copy.read_bytes()
     place = content.rindex(b'"glibc": "2.36"')
@@ -507,7 +507,7 @@ def test_sif_with_a_changed_record_is_told(copy: Path, tmp_path: Path) -> None:
     assert "image.json" in finding.where
 
 
-def test_sif_with_a_flipped_byte_is_told(copy: Path, tmp_path: Path) -> None:
+def test_sif_with_a_flipped_byte_is_reported(copy: Path, tmp_path: Path) -> None:
     squashfs = read_sif(copy).squashfs
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     for place in (squashfs.offset + 100, squashfs.offset + squashfs.size // 2):

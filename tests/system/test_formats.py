@@ -96,7 +96,7 @@ def test_formats_of_one_build_have_one_tree(built: BuildResult, folder: Path) ->
     assert document is not None and document["tree_sha256"] == built.entry.tree_sha256
 
 
-def test_formats_are_kept_and_told_by_dry_run(built: BuildResult) -> None:
+def test_formats_are_kept_and_shown_by_dry_run(built: BuildResult) -> None:
     told = build("mpi-base", formats=FORMATS.names(), dry_run=True)
     states = {stage.name: stage.cached for stage in told.stages}
     assert states["oci"] and not states["sandbox"], "a sandbox is handed out, never kept unasked"
@@ -268,7 +268,7 @@ def test_image_carries_a_valid_bill_of_materials_of_its_lock(
     assert inside == text
 
 
-def test_inspect_tells_the_record_of_a_built_image(built: BuildResult) -> None:
+def test_inspect_reports_the_record_of_a_built_image(built: BuildResult) -> None:
     text = said(*FAIRLEAD, "inspect", "mpi-base")
     assert built.entry is not None
     for row in (

@@ -131,7 +131,7 @@ def test_apt_upgrade_takes_along_what_it_forces_and_no_more(mirror: Path) -> Non
     assert before[2] in after
 
 
-def test_apt_corrections_stay_when_everything_else_is_resolved_anew(mirror: Path) -> None:
+def test_apt_corrections_stay_when_everything_else_is_resolved_again(mirror: Path) -> None:
     found = chosen(Pins(security={"tool"}, security_suite="tiny-security"), MAIN, MAIN.security)
     assert {d.name: d.version for d in found} == {"app": "1", "lib": "1", "tool": "2"}
 
@@ -166,7 +166,7 @@ def test_apt_on_a_base_image_installs_only_what_that_lacks(mirror: Path) -> None
     assert pairs == [("app", "1")]
 
 
-def test_apt_archive_of_somebody_else_is_refused(mirror: Path) -> None:
+def test_apt_archive_of_another_publisher_is_refused(mirror: Path) -> None:
     publish(mirror / "main", "tiny", origin="Somebody")
     with pytest.raises(FairleadError) as caught:
         chosen(Pins())

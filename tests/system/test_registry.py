@@ -145,7 +145,7 @@ def test_password_of_an_auth_file_opens_a_registry(tmp_path: Path) -> None:
         assert "stolen7" not in str(wrong)
 
 
-def test_tokens_are_asked_for_once_a_scope_and_anew_when_they_end(tmp_path: Path) -> None:
+def test_tokens_are_asked_for_once_a_scope_and_again_when_they_end(tmp_path: Path) -> None:
     path, item = random_file(tmp_path, 1000)
     with token_server(tmp_path / "tokens") as tokens, registry(tokens=tokens) as running:
         env = login(tmp_path, running.host)
@@ -278,13 +278,13 @@ class Elsewhere(HTTPAdapter):
 # --- nobody there ------------------------------------------------------------------------------
 
 
-def test_host_without_a_name_and_host_without_a_registry_are_told_apart() -> None:
+def test_host_without_a_name_and_host_without_a_registry_are_distinguished() -> None:
     assert problem(client("no-such-host.invalid"))["check"] == "registry-name"
     refused = problem(client("127.0.0.1:9"))
     assert refused["check"] == "registry-unreachable" and "refused" in refused["why"]
 
 
-def test_image_that_is_not_there_is_told(open_registry: LoopbackRegistry) -> None:
+def test_image_that_is_not_there_is_reported(open_registry: LoopbackRegistry) -> None:
     said = problem(client(open_registry.host, "no/such:1"))
     assert said["check"] == "registry-missing" and said["where"].endswith("/no/such:1")
 
@@ -357,7 +357,7 @@ def test_blob_rotten_in_the_registry_is_found(
     assert bad.value.findings[0].check == "registry-digest"
 
 
-def test_upload_cut_is_sent_anew(open_registry: LoopbackRegistry, tmp_path: Path) -> None:
+def test_upload_cut_is_sent_again(open_registry: LoopbackRegistry, tmp_path: Path) -> None:
     path, item = random_file(tmp_path, 3_000_000, seed=8)
     with proxy(open_registry.host, cut_uploads=[1_000_000]) as between:
         told: list[float] = []

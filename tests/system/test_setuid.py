@@ -320,7 +320,7 @@ def test_setuid_interrupted_run_leaves_nothing(user: User, number: signal.Signal
 # --- what is told of it ------------------------------------------------------------------------
 
 
-def test_setuid_is_told_by_doctor_and_detection(user: User) -> None:
+def test_setuid_is_reported_by_doctor_and_detection(user: User) -> None:
     done = user.fairlead("doctor", "--json", "setuid", "engine", "cma", "sharing")
     found = json.loads(done.stdout)["findings"]
     assert done.returncode == 0, found
@@ -486,7 +486,7 @@ def test_setuid_with_owners_allowed_mounts_by_the_kernel(user: User, tmp_path: P
         assert "proved on 2 ranks" in done.stderr
 
 
-def test_setuid_with_other_owners_allowed_is_told(user: User, tmp_path: Path) -> None:
+def test_setuid_with_other_owners_allowed_is_reported(user: User, tmp_path: Path) -> None:
     under = settings(tmp_path, "limit container owners = daemon")
     done = user.fairlead("run", "-n", "2", "--json", user.sif, "--", "true", under=under)
     refused(done, 123, "engine", "image is not owned by required user(s)")

@@ -144,7 +144,7 @@ def test_image_with_a_changed_byte_in_any_part_is_refused(
     signature.verify(writable, trusted)
 
 
-def test_image_exchanged_while_it_runs_is_told(
+def test_image_exchanged_while_it_runs_is_reported(
     writable: Path, tmp_path: Path, home: dict[str, str]
 ) -> None:
     begun = tmp_path / "begun"

@@ -105,7 +105,7 @@ def test_ranks_of_other_engines_are_proved_and_leave_nothing(
     assert set(Path("/tmp").glob("fairlead-podman.*")) == stores
 
 
-def test_explain_tells_which_way_ranks_find_each_other(cluster: Cluster) -> None:
+def test_explain_shows_which_way_ranks_find_each_other(cluster: Cluster) -> None:
     said = cluster.said(sys.executable, "-m", "fairlead", "explain", "-n", "2", hosts.image())
     assert "--mpi=pmi2" in said and "they find each other by pmi2" in said
     offered = slurm_offers(cluster)
@@ -291,7 +291,7 @@ def test_more_ranks_or_nodes_than_the_job_has_are_refused_in_one_message(cluster
         assert part in words, words
 
 
-def test_cache_that_nodes_do_not_see_is_told(cluster: Cluster) -> None:
+def test_cache_that_nodes_do_not_see_is_reported(cluster: Cluster) -> None:
     # /dev/shm of a node is its own.
     cache = Path("/dev/shm/fairlead-cache-test")
     cluster.environ["XDG_CACHE_HOME"] = str(cache)

@@ -167,7 +167,7 @@ def test_source_without_network_fails_with_its_last_lines_and_its_log(
     assert not any(b"7654321" in line for line in told)
 
 
-def test_tree_made_anew_keeps_its_debian_part_and_its_bytes(tmp_path: Path) -> None:
+def test_tree_remade_keeps_its_debian_part_and_its_bytes(tmp_path: Path) -> None:
     """As after a changed pip line: of Debian nothing is unpacked again, and no source is built."""
     before = build("mpi-base").entry
     again = Cache(tmp_path / "cache")

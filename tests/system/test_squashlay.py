@@ -172,7 +172,7 @@ def test_compressors_that_differ_are_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), how=st.sampled_from([ZSTD, GZIP]))
-def test_damage_is_told_and_nothing_else_happens(
+def test_damage_is_reported_and_nothing_else_happens(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, how: Compression
 ) -> None:
     """A changed or missing byte is ``NotLaid``, or in the content of a file, which has a digest."""

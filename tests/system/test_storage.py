@@ -99,7 +99,7 @@ def test_other_engines_see_the_same_folder(engine: str, source: Path, tmp_path: 
     assert right(source, out)
 
 
-def test_explain_tells_what_is_staged_and_where(source: Path, tmp_path: Path) -> None:
+def test_explain_shows_what_is_staged_and_where(source: Path, tmp_path: Path) -> None:
     done = fairlead("explain", *words(source, tmp_path / "results"), hosts.image())
     assert done.returncode == 0, done.stderr
     for said in (
@@ -197,7 +197,7 @@ SLEEP = WORK + 'print("at work", flush=True)\ntime.sleep(100)'
 
 
 @pytest.mark.parametrize("stepwise", [False, True])
-def test_run_whose_words_nobody_reads_any_more_leaves_nothing(
+def test_run_whose_output_has_no_reader_leaves_nothing(
     stepwise: bool, source: Path, tmp_path: Path
 ) -> None:
     before = staged_folders()

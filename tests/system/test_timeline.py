@@ -426,7 +426,7 @@ def test_infinities_that_are_to_be_expected_are_no_news(backend: str, ranks: Ran
         )
 
 
-def test_sum_that_overflows_though_no_rank_passed_infinity_is_told_apart(ranks: Ranks) -> None:
+def test_sum_that_overflows_though_no_rank_passed_infinity_is_distinguished(ranks: Ranks) -> None:
     done = ranks(
         2,
         ODD.format(arguments=(50_000, "float32", False, 3e38, 1, 7, False)).replace(
@@ -441,7 +441,7 @@ def test_sum_that_overflows_though_no_rank_passed_infinity_is_told_apart(ranks: 
     )
 
 
-def test_ranks_that_are_told_otherwise_of_nan_are_refused(ranks: Ranks) -> None:
+def test_ranks_that_are_configured_otherwise_of_nan_are_refused(ranks: Ranks) -> None:
     around = (
         'export FAIRLEAD_COMM_NONFINITE=$([ "$PMI_RANK" = 1 ] && echo stop || echo tell); exec "$@"'
     )

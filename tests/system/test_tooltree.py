@@ -79,7 +79,7 @@ def test_squashfs_bytes_ignore_other_tools_on_the_path(
         assert len([m for m in archive if m.isreg()]) == 40
 
 
-def test_tool_tree_damaged_is_made_anew(cache: Cache) -> None:
+def test_tool_tree_damaged_is_remade(cache: Cache) -> None:
     tree = tool_tree.unpacked(cache)
     victim = tree / "real" / "tar2sqfs"
     whole = victim.read_bytes()

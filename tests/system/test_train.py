@@ -61,7 +61,7 @@ def test_training_in_the_image_learns_what_a_linear_model_cannot(report: dict[st
     assert last["loss"] < first["loss"]
 
 
-def test_trace_of_the_training_has_its_steps_as_the_report_tells_them(
+def test_trace_of_the_training_has_its_steps_as_in_the_report(
     trained: Path, report: dict[str, Any]
 ) -> None:
     events = traces.read(trained / "run.json.gz")

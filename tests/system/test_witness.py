@@ -85,7 +85,9 @@ def test_tracer_that_the_user_preloads_stays_and_is_proved(image: Path) -> None:
     "code",
     ["print('no MPI')", "import ctypes; m = ctypes.CDLL('libmpi.so.12'); m.MPI_Init(None, None); m.MPI_Finalize()"],
 )  # fmt: skip
-def test_command_that_never_calls_init_is_told_unproved_and_a_probe_can_vouch(code: str) -> None:
+def test_command_that_never_calls_init_is_reported_unproved_and_a_probe_can_vouch(
+    code: str,
+) -> None:
     command = ("-n", "2", hosts.image(), "--", "python3", "-c", code)
     done = fairlead("run", "--json", *command)
     assert done.returncode == 0, done.stderr
@@ -128,7 +130,7 @@ def test_machine_without_a_compiler_proves_by_a_probe(tmp_path: Path) -> None:
     assert "no C compiler" in told["why"]
 
 
-def test_compiler_that_fails_is_told(tmp_path: Path) -> None:
+def test_compiler_that_fails_is_reported(tmp_path: Path) -> None:
     env = {"CC": "false", "XDG_CACHE_HOME": str(tmp_path)}
     done = fairlead("run", "--json", hosts.image(), "--", "true", env=env)
     assert done.returncode == 123, done.stdout
@@ -215,7 +217,7 @@ def test_init_by_a_tail_call_of_a_private_library_is_proved(tmp_path: Path) -> N
 
 
 @pytest.mark.full
-def test_library_of_a_full_file_system_is_told(tmp_path: Path) -> None:
+def test_library_of_a_full_file_system_is_reported(tmp_path: Path) -> None:
     """A proof that cannot be written down is no proof, and no traceback."""
     cache = tmp_path / "cache"
     cache.mkdir()
