@@ -269,9 +269,9 @@ def page(cells: list[Cell]) -> str:
     rows = [f"| image, program | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
     for image in IMAGES:
         for app in APPS:
-            told = [found.get((image.name, host.name, app)) for host in HOSTS]
-            if any(told):
-                rows.append(f"| {image.title}, {app} | {' | '.join(map(_shown, told))} |")
+            output = [found.get((image.name, host.name, app)) for host in HOSTS]
+            if any(output):
+                rows.append(f"| {image.title}, {app} | {' | '.join(map(_shown, output))} |")
     reasons = sorted({(c.refused[0], c.why) for c in cells if c.refused})
     right = [c for c in cells if not c.refused and c.works]
     no = [c for c in cells if c.refused and not c.works]

@@ -30,9 +30,9 @@ def container_engine(words: list[str]) -> None:
     if at is None:
         os.execv(real, [real, *words])
     with open(words[at].partition("=")[2], "rb") as stream:
-        told = tomllib.load(stream)
+        edf = tomllib.load(stream)
     known = {"base_environment", "image", "workdir", "entrypoint", "writable", "mounts", "env"}
-    if unknown := set(told) - known - {"annotations", "devices"}:
+    if unknown := set(edf) - known - {"annotations", "devices"}:
         wrong(f"unknown keys: {unknown}")
 
     def plain(text: object) -> str:
@@ -40,20 +40,20 @@ def container_engine(words: list[str]) -> None:
             wrong(f"not a text, or it is expanded: {text!r}")
         return str(text).replace("$$", "$")
 
-    image = plain(told["image"])
+    image = plain(edf["image"])
     if not image.startswith("/") or not image.endswith((".squashfs", ".sqsh")):
         wrong(f"no squashfs: {image}")
     argv = [os.environ["STANDIN_APPTAINER"], "--quiet", "exec"]
     argv += os.environ.get("STANDIN_OPTIONS", "").split()
-    for mount in told.get("mounts", []):
+    for mount in edf.get("mounts", []):
         source, target, *flags = plain(mount).split(":")
         if len(flags) > 1 or flags not in ([], ["ro"]) or source[0] + target[0] != "//":
             wrong(f"not a mount: {mount}")
         argv += ["--bind", ":".join([source, target, *flags])]
-    if "workdir" in told:
-        argv += ["--pwd", plain(told["workdir"])]
+    if "workdir" in edf:
+        argv += ["--pwd", plain(edf["workdir"])]
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "APPTAINER"))}
-    for name, value in told.get("env", {}).items():
+    for name, value in edf.get("env", {}).items():
         environ[f"APPTAINERENV_{name}"] = plain(value)
     environ["APPTAINER_NO_EVAL"] = "1"
     os.execve(real, [real, *words[:at], *argv, image, *words[at + 1 :]], environ)

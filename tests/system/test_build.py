@@ -202,11 +202,11 @@ def test_build_killed_goes_on_and_gives_the_same_bytes_elsewhere(
     assert not [p for p in (kept / "images").rglob("*") if p.is_file()]
     wait_for(lambda: not running(str(scratch)))
 
-    told, _ = finish(start("build", "mpi-base", "--json", env=env, umask=0o077))
+    shown, _ = finish(start("build", "mpi-base", "--json", env=env, umask=0o077))
     assert mpi_base.entry is not None
-    assert told["image"]["wheel_sha256"] == mpi_base.entry.wheel_sha256, "the checkout was edited"
-    assert told["image"]["squashfs_sha256"] == mpi_base.entry.squashfs_sha256
-    assert told["image"]["sif_sha256"] == mpi_base.entry.sif_sha256
+    assert shown["image"]["wheel_sha256"] == mpi_base.entry.wheel_sha256, "the checkout was edited"
+    assert shown["image"]["squashfs_sha256"] == mpi_base.entry.squashfs_sha256
+    assert shown["image"]["sif_sha256"] == mpi_base.entry.sif_sha256
     assert not list(scratch.iterdir()) and not list((kept / "work").iterdir())
 
     # Two at once: the later one waits, and takes what the first one made.

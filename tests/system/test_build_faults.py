@@ -454,13 +454,13 @@ def test_two_builds_at_once_wait_for_each_other_and_for_no_dead_one(
     wait_for(lambda: {second.pid, third.pid} <= waiting_for_a_lock())
     first.kill()
     first.communicate()
-    told = []
+    output = []
     for process in (second, third):
         out, err = process.communicate(timeout=200)
         assert process.returncode == 0, out + err
         assert "wait for process" in err
-        told.append(json.loads(out))
-    assert {t["image"]["sif_sha256"] for t in told} == {reference.sif_sha256}
+        output.append(json.loads(out))
+    assert {t["image"]["sif_sha256"] for t in output} == {reference.sif_sha256}
     sound(root)
     assert not list(scratch.iterdir()) and not list((root / "fairlead/work").iterdir())
 

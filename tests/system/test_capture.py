@@ -49,8 +49,8 @@ def test_capture_answers_as_the_machine_does_where_nothing_of_it_is(
 def test_capture_holds_no_program_and_nothing_of_the_environment(captured: Path) -> None:
     text = captured.read_text()
     assert "\\u0000" not in text and "ELF" not in text
-    told = json.loads(text)
-    assert set(told) == {
+    output = json.loads(text)
+    assert set(output) == {
         "schema", "version", "node", "taken", "fairlead", "site", "reason", "engine", "mpis", "facts", "here",
     }  # fmt: skip
 

@@ -77,13 +77,13 @@ def test_build_check_by_another_user_finds_the_same_bits() -> None:
     with hosts.account("check"):
         done = subprocess.run(argv, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout)["check"]
-    assert told["same"] and told["difference"] == ""
+    output = json.loads(done.stdout)["check"]
+    assert output["same"] and output["difference"] == ""
     # By that account, or by one that an ended run of these tests has left. It may not read what lies in
     # root's own home: then root does it again, and says so.
-    another = told["user"].startswith("fairlead-") and not told["left_out"]
-    assert another or ("fairlead-" in told["left_out"] and "may not read" in told["left_out"])
-    assert [c["what"] for c in told["compared"]] == ["sif", "squashfs"]
+    another = output["user"].startswith("fairlead-") and not output["left_out"]
+    assert another or ("fairlead-" in output["left_out"] and "may not read" in output["left_out"])
+    assert [c["what"] for c in output["compared"]] == ["sif", "squashfs"]
 
 
 @pytest.mark.full

@@ -93,11 +93,11 @@ def _without_numbers(seen: Any) -> Any:
 
 
 def test_dl_comm_gives_the_references_bits_and_words() -> None:
-    by_plugin, told = _plain("dl_comm")
+    by_plugin, output = _plain("dl_comm")
     reference, _ = _plain("mpi4py")
     _alike(by_plugin, reference, LIKE_THE_REFERENCE)
     assert by_plugin["backend"][0] == f"dl_comm 23.09.1 ({PLUGIN / 'dl_comm.py'})"
-    averages, barriers = map(int, told.split("site's plugin: ")[1].split()[0:3:2])
+    averages, barriers = map(int, output.split("site's plugin: ")[1].split()[0:3:2])
     assert (averages, barriers) == (17, 1)
 
 
@@ -154,18 +154,18 @@ def test_dl_comm_of_a_sites_profile_carries_a_launch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"dl_comm 23.09.1 ({PLUGIN}/dl_comm.py) 0.5\n") == 2
     assert "site's plugin: 2 averages" in done.stderr
-    told = hosts.answer(hosts.fairlead("explain", "--json", *words, hosts.image()))["comm"]
-    assert told["backend"] == "dl_comm" and not told["forced"]
-    assert told["why"] == "the profile own says so (seen to work: its engineers)"
-    assert told["env"]["FAIRLEAD_COMM_DL_COMM"] == str(PLUGIN)
+    output = hosts.answer(hosts.fairlead("explain", "--json", *words, hosts.image()))["comm"]
+    assert output["backend"] == "dl_comm" and not output["forced"]
+    assert output["why"] == "the profile own says so (seen to work: its engineers)"
+    assert output["env"]["FAIRLEAD_COMM_DL_COMM"] == str(PLUGIN)
 
 
 def test_site_whose_plugin_is_gone_is_reported_and_the_core_carries(tmp_path: Path) -> None:
     site = _site(tmp_path, 'backend = "dl_comm"\nplugin = ["/opt/cray/none/*/lib"]\n')
     done = hosts.fairlead("preflight", "--json", "--site", site, hosts.image())
-    told = hosts.answer(done)
-    assert (told["comm"]["backend"], told["refused"]) == ("native", False)
-    (warned,) = [f for f in told["findings"] if f["check"] == "comm-choice"]
+    output = hosts.answer(done)
+    assert (output["comm"]["backend"], output["refused"]) == ("native", False)
+    (warned,) = [f for f in output["findings"] if f["check"] == "comm-choice"]
     assert warned["severity"] == "warning"
     assert "not dl_comm as site own prefers" in warned["what"]
     refused = hosts.fairlead("preflight", "--site", _site(tmp_path, 'backend = "dl_comm"\n'), "x")

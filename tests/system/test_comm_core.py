@@ -557,8 +557,8 @@ def test_slow_rank_is_waited_for_and_named(ranks: Ranks, said: Path) -> None:
         3, "comm_wrong.py", "slow", launch=LEFT_ALONE, FAIRLEAD_COMM_STALL_S="1", limit_s=40
     )
     assert {status for _, status, _, _ in failures(said)} == {0}
-    told = "rank 0 (HOST) has waited 1 s in barrier (call 2 of all) for rank 1 (HOST)"
-    assert done.stderr.replace(HOST, "HOST").count(told) == 1, done.stderr
+    output = "rank 0 (HOST) has waited 1 s in barrier (call 2 of all) for rank 1 (HOST)"
+    assert done.stderr.replace(HOST, "HOST").count(output) == 1, done.stderr
     assert done.stderr.count("has waited") == 2  # one rank speaks, at 1 and at 2 seconds
 
 

@@ -162,8 +162,8 @@ def test_keras_saved_model_has_its_plain_optimizer_back(keras: Seen) -> None:
 
 
 def test_keras_compiled_step_is_turned_off_or_refused(keras: Seen) -> None:
-    (told, alike, refused), (_, other_alike, _) = keras["compiled_step"]
-    assert told and alike and other_alike
+    (output, alike, refused), (_, other_alike, _) = keras["compiled_step"]
+    assert output and alike and other_alike
     if keras["backend"][0] == "tensorflow":
         assert refused[0] == "comm-jit"
 

@@ -40,9 +40,9 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("data")
     generated(folder, "cosmo", "--format", "tfrecord-gzip")
     generated(folder, "hep", "--format", "tfrecord")
-    told = found(folder, "data_tensorflow.py")
-    assert isinstance(told, dict)
-    return told
+    output = found(folder, "data_tensorflow.py")
+    assert isinstance(output, dict)
+    return output
 
 
 def test_tensorflow_reads_what_was_generated(compared: dict[str, Any]) -> None:
@@ -58,9 +58,9 @@ def test_messages_are_the_same_in_both_directions(compared: dict[str, Any]) -> N
 
 
 def test_photographs_are_cut_as_the_published_code_cuts_them(compared: dict[str, Any]) -> None:
-    told = compared["photographs"]
-    assert (told["decoder"], told["labels"]) == ("tensorflow", [1, 1000])
-    assert told["largest difference"] < 0.01
+    output = compared["photographs"]
+    assert (output["decoder"], output["labels"]) == ("tensorflow", [1, 1000])
+    assert output["largest difference"] < 0.01
 
 
 def test_ranks_skip_the_same_damaged_file(tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ def test_ranks_skip_the_same_damaged_file(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1  # only its checksum tells
     path.write_bytes(content)
-    told = found(tmp_path / "gratings", "data_ranks.py", ranks=2)
-    assert [one["damaged"] for one in told] == [[path.name]] * 2
-    assert [one["total"] for one in told] == [12, 12]
-    assert sum(one["rows"] for one in told) == 12 and {one["steps"] for one in told} == {1}
+    output = found(tmp_path / "gratings", "data_ranks.py", ranks=2)
+    assert [one["damaged"] for one in output] == [[path.name]] * 2
+    assert [one["total"] for one in output] == [12, 12]
+    assert sum(one["rows"] for one in output) == 12 and {one["steps"] for one in output} == {1}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
@@ -100,7 +100,7 @@ def test_disk_too_small_for_the_samples_is_reported_before_it_is_full(
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert not done.stderr
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    assert told[-1]["event"] == "error" and told[-1]["check"] == "data-no-room"
-    assert why in told[-1]["why"] and "XDG_CACHE_HOME" in told[-1]["remedy"]
-    assert sum(event["event"] == "shard" for event in told) == (1 if megabytes == 60 else 0)
+    output = [json.loads(line) for line in events.read_text().splitlines()]
+    assert output[-1]["event"] == "error" and output[-1]["check"] == "data-no-room"
+    assert why in output[-1]["why"] and "XDG_CACHE_HOME" in output[-1]["remedy"]
+    assert sum(event["event"] == "shard" for event in output) == (1 if megabytes == 60 else 0)

@@ -84,10 +84,10 @@ def test_every_value_is_what_another_tool_says(here: dict[str, Any]) -> None:
     assert (abilities["squashfs"] == "yes") is ("squashfs" in systems)
     assert (abilities["overlay"] == "yes") is ("overlay" in systems)
     groups = set(said("findmnt", "-nro", "FSTYPE", "-t", "cgroup,cgroup2").split())
-    told = {frozenset({"cgroup"}): "v1", frozenset({"cgroup2"}): "v2"}.get(
+    output = {frozenset({"cgroup"}): "v1", frozenset({"cgroup2"}): "v2"}.get(
         frozenset(groups), "hybrid"
     )
-    assert abilities["cgroup"] == (told if groups else "not mounted")
+    assert abilities["cgroup"] == (output if groups else "not mounted")
     places = {s["role"]: s for s in facts["storage"]}
     assert (
         places["memory"]["kind"] == said("findmnt", "-nro", "FSTYPE", "-T", "/dev/shm").split()[-1]
@@ -339,8 +339,8 @@ def test_check_holds_a_profile_against_a_capture(tmp_path: Path) -> None:
     assert hosts.fairlead("site", "capture", "-o", path).returncode == 0
     done = hosts.fairlead("site", "check", "--against", path, "--json")
     assert done.returncode == 0, done.stdout
-    told = hosts.answer(done)
-    assert told["site"] == detect()["profile"] and "captured" in told["machine"]
+    output = hosts.answer(done)
+    assert output["site"] == detect()["profile"] and "captured" in output["machine"]
     other = hosts.fairlead("site", "check", "laptop", "--against", path)
     assert other.returncode == 0, other.stdout
 
@@ -354,6 +354,6 @@ def test_why_not_lists_every_clue(tmp_path: Path) -> None:
     assert re.search(
         r"^against\s+absent_programs: srun\s+`srun` is on PATH$", done.stdout, re.MULTILINE
     )
-    told = hosts.answer(hosts.fairlead("site", "why-not", "laptop", "--json"))
-    assert told["fits"] is (told["detected"] == "laptop")
+    output = hosts.answer(hosts.fairlead("site", "why-not", "laptop", "--json"))
+    assert output["fits"] is (output["detected"] == "laptop")
     assert hosts.fairlead("site", "why-not", "labtop").returncode == ExitCode.USAGE

@@ -104,9 +104,13 @@ def sif() -> Path:
 
 
 def test_lock_of_a_base_image_pins_its_digest_and_only_what_it_lacks(locked: Locked) -> None:
-    told = locked.lock["base"]
-    assert told["image"] == locked.image and told["digest"].startswith("sha256:")
-    assert (told["distribution"], told["suite"], told["glibc"]) == ("debian", "bookworm", "2.36")
+    output = locked.lock["base"]
+    assert output["image"] == locked.image and output["digest"].startswith("sha256:")
+    assert (output["distribution"], output["suite"], output["glibc"]) == (
+        "debian",
+        "bookworm",
+        "2.36",
+    )
     wanted = {deb["name"] for deb in locked.lock["deb"]}
     assert {"hello", "python3"} <= wanted
     assert not wanted & {"libc6", "dpkg", "apt", "perl-base", "libgcc-s1"}, "the base has these"

@@ -414,7 +414,7 @@ def test_podman_limits_that_doctor_reports_stop_the_real_podman(
     )
     environ = {"CONTAINERS_CONF": str(conf)}
     found = doctor("engine-settings", environ=environ)["engine-settings"]
-    told = any("raises limits" in f["what"] for f in found)
+    output = any("raises limits" in f["what"] for f in found)
     tree = tiny_root(tmp_path / "tree")
     with podman() as own:
         done = subprocess.run(
@@ -424,8 +424,8 @@ def test_podman_limits_that_doctor_reports_stop_the_real_podman(
             env={**own.environ, **environ},
             check=False,
         )
-    assert ("setting rlimit" in done.stderr) is told, done.stderr
-    assert (done.returncode != 0) is told, done.stderr
+    assert ("setting rlimit" in done.stderr) is output, done.stderr
+    assert (done.returncode != 0) is output, done.stderr
 
 
 def slurm_client(tmp_path: Path, plugins: tuple[str, ...], plugstack: str) -> dict[str, str]:

@@ -39,16 +39,16 @@ def test_session_with_the_hook_starts_and_stays_equal(tmp_path: Path) -> None:
     """Delayed from the second step; the initializers run once more within the session."""
     kept = tmp_path / "checkpoints"
     words = ("--sync-fraction", "0", "--steps", "16", "--rerun-initializer", "--checkpoints", kept)
-    said, told = _ran(OLD / "hepcnn_session.py", tmp_path, *words)
+    said, output = _ran(OLD / "hepcnn_session.py", tmp_path, *words)
     for rank in (0, 1):
         assert f"rank {rank}: begun at 0, 8 steps, different: 0" in said
-        assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 8 calls", told)
+        assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 8 calls", output)
     # Weights, Adam's moments, statistics of batch normalization and the step; at the start, and again
     # after the initializers.
-    assert told.count("26 variables are rank 0's on every rank") == 2
-    assert "16 steps of 2 rank(s) are 8 of each, 1 of them synchronous" in told
-    assert told.count("gradients come one step late from here; at momentum 0.9") == 1
-    assert told.count("has no mean yet, and gets zeros") == 1
+    assert output.count("26 variables are rank 0's on every rank") == 2
+    assert "16 steps of 2 rank(s) are 8 of each, 1 of them synchronous" in output
+    assert output.count("gradients come one step late from here; at momentum 0.9") == 1
+    assert output.count("has no mean yet, and gets zeros") == 1
     assert len(re.findall(r"training: lr 0.01, epoch 1, loss [\d.]+, twice [\d.]+", said)) == 2
 
 
@@ -56,40 +56,40 @@ def test_session_with_the_hook_starts_and_stays_equal(tmp_path: Path) -> None:
 def test_session_that_rank_0_restores_goes_on_from_there_on_all_ranks(tmp_path: Path) -> None:
     kept = tmp_path / "checkpoints"
     _ran(OLD / "hepcnn_session.py", tmp_path, "--steps", "12", "--checkpoints", kept)
-    said, told = _ran(OLD / "hepcnn_session.py", tmp_path, "--steps", "8", "--checkpoints", kept)
+    said, output = _ran(OLD / "hepcnn_session.py", tmp_path, "--steps", "8", "--checkpoints", kept)
     for rank in (0, 1):
         assert f"rank {rank}: begun at 6, 4 steps, different: 0" in said
-    assert "gradients are synchronous throughout" in told
+    assert "gradients are synchronous throughout" in output
 
 
 def test_two_networks_with_a_team_each_get_every_mean_once(tmp_path: Path) -> None:
-    said, told = _ran(OLD / "gan_two_teams.py", tmp_path, "3")
+    said, output = _ran(OLD / "gan_two_teams.py", tmp_path, "3")
     for rank in (0, 1):
         assert f"rank {rank}: different: 0, sums delivered: [True, True], zeros in step 3" in said
     for team in (0, 1):
-        assert f"team {team}: of 10 steps of each rank, those from 3 to 8 get" in told
-        assert "rank 0: waited 0.0" in told and f"in team {team}, 10 calls" in told
-    assert "model_size" not in told
+        assert f"team {team}: of 10 steps of each rank, those from 3 to 8 get" in output
+        assert "rank 0: waited 0.0" in output and f"in team {team}, 10 calls" in output
+    assert "model_size" not in output
 
 
 def test_eager_tapes_end_with_equal_weights_in_each_precision(tmp_path: Path) -> None:
-    said, told = _ran(OLD / "eager_tape.py", tmp_path)
+    said, output = _ran(OLD / "eager_tape.py", tmp_path)
     for rank in (0, 1):
         for name in ("float64", "float32", "float16", "bfloat16"):
             assert f"rank {rank}: {name}: different: 0, moved: True" in said
         assert f"rank {rank}: average [0.5, 1.0], None, [0.5, 0.5]" in said
-    assert "model_size of 5242880, but the gradients have 4 elements; all of them" in told
-    assert "transition_alg=16 is ignored" in told
+    assert "model_size of 5242880, but the gradients have 4 elements; all of them" in output
+    assert "transition_alg=16 is ignored" in output
 
 
 def test_keras_script_for_horovod_ends_fit_with_equal_weights(tmp_path: Path) -> None:
-    said, told = _ran(OLD / "horovod_keras.py", tmp_path)
+    said, output = _ran(OLD / "horovod_keras.py", tmp_path)
     for rank in (0, 1):
         assert f"rank {rank}: fit: same: True, metrics True, rate True" in said
         assert f"rank {rank}: tape: same: True" in said
         values = "[0.5, 1.0] [1, 4] [3, 2] {'from': 1}"
         assert f"rank {rank}: {values} {rank} of 2, node 0 of 1" in said
-    assert told.count("in place of Horovod") == 1
+    assert output.count("in place of Horovod") == 1
 
 
 @pytest.mark.full
@@ -110,10 +110,10 @@ def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
 def test_first_torch_front_delays_what_its_warm_up_leaves(
     warmup: str, moves: list[float], tmp_path: Path
 ) -> None:
-    said, told = _ran(OLD / "ml_comm_torch_delayed.py", tmp_path, warmup, recipe="pytorch")
+    said, output = _ran(OLD / "ml_comm_torch_delayed.py", tmp_path, warmup, recipe="pytorch")
     for rank in (0, 1):
         assert f"rank {rank}: different: 0, moves {moves}" in said
-        assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 6 calls", told)
+        assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 6 calls", output)
 
 
 @pytest.fixture(scope="module")

@@ -70,8 +70,8 @@ def test_push_to_an_engine_again_sends_nothing(engine: Service, loaded: Any) -> 
 
 def test_push_to_an_engine_dry_run_loads_nothing(engine: Service) -> None:
     name = "localhost/never:1"
-    told = done("push", "mpi-base", f"docker-daemon:{name}", "--dry-run", env=engine.environ)
-    assert told["engine"]["image"] == name and told["bytes_sent"] == 0
+    output = done("push", "mpi-base", f"docker-daemon:{name}", "--dry-run", env=engine.environ)
+    assert output["engine"]["image"] == name and output["bytes_sent"] == 0
     assert "never" not in engine.podman("images")
 
 

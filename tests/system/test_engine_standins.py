@@ -66,13 +66,13 @@ def test_run_says_it_in_the_engines_words_and_proves_the_launch(
 @pytest.mark.parametrize("kind", ["sarus", "enroot"])
 def test_dry_run_can_be_pasted(kind: str, image: Path, tmp_path: Path) -> None:
     kept, environ = prepared(kind, image, tmp_path)
-    told = hosts.fairlead(
+    output = hosts.fairlead(
         "run", "--engine", kind, "-n", "2", "--workdir", "/usr", "--dry-run", kept, "--",
         "/bin/sh", "-c", "pwd; exec /opt/app/allreduce", env=environ,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
+    assert output.returncode == 0, output.stderr
     pasted = subprocess.run(
-        ["sh", "-c", told.stdout], env={**os.environ, **environ}, capture_output=True, text=True,
+        ["sh", "-c", output.stdout], env={**os.environ, **environ}, capture_output=True, text=True,
         check=False, timeout=120,
     )  # fmt: skip
     assert pasted.returncode == 0, pasted.stdout + pasted.stderr

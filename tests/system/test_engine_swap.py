@@ -125,8 +125,8 @@ def test_rank_finds_what_it_finds_under_apptainer(tmp_path: Path, clean) -> None
     """Variables, folders, ids, names: what a user of one engine relies on, the others give."""
     variables = clean()
     Path("/tmp", variables["TOKEN"]).touch()
-    told = {"STRANGE": STRANGE, "QUOTED": "'x'", "EMPTY": "", "ENVIRONMENT": "of --env"}
-    words = [w for name, value in told.items() for w in ("--env", f"{name}={value}")]
+    output = {"STRANGE": STRANGE, "QUOTED": "'x'", "EMPTY": "", "ENVIRONMENT": "of --env"}
+    words = [w for name, value in output.items() for w in ("--env", f"{name}={value}")]
     seen = {}
     try:
         for engine in ("apptainer", *ENGINES):
@@ -134,7 +134,7 @@ def test_rank_finds_what_it_finds_under_apptainer(tmp_path: Path, clean) -> None
                 [
                     *(sys.executable, "-m", "fairlead", "run", "-q", "--engine", engine, *words),
                     *(str(hosts.image()), "--", "python3", "-c", WHERE),
-                    *(*told, "OUTER", "PYTHONNOUSERSITE", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH_OF_HOST"),
+                    *(*output, "OUTER", "PYTHONNOUSERSITE", "TMPDIR", "XDG_RUNTIME_DIR", "LD_LIBRARY_PATH_OF_HOST"),
                 ],
                 cwd=tmp_path, capture_output=True, text=True, check=False, input="typed\n",
                 env={
@@ -385,8 +385,8 @@ def test_squashfs_of_a_sif_is_taken_out_once(tmp_path: Path) -> None:
     made = bare.stat().st_ino
     unpack._take_out(hosts.image(), bare, tmp_path, Silent())
     assert bare.stat().st_ino == made
-    told = answer(fairlead("inspect", "--json", hosts.image()))["image"]
-    assert hashlib.sha256(bare.read_bytes()).hexdigest() == told["digest"]
+    output = answer(fairlead("inspect", "--json", hosts.image()))["image"]
+    assert hashlib.sha256(bare.read_bytes()).hexdigest() == output["digest"]
 
 
 def test_layout_damaged_is_remade(tmp_path: Path) -> None:

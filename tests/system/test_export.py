@@ -57,10 +57,10 @@ def test_staging_script_makes_the_folder_that_a_launch_makes(tmp_path: Path, ima
     done = hosts.fairlead("run", "--mpi", hosts.mpich(), "--dry-run", image, "--", "true")
     launch = cache_dir() / "stage" / folder.name
     assert str(launch) in done.stdout, "the key of both is the same"
-    told = run(
+    output = run(
         "diff", "-r", "--no-dereference", "-x", ".state", "-x", "patched.json", launch, folder
     )
-    assert told == ""
+    assert output == ""
     assert {p.name for p in folder.rglob("*") if p.is_symlink()} == {
         p.name for p in launch.rglob("*") if p.is_symlink()
     }
@@ -101,8 +101,10 @@ def test_apptainer_exec_with_the_exported_variables_runs_on_the_hosts_mpi(
         f". {out}/environment.sh; {hosts.mpich()}/bin/mpiexec -n 2 {find_apptainer()} --quiet exec "
         f"{image} python3 -m fairlead.prove"
     )
-    told = run("/bin/sh", "-euc", line)
-    assert "proved on 2 ranks" in told and "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in told
+    output = run("/bin/sh", "-euc", line)
+    assert (
+        "proved on 2 ranks" in output and "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in output
+    )
     # And the proof knows what must be there: without the bind it stops.
     gone = line.replace("; ", "; unset APPTAINER_BINDPATH; ", 1)
     done = subprocess.run(["/bin/sh", "-c", gone], capture_output=True, text=True, check=False)
@@ -125,28 +127,28 @@ def test_lmod_loads_the_module_and_its_commands_run_in_the_image(
         "lmod", tmp_path, "--image", image, "--name", "my-image/1.0", "--program", "python3",
         "--program", "/opt/app/allreduce", "--program", "printf",
     )  # fmt: skip
-    told = _lmod(
+    output = _lmod(
         out,
         "module load my-image/1.0; module -t list 2>&1; printf '%s|' 'two words' '$HOME'; echo; "
         "FAIRLEAD_RANKS=2 python3 -m mpi4py.bench helloworld; echo $FAIRLEAD_IMAGE; "
         "module unload my-image; type python3; echo [$FAIRLEAD_IMAGE]",
     )
-    assert "my-image/1.0" in told
-    assert "two words|$HOME|" in told
-    assert "Hello, World! I am process 1 of 2" in told
-    assert f"{image}\n" in told and told.endswith("[]\n")
-    assert not re.search(r"python3 is a function", told)
+    assert "my-image/1.0" in output
+    assert "two words|$HOME|" in output
+    assert "Hello, World! I am process 1 of 2" in output
+    assert f"{image}\n" in output and output.endswith("[]\n")
+    assert not re.search(r"python3 is a function", output)
 
 
 @needs_lmod
 def test_lmod_loads_the_module_of_apptainers_variables(tmp_path: Path) -> None:
     out = export("apptainer", tmp_path)
-    told = _lmod(
+    output = _lmod(
         out,
         "export APPTAINER_BINDPATH=/data; module load fairlead-mpi; echo $APPTAINER_BINDPATH; "
         "echo $APPTAINERENV_LD_LIBRARY_PATH; module unload fairlead-mpi; echo $APPTAINER_BINDPATH",
     )
-    binds, path, after = told.splitlines()[-3:]
+    binds, path, after = output.splitlines()[-3:]
     assert binds.startswith("/data,") and binds.endswith(":/opt/fairlead/mpi:ro")
     assert path.startswith("/opt/fairlead/mpi/lib") and after == "/data"
 
@@ -189,19 +191,19 @@ print("".join(said))
 client.stop_channels()
 manager.shutdown_kernel()
 """
-    told = run(sys.executable, "-c", program, env=environ)
-    assert "/opt/python" in told and "True" in told
+    output = run(sys.executable, "-c", program, env=environ)
+    assert "/opt/python" in output and "True" in output
 
 
 def test_reframe_takes_the_site_and_its_test_passes(tmp_path: Path, image: Path) -> None:
     out = export("reframe", tmp_path, "--image", image)
     environ = {"FAIRLEAD_MPI": str(hosts.mpich()), "NO_COLOR": "1"}
-    told = run(
+    output = run(
         BIN / "reframe", "-C", "config.py", "-c", "swap_test.py", "-r", "--nocolor",
         "--prefix", tmp_path / "rfm", "--report-file", tmp_path / "report.json",
         env=environ, cwd=out,
     )  # fmt: skip
-    assert re.search(r"PASSED.* 1/1 test case", told), told
+    assert re.search(r"PASSED.* 1/1 test case", output), output
     assert "until_proved" in (tmp_path / "report.json").read_text()
 
 
@@ -282,8 +284,10 @@ def test_podman_hpc_takes_the_module_and_its_hook_swaps_the_mpi(
         "--env", f"PODMANHPC_MODULES_DIR={modules}", "--env=PATH=/opt/python/bin:/usr/bin:/bin",
         "--rootfs", f"{unpacked}:O", "python3", "-m", "fairlead.prove",
     )  # fmt: skip
-    told = run(*words, env=podman_hpc)
-    assert "proved on 2 ranks" in told and "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in told
+    output = run(*words, env=podman_hpc)
+    assert (
+        "proved on 2 ranks" in output and "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in output
+    )
 
 
 @needs_podman
@@ -306,22 +310,22 @@ def test_hooks_of_sarus_are_read_by_a_real_reader_of_oci_hooks(
 ) -> None:
     """Podman reads hooks by the same rules; it starts the program of one whose annotations hold."""
     hooks = export("sarus", tmp_path) / "hooks.d"
-    told = tmp_path / "told"
+    output = tmp_path / "output"
     program = tmp_path / "hook"
-    program.write_text(f"#!/bin/sh\nenv >>{told}\n")
+    program.write_text(f"#!/bin/sh\nenv >>{output}\n")
     program.chmod(0o755)
     for file in hooks.iterdir():
         file.write_text(re.sub(r'"/opt/sarus/default/bin/\w+"', f'"{program}"', file.read_text()))
 
     def start(*annotations: str) -> str:
-        told.write_text("")
+        output.write_text("")
         more = [word for text in annotations for word in ("--annotation", text)]
         with podman() as store:
             store(
                 "run", "--rm", "--network=host", "--hooks-dir", hooks, *more,
                 "--rootfs", f"{unpacked}:O", "true",
             )  # fmt: skip
-        return told.read_text()
+        return output.read_text()
 
     both = start(
         "com.hooks.mpi.enabled=true", "com.hooks.mpi.type=mpich", "com.hooks.glibc.enabled=true"

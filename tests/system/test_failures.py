@@ -279,8 +279,8 @@ def test_rank_that_does_not_come_to_init_is_named(clean) -> None:
         "run", "-n", "2", "--json", "--watchdog", "1", hosts.image(), "--", "python3", "-c", code,
         env={"TOKEN": clean()}, limit_s=60,
     )  # fmt: skip
-    told = ("rank 1: runs and has not called MPI_Init", "rank 0: in MPI_Init", "2 of 2 ranks")
-    stopped(done, 124, "watchdog", *told, os.uname().nodename)
+    output = ("rank 1: runs and has not called MPI_Init", "rank 0: in MPI_Init", "2 of 2 ranks")
+    stopped(done, 124, "watchdog", *output, os.uname().nodename)
 
 
 def test_program_may_take_long_before_init(clean) -> None:

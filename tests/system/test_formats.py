@@ -97,8 +97,8 @@ def test_formats_of_one_build_have_one_tree(built: BuildResult, folder: Path) ->
 
 
 def test_formats_are_kept_and_shown_by_dry_run(built: BuildResult) -> None:
-    told = build("mpi-base", formats=FORMATS.names(), dry_run=True)
-    states = {stage.name: stage.cached for stage in told.stages}
+    shown = build("mpi-base", formats=FORMATS.names(), dry_run=True)
+    states = {stage.name: stage.cached for stage in shown.stages}
     assert states["oci"] and not states["sandbox"], "a sandbox is handed out, never kept unasked"
     again = build("mpi-base", formats=("oci", "shifter"))
     assert again.entry is not None and built.entry is not None
@@ -156,9 +156,9 @@ def test_oci_layout_is_what_skopeo_and_podman_run(
     built: BuildResult, folder: Path, podman: Callable[..., str]
 ) -> None:
     layout = folder / "mpi-base.oci"
-    told = json.loads(said("skopeo", "inspect", f"oci:{layout}"))
-    assert told["Digest"] == oci.read_result(layout).manifest_digest
-    assert told["Labels"]["org.fairlead.recipe"] == "mpi-base"
+    shown = json.loads(said("skopeo", "inspect", f"oci:{layout}"))
+    assert shown["Digest"] == oci.read_result(layout).manifest_digest
+    assert shown["Labels"]["org.fairlead.recipe"] == "mpi-base"
     image = podman("pull", "--quiet", f"oci:{layout}").strip()
     (known,) = json.loads(podman("inspect", image))
     assert known["Config"]["Cmd"] == ["/bin/bash"]
@@ -253,16 +253,16 @@ def test_image_carries_a_valid_bill_of_materials_of_its_lock(
 ) -> None:
     text = said(*FAIRLEAD, "inspect", "mpi-base", "--sbom")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    told = json.loads(text)
+    shown = json.loads(text)
     lock = tomllib.loads(load_recipe("mpi-base").lock_path.read_text())
-    hashes = {c["name"]: c["hashes"][0]["content"] for c in told["components"]}
+    hashes = {c["name"]: c["hashes"][0]["content"] for c in shown["components"]}
     locked = [*lock["deb"], *(w for w in lock["wheel"] if w["role"] in ("python", "mpi"))]
     assert {package["name"]: package["sha256"] for package in locked} == {
         name: digest for name, digest in hashes.items() if name != "fairlead"
     }
-    purls = {c["purl"].partition("@")[0] for c in told["components"]}
+    purls = {c["purl"].partition("@")[0] for c in shown["components"]}
     assert {"pkg:deb/debian/libc6", "pkg:pypi/mpi4py", "pkg:pypi/fairlead"} <= purls
-    licensed = {c["name"]: c["licenses"] for c in told["components"] if "licenses" in c}
+    licensed = {c["name"]: c["licenses"] for c in shown["components"] if "licenses" in c}
     assert "mpi4py" in licensed and "numpy" in licensed
     inside = (folder / "mpi-base.sandbox" / ".fairlead" / "sbom.cdx.json").read_text()
     assert inside == text
@@ -293,11 +293,11 @@ def test_inspect_of_an_image_of_others_lists_what_is_found_in_it(tmp_path: Path)
     image = tmp_path / "other.sif"
     quick = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
     said(hosts.apptainer(), "build", *quick, image, definition)
-    told = json.loads(said(*FAIRLEAD, "inspect", image, "--json"))
-    assert told["image"]["looked"] and told["image"]["record"] == {}
-    assert told["image"]["tree_sha256"] == tree_digest(image)
-    assert told["frameworks"]["mpi4py"].startswith("4.1.")
-    assert told["image"]["packages"]["deb"]["libc6"].startswith("2.36")
+    shown = json.loads(said(*FAIRLEAD, "inspect", image, "--json"))
+    assert shown["image"]["looked"] and shown["image"]["record"] == {}
+    assert shown["image"]["tree_sha256"] == tree_digest(image)
+    assert shown["frameworks"]["mpi4py"].startswith("4.1.")
+    assert shown["image"]["packages"]["deb"]["libc6"].startswith("2.36")
     text = said(*FAIRLEAD, "inspect", image, "--sbom")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     names = {component["purl"].partition("@")[0] for component in json.loads(text)["components"]}
@@ -312,16 +312,16 @@ def test_diff_knows_same_bits_and_same_tree(built: BuildResult, folder: Path) ->
     copy = folder / "mpi-base.sif"
     assert said(*FAIRLEAD, "diff", copy, "mpi-base") == "same bits\n"
     for other in ("mpi-base.squashfs", "mpi-base.sandbox", "mpi-base"):
-        told = json.loads(said(*FAIRLEAD, "diff", copy, folder / other, "--json"))
-        assert (told["same_bits"], told["same_tree"]) == (False, True), other
+        shown = json.loads(said(*FAIRLEAD, "diff", copy, folder / other, "--json"))
+        assert (shown["same_bits"], shown["same_tree"]) == (False, True), other
 
 
 def test_diff_of_images_with_other_programs_names_them(built: BuildResult) -> None:
     done = hosts.fairlead("diff", "mpi-base", hosts.image_with_programs(), "--json")
     assert done.returncode == 1, done.stderr
-    told = json.loads(done.stdout)
-    paths = {(f["kind"], f["path"]) for f in told["files"]["paths"]}
+    shown = json.loads(done.stdout)
+    paths = {(f["kind"], f["path"]) for f in shown["files"]["paths"]}
     assert {("added", "opt/app"), ("added", "opt/app/allreduce")} <= paths
-    assert told["files"]["removed"] == told["files"]["changed"] == 0
-    assert {c["name"] for c in told["mpi"]} == {"/opt/app/allreduce", "/opt/app/exchange"}
-    assert told["packages"] == []
+    assert shown["files"]["removed"] == shown["files"]["changed"] == 0
+    assert {c["name"] for c in shown["mpi"]} == {"/opt/app/allreduce", "/opt/app/exchange"}
+    assert shown["packages"] == []

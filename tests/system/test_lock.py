@@ -340,8 +340,8 @@ def test_source_archive_is_found_by_name_and_version(
     name = "My_Tool-1.0.tar.gz"
     page = f'<a href="/files/{name}#sha256={digest}">{name}</a><a href="x-2.0.tar.gz">x</a>'
     if form == "json":
-        told = {"filename": name, "url": f"/files/{name}", "hashes": {"sha256": digest}}
-        page = json.dumps({"meta": {"api-version": "1.1"}, "files": [told]})
+        output = {"filename": name, "url": f"/files/{name}", "hashes": {"sha256": digest}}
+        page = json.dumps({"meta": {"api-version": "1.1"}, "files": [output]})
         monkeypatch.setattr(
             _Handler,
             "send_header",

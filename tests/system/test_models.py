@@ -40,9 +40,9 @@ def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))
-    told: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
-    assert told["backend"] == request.param
-    return told
+    output: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
+    assert output["backend"] == request.param
+    return output
 
 
 def test_networks_have_the_published_sizes(found: dict[str, Any]) -> None:

@@ -197,17 +197,17 @@ def test_pull_brings_the_builders_sif_by_tag_and_by_digest(
     assert planned["bytes_to_transfer"] == sif.stat().st_size and planned["image"] is None
     assert not list(Path(empty["XDG_CACHE_HOME"]).rglob("*.sif"))
 
-    told = done("pull", f"{place}:1", "-o", tmp_path / "mine.sif", env=empty)
-    assert told["digest"] == pushed["digest"] and told["source"] == "sif"
-    assert told["bytes_transferred"] == sif.stat().st_size
-    assert sha256(tmp_path / "mine.sif") == sha256(sif) == told["image"]["sif_sha256"]
-    assert sha256(told["image"]["path"]) == sha256(sif)
+    output = done("pull", f"{place}:1", "-o", tmp_path / "mine.sif", env=empty)
+    assert output["digest"] == pushed["digest"] and output["source"] == "sif"
+    assert output["bytes_transferred"] == sif.stat().st_size
+    assert sha256(tmp_path / "mine.sif") == sha256(sif) == output["image"]["sif_sha256"]
+    assert sha256(output["image"]["path"]) == sha256(sif)
 
     for name in (f"{place}@{pushed['digest']}", pushed["sif"]["reference"]):
         again = done("pull", name, env=empty)
-        assert again["cached"] and again["image"]["path"] == told["image"]["path"]
+        assert again["cached"] and again["image"]["path"] == output["image"]["path"]
 
-    rotten = Path(told["image"]["path"])
+    rotten = Path(output["image"]["path"])
     rotten.write_bytes(rotten.read_bytes()[:-1] + b"?")
     assert not done("pull", f"{place}:1", env=empty)["cached"]
     assert sha256(rotten) == sha256(sif)
@@ -248,9 +248,9 @@ def test_pull_killed_goes_on_from_what_had_come(
     kept = partial.stat().st_size
     assert 3_000_000 < kept < size
 
-    told = done("pull", place.replace(between.host, shore.host), env=empty)
-    assert told["bytes_transferred"] == size - kept
-    assert sha256(told["image"]["path"]) == sha256(sif) and not partial.exists()
+    output = done("pull", place.replace(between.host, shore.host), env=empty)
+    assert output["bytes_transferred"] == size - kept
+    assert sha256(output["image"]["path"]) == sha256(sif) and not partial.exists()
 
 
 def test_pull_through_a_connection_that_is_cut_brings_the_same_bits(
@@ -258,9 +258,9 @@ def test_pull_through_a_connection_that_is_cut_brings_the_same_bits(
 ) -> None:
     cuts = [1000, *[20_000_000] * 3]
     with proxy(shore.host, cut_after=cuts) as between:
-        told = done("pull", f"docker://{between.host}/ml/mpi-base:1", env=empty)
+        output = done("pull", f"docker://{between.host}/ml/mpi-base:1", env=empty)
         assert between.connections > 3 and between.sent < 1.2 * sif.stat().st_size
-    assert sha256(told["image"]["path"]) == sha256(sif)
+    assert sha256(output["image"]["path"]) == sha256(sif)
 
 
 def test_pull_with_a_byte_flipped_on_the_way_leaves_no_image(
@@ -359,17 +359,17 @@ def test_image_that_podman_built_on_ours_is_pulled_inspected_and_run(
     with podman() as engine:
         engine("build", "--tls-verify=false", "--isolation=chroot", "-t", place, tmp_path)
         engine("push", "--quiet", "--tls-verify=false", "--format=v2s2", place)
-    told = done("pull", f"docker://{place}", env=empty)
-    assert told["source"] == "layers" and told["bytes_transferred"] > 50_000_000
+    output = done("pull", f"docker://{place}", env=empty)
+    assert output["source"] == "layers" and output["bytes_transferred"] > 50_000_000
     again = done("pull", f"docker://{place}", env=empty)
-    assert again["cached"] and again["image"] == told["image"]
+    assert again["cached"] and again["image"] == output["image"]
 
     image = done("inspect", f"docker://{place}", env=empty)["image"]
     assert image["looked"] and [mpi["vendor"] for mpi in image["facts"]["mpis"]] == ["MPICH"]
     ran = hosts.fairlead("run", "-n", "2", f"docker://{place}", "--", "python3",
                          "/opt/app/hello.py", env=empty)  # fmt: skip
     assert ran.stdout.splitlines() == ["2 bosun and mate 3"] * 2, ran.stdout + ran.stderr
-    argv = [hosts.apptainer(), "exec", "--userns", told["image"]["path"], "ls", "/opt/mpich/bin"]
+    argv = [hosts.apptainer(), "exec", "--userns", output["image"]["path"], "ls", "/opt/mpich/bin"]
     assert "mpichversion" not in subprocess.run(argv, capture_output=True, text=True).stdout
 
 
@@ -411,9 +411,9 @@ def test_pull_of_an_index_takes_this_machines_variant_or_lists_those_there_are(
         client.push_manifest(json.dumps(value).encode(), kind, tag)
         return f"docker://{shore.host}/ml/mpi-base:{tag}"
 
-    told = done("pull", index("many", foreign, attestation, own), env=empty)
-    assert told["digest"] == pushed["digest"]
-    assert sha256(told["image"]["path"]) == sha256(sif)
+    output = done("pull", index("many", foreign, attestation, own), env=empty)
+    assert output["digest"] == pushed["digest"]
+    assert sha256(output["image"]["path"]) == sha256(sif)
     said = refusal("pull", index("foreign", foreign, attestation), env=empty, code=2)
     assert said["check"] == "platform" and "linux/s390x" in said["why"]
     assert "unknown" not in said["why"]

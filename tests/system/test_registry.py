@@ -81,10 +81,10 @@ def test_blob_goes_there_once_and_comes_back(
 ) -> None:
     path, item = random_file(tmp_path)
     to = client(open_registry.host, "once/a:1")
-    told: list[float] = []
-    assert to.push_blob(path, item.digest, told.append) == "sent"
-    assert to.push_blob(path, item.digest, told.append) == "there"
-    assert sum(told) == 2 * item.size
+    output: list[float] = []
+    assert to.push_blob(path, item.digest, output.append) == "sent"
+    assert to.push_blob(path, item.digest, output.append) == "there"
+    assert sum(output) == 2 * item.size
     assert to.blob_size(item.digest) == item.size
     assert fetched(to, item, Cache(tmp_path / "cache")) == path.read_bytes()
     assert not partial_of(Cache(tmp_path / "cache"), item).exists()
@@ -360,10 +360,10 @@ def test_blob_rotten_in_the_registry_is_found(
 def test_upload_cut_is_sent_again(open_registry: LoopbackRegistry, tmp_path: Path) -> None:
     path, item = random_file(tmp_path, 3_000_000, seed=8)
     with proxy(open_registry.host, cut_uploads=[1_000_000]) as between:
-        told: list[float] = []
+        output: list[float] = []
         to = client(between.host, "up/a:1")
-        assert to.push_blob(path, item.digest, told.append) == "sent"
-        assert sum(told) == item.size
+        assert to.push_blob(path, item.digest, output.append) == "sent"
+        assert sum(output) == item.size
     assert client(open_registry.host, "up/a:1").blob_size(item.digest) == item.size
 
 

@@ -68,8 +68,8 @@ def test_host_with_a_newer_glibc_brings_it_file_by_file() -> None:
     done = fairlead("preflight", "--json", *on_sid(), hosts.image(), "--app", "python3")
     said = answer(done)
     assert done.returncode == 0, said["findings"]
-    (told,) = [f for f in said["findings"] if f["check"] == "glibc"]
-    assert told["severity"] == "ok" and "file by file" in told["what"], told
+    (output,) = [f for f in said["findings"] if f["check"] == "glibc"]
+    assert output["severity"] == "ok" and "file by file" in output["what"], output
 
     done = fairlead(
         "run", "-n", "2", "--json", *on_sid(), hosts.image(), "--", "python3", "-c", REPORT
@@ -157,5 +157,5 @@ def test_loader_without_a_remedy_is_still_refused() -> None:
     env = {"LD_LIBRARY_PATH": str(prefix / "lib/x86_64-linux-gnu")}
     done = fairlead("preflight", "--json", "--mpi", prefix, hosts.image(), env=env)
     assert done.returncode == 121
-    (told,) = [f for f in answer(done)["findings"] if f["check"] == "glibc"]
-    assert "GLIBC_2.38" in told["why"] and told["remedy"]
+    (output,) = [f for f in answer(done)["findings"] if f["check"] == "glibc"]
+    assert "GLIBC_2.38" in output["why"] and output["remedy"]

@@ -261,13 +261,13 @@ def test_setuid_computes_the_bits_of_user_namespaces(user: User, mpi: str, clean
 
 
 def test_setuid_line_of_a_dry_run_can_be_pasted(user: User, clean) -> None:
-    told = user.fairlead(
+    output = user.fairlead(
         "run", "-n", "2", "--dry-run", "--env", "GREETING=good, $HOME", user.image, "--",
         "sh", "-c", 'echo "$GREETING"; exec /opt/app/exchange',
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert "--userns" not in told.stdout and "CMA" not in told.stdout
-    pasted = user.run("/bin/sh", "-c", told.stdout)
+    assert output.returncode == 0, output.stderr
+    assert "--userns" not in output.stdout and "CMA" not in output.stdout
+    pasted = user.run("/bin/sh", "-c", output.stdout)
     assert pasted.returncode == 0, pasted.stdout + pasted.stderr
     assert pasted.stdout.count("good, $HOME\n") == pasted.stdout.count(": 0 wrong") == 2
     assert "fairlead: proved on 2 ranks" in pasted.stdout + pasted.stderr

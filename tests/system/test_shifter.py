@@ -280,12 +280,12 @@ def test_run_gives_back_the_code_of_the_rank(site: Site) -> None:
 
 
 def test_line_of_a_dry_run_can_be_pasted(site: Site) -> None:
-    told = site.fairlead(
+    output = site.fairlead(
         "run", "--engine", "shifter", "-n", "2", "--dry-run", "--env", "GREETING=good, morning",
         site.image, "--", "python3", "-m", "mpi4py.bench", "helloworld",
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    pasted = site.run("/bin/sh", "-c", told.stdout)
+    assert output.returncode == 0, output.stderr
+    pasted = site.run("/bin/sh", "-c", output.stdout)
     assert pasted.returncode == 0, pasted.stdout + pasted.stderr
     assert "Hello, World! I am process 1 of 2" in pasted.stdout
     assert "fairlead: proved on 2 ranks" in pasted.stdout + pasted.stderr

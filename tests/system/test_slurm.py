@@ -311,8 +311,8 @@ def test_cache_that_nodes_do_not_see_is_reported(cluster: Cluster) -> None:
 
 def test_hosts_of_a_job_are_named_as_slurm_names_them(cluster: Cluster) -> None:
     for names in ("n[1-4]", "nid[0008-0011,0100],login1", "a[1,3-4],b", "r[1-2]c[09-11]"):
-        told = cluster.said("scontrol", "show", "hostnames", names).split()
-        assert list(expand(names)) == told
+        output = cluster.said("scontrol", "show", "hostnames", names).split()
+        assert list(expand(names)) == output
 
 
 def test_example_job_script_says_what_it_promises(cluster: Cluster, tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ def test_source_without_network_fails_with_its_last_lines_and_its_log(
     finding = caught.value.findings[0]
     assert finding.check == "source-build" and "about to ask" in finding.why
     assert "Connection refused" in finding.why
-    told = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert not any(b"7654321" in line for line in told)
+    output = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    assert not any(b"7654321" in line for line in output)
 
 
 def test_tree_remade_keeps_its_debian_part_and_its_bytes(tmp_path: Path) -> None:

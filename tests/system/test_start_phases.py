@@ -43,10 +43,10 @@ def begun(tmp_path: Path, around: str) -> Any:
 
 
 def test_each_phase_takes_its_time_and_one_host_has_one_clock(tmp_path: Path) -> None:
-    told = begun(tmp_path, 'exec "$@"')
-    assert set(told["phases"]) == {LAUNCH, INTERPRETER, INIT} and told["clocks"] == {}
-    assert all(-0.02 < seconds < 60 for seconds in told["phases"].values())
-    assert "MPICH" in told["mpi"] and len(told["hosts"]) == 3
+    output = begun(tmp_path, 'exec "$@"')
+    assert set(output["phases"]) == {LAUNCH, INTERPRETER, INIT} and output["clocks"] == {}
+    assert all(-0.02 < seconds < 60 for seconds in output["phases"].values())
+    assert "MPICH" in output["mpi"] and len(output["hosts"]) == 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a host's name of one's own takes root")
@@ -57,9 +57,9 @@ def test_clock_of_another_host_that_is_ahead_is_named(tmp_path: Path) -> None:
         f'if [ "$PMI_RANK" = 2 ]; then exec unshare --uts sh -c \'hostname elsewhere; '
         f'LD_PRELOAD={library} exec "$@"\' rank "$@"; fi; exec "$@"'
     )
-    told = begun(tmp_path, around)
-    ahead, sure = told["clocks"]["elsewhere"]
+    output = begun(tmp_path, around)
+    ahead, sure = output["clocks"]["elsewhere"]
     assert abs(ahead - 100) < 1 + sure
-    assert -1 < told["phases"][LAUNCH] < 60  # not a hundred seconds later
-    (finding,) = clock_findings(told["clocks"])
+    assert -1 < output["phases"][LAUNCH] < 60  # not a hundred seconds later
+    (finding,) = clock_findings(output["clocks"])
     assert finding.what.startswith("the clock of elsewhere is 100 s ahead")

@@ -458,14 +458,14 @@ def test_keras_names_the_variable_and_leaves_loss_scaling_alone_and_its_steps_ar
         "python3", tmp_path / "odd_keras.py", limit_s=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = [line for line in done.stderr.splitlines() if " passed " in line]
+    output = [line for line in done.stderr.splitlines() if " passed " in line]
     # Rank 1, and then rank 0, whose weights are no numbers any more in the next step.
     assert re.search(
         r"rank 1 \(\S+\) passed (NaN|-?infinity) as element 0 of tensor 0 \(\S*head/kernel\)",
-        told[0],
+        output[0],
     )
-    assert len(told) == 1 or (len(told) == 2 and "rank 0" in told[1])
-    assert done.stderr.index("rank 1: plain") < done.stderr.index(told[0])
+    assert len(output) == 1 or (len(output) == 2 and "rank 0" in output[1])
+    assert done.stderr.index("rank 1: plain") < done.stderr.index(output[0])
     events = read(tmp_path / "run.json")
     for rank in range(2):
         mine = of(events, rank=f"rank {rank} ({HOST})")

@@ -96,8 +96,8 @@ def test_references_that_were_saved_judge_the_next_run(
     verdicts = json.loads(done.stdout)["verdicts"]
     held = [v for v in verdicts if v["expected"] and v["expected"]["basis"] == "reference"]
     assert sum(v["state"] == "slow" for v in held) > len(held) / 2
-    told = hosts.fairlead("report", "--compare", "last~1", "last")
-    assert told.returncode == 0 and "allreduce" in told.stdout
+    output = hosts.fairlead("report", "--compare", "last~1", "last")
+    assert output.returncode == 0 and "allreduce" in output.stdout
 
 
 @pytest.mark.parametrize(

@@ -96,10 +96,10 @@ def test_mpi_of_the_same_abi_that_a_variable_brings_is_named(tmp_path: Path) -> 
     words = ("--models", "none")
     found = validated(tmp_path / "out", *words, image="mpi-base", env={"MPI4PY_LIBMPI": library})
     assert found["code"] == 122
-    told = fault(found, "planned-file")
-    assert "another MPI than planned: MPICH Version: 3.4.3" in told["what"]
-    assert library in told["where"] and "MPI4PY_LIBMPI tells mpi4py" in told["why"]
-    assert told["remedy"] == "unset MPI4PY_LIBMPI"
+    output = fault(found, "planned-file")
+    assert "another MPI than planned: MPICH Version: 3.4.3" in output["what"]
+    assert library in output["where"] and "MPI4PY_LIBMPI tells mpi4py" in output["why"]
+    assert output["remedy"] == "unset MPI4PY_LIBMPI"
     assert [rank["as_planned"] for rank in found["proof"]["ranks"]] == [False, False]
     assert found["proof"]["ranks"][0]["mpi_path"] == library and "FAIL" in found["page_text"]
     assert found["measurements"] == []
@@ -113,8 +113,8 @@ def test_mpi_of_another_abi_is_named(tmp_path: Path) -> None:
         tmp_path / "out", "--models", "none", "-B", prefix, image="mpi-base", env=library
     )
     assert found["code"] == 122
-    told = fault(found, found["faults"][0]["check"])
-    assert told["check"] in ("planned-file", "world-size")
+    output = fault(found, found["faults"][0]["check"])
+    assert output["check"] in ("planned-file", "world-size")
     assert any("Open MPI" in f["what"] + f["why"] for f in found["faults"])
 
 
@@ -127,8 +127,8 @@ def test_native_ranks_on_another_mpi_are_named(tmp_path: Path) -> None:
     python.chmod(0o755)
     found = validated(tmp_path / "out", "--models", "none", "--native", python)
     assert found["code"] == 1
-    told = fault(found, "validate-mpi")
-    assert "MPICH Version: 3.4.3" in told["where"] and "5.0.2" in told["why"]
+    output = fault(found, "validate-mpi")
+    assert "MPICH Version: 3.4.3" in output["where"] and "5.0.2" in output["why"]
 
 
 # --- no room ------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def test_disk_too_small_for_a_checkpoint_is_named_and_the_rest_goes_on(tmp_path:
         assert not list(disk.glob("out/run/checkpoints/*"))
         assert (disk / "out/validation.html").stat().st_size > 10_000
     assert found["code"] == 1
-    told = fault(found, "validate-checkpoint")
-    assert "No space left" in told["why"] and str(disk / "out/run/checkpoints") in told["where"]
+    output = fault(found, "validate-checkpoint")
+    assert "No space left" in output["why"] and str(disk / "out/run/checkpoints") in output["where"]
     line = verdict_of(found, "checkpoint container")
     assert line["state"] == "cannot tell" and "a checkpoint cannot be written" in line["because"]
     kinds = {m["what"] for m in found["measurements"] if m["samples"]}
@@ -200,9 +200,9 @@ def test_disk_that_fills_up_meanwhile_costs_the_page_and_not_the_validation(tmp_
 def test_storage_that_fills_up_gives_no_rate_and_leaves_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "6m") as disk:
         for size, has_disk in ((9 << 20, False), (5 << 20, True)):
-            told = hardware.storage(disk, size, 2)
-            assert told["checkpoint"] == [] and "No space left" in told["failed"], told
-            assert bool(told["disk"]) is has_disk and list(disk.iterdir()) == []
+            output = hardware.storage(disk, size, 2)
+            assert output["checkpoint"] == [] and "No space left" in output["failed"], output
+            assert bool(output["disk"]) is has_disk and list(disk.iterdir()) == []
         assert hardware.storage(disk, 1 << 20, 5)["failed"] == ""
 
 
@@ -260,11 +260,11 @@ def test_rank_that_is_killed_in_a_training_is_named_and_the_next_steps_go_on(
     words = ("--models", "cosmoflow,hepcnn", "--ranks", "2")
     found = validated(out, *words, meanwhile=kill_in_training(out, 1, 4))
     assert found["code"] == 1
-    told = fault(found, "rank-failed")
-    assert told["what"] == "rank 1 failed first: killed by SIGKILL"
+    output = fault(found, "rank-failed")
+    assert output["what"] == "rank 1 failed first: killed by SIGKILL"
     host = os.uname().nodename
-    step = int(told["where"].rpartition("in step ")[2])
-    assert told["where"].startswith("CosmoFlow on 2 ranks, container: rank 1 on " + host)
+    step = int(output["where"].rpartition("in step ")[2])
+    assert output["where"].startswith("CosmoFlow on 2 ranks, container: rank 1 on " + host)
     assert 4 < step <= 18
     line = verdict_of(found, "train container 2r1n cosmoflow")
     assert line["state"] == "cannot tell" and "killed by SIGKILL" in line["because"]
@@ -285,9 +285,9 @@ def test_rank_that_is_killed_in_a_sweep_is_named(tmp_path: Path) -> None:
 
     found = validated(out, "--models", "none", meanwhile=kill)
     assert found["code"] == 1
-    told = fault(found, "rank-failed")
-    assert told["what"] == "rank 0 failed first: killed by SIGKILL"
-    assert told["where"] == f"messages, container: rank 0 on {os.uname().nodename}"
+    output = fault(found, "rank-failed")
+    assert output["what"] == "rank 0 failed first: killed by SIGKILL"
+    assert output["where"] == f"messages, container: rank 0 on {os.uname().nodename}"
     assert "checkpoint" in {m["what"] for m in found["measurements"]}
 
 
@@ -326,8 +326,12 @@ def test_damaged_file_is_named_by_input_and_training(kind: str, data: Path, tmp_
     path.write_bytes(content)
     found = validated(tmp_path / "out", "--data", data, "--ranks", "2")
     assert found["code"] == 1
-    told = fault(found, "data-damaged")
-    assert path.name in told["what"] and str(path) in told["where"] and str(path) in told["remedy"]
+    output = fault(found, "data-damaged")
+    assert (
+        path.name in output["what"]
+        and str(path) in output["where"]
+        and str(path) in output["remedy"]
+    )
     for key in ("input container", "train container 2r1n hepcnn"):
         line = verdict_of(found, key)
         assert line["state"] == "cannot tell" and path.name in line["because"], line
@@ -340,9 +344,11 @@ def test_damaged_file_that_is_left_out_is_counted(data: Path, tmp_path: Path) ->
     words = ("--data", f"hepcnn={data}", "--skip-damaged", "--ranks", "2")
     found = validated(tmp_path / "out", *words)
     assert found["code"] in (0, 125)
-    (told,) = found["faults"]
-    assert told["check"] == "train-skipped" and told["severity"] == "warning"
-    assert told["what"] == "1 damaged file of HEP-CNN was left out" and str(path) in told["where"]
+    (output,) = found["faults"]
+    assert output["check"] == "train-skipped" and output["severity"] == "warning"
+    assert (
+        output["what"] == "1 damaged file of HEP-CNN was left out" and str(path) in output["where"]
+    )
     assert "1 damaged file of HEP-CNN was left out" in found["headline"]
     assert verdict_of(found, "train container 2r1n hepcnn")["because"] != "cannot tell"
     assert all(m["samples"] for m in found["measurements"])
@@ -358,11 +364,11 @@ def test_nan_in_a_file_is_named_with_rank_tensor_step_and_file(data: Path, tmp_p
     write_shard(path, replace(samples, inputs=inputs), "with NaN", "hep")
     found = validated(tmp_path / "out", "--data", data, "--ranks", "2")
     assert found["code"] == 1
-    told = fault(found, "loss-not-finite")
-    step = int(told["where"].rpartition("step ")[2])
-    assert f"on rank 1 is not finite in step {step}" in told["what"]
-    assert f"rank 1 on {os.uname().nodename}" in told["where"]
-    assert str(path) in told["why"] and "gradient is that of" in told["why"]
+    output = fault(found, "loss-not-finite")
+    step = int(output["where"].rpartition("step ")[2])
+    assert f"on rank 1 is not finite in step {step}" in output["what"]
+    assert f"rank 1 on {os.uname().nodename}" in output["where"]
+    assert str(path) in output["why"] and "gradient is that of" in output["why"]
     assert verdict_of(found, "input container")["state"] != "cannot tell" or found["measurements"]
 
 

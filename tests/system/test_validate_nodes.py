@@ -183,9 +183,9 @@ def test_rank_that_is_killed_on_another_node_is_named_with_its_host(
     words = ("--models", "none", "--ranks", "2")
     found = validated(two[0], out, env, *words, meanwhile=kill)
     assert found["code"] == 1
-    told = fault(found, found["faults"][0]["check"])
-    assert told["check"] in ("rank-died", "rank-failed") and "rank 1" in told["what"]
-    assert told["where"].startswith("messages, container: rank 1 on node2"), told
+    output = fault(found, found["faults"][0]["check"])
+    assert output["check"] in ("rank-died", "rank-failed") and "rank 1" in output["what"]
+    assert output["where"].startswith("messages, container: rank 1 on node2"), output
     assert {m["what"] for m in found["measurements"] if m["samples"]} == {"start", "checkpoint"}
 
 
@@ -201,9 +201,9 @@ def test_node_whose_clock_is_ahead_is_named_and_no_start_is_longer_for_it(
     words = ("--models", "none", "--ranks", "2", "--native", python)
     found = validated(two[0], tmp_path / "out", env, *words)
     assert found["code"] in (0, 125), found["headline"]
-    (told,) = found["faults"]
-    assert told["check"] == "validate-clock" and told["where"] == "node2"
-    assert told["what"] == "the clock of node2 is 100 s ahead" and told["severity"] == "warning"
+    (output,) = found["faults"]
+    assert output["check"] == "validate-clock" and output["where"] == "node2"
+    assert output["what"] == "the clock of node2 is 100 s ahead" and output["severity"] == "warning"
     assert found["headline"].endswith("The clock of node2 is 100 s ahead.")
     starts = lines(found, what="start", way="native")
     assert starts and all(-1 < s < 60 for m in starts for s in m["samples"]), starts

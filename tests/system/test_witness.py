@@ -126,8 +126,8 @@ def test_machine_without_a_compiler_proves_by_a_probe(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert answer(done)["proof"]["holds"]
     done = fairlead("preflight", "--json", image, env=env)
-    (told,) = [f for f in answer(done)["findings"] if f["check"] == "witness"]
-    assert "no C compiler" in told["why"]
+    (output,) = [f for f in answer(done)["findings"] if f["check"] == "witness"]
+    assert "no C compiler" in output["why"]
 
 
 def test_compiler_that_fails_is_reported(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def say(line: str) -> None:
         file.write(f"{line}\n".encode())
 
 
-def told(name: str, *arguments: object) -> None:
+def report(name: str, *arguments: object) -> None:
     """Makes a call that fails, and says of what."""
     begun = time.monotonic()
     status, words = failure(name, *arguments)
@@ -54,7 +54,7 @@ def tell_aggregate(
     made = tensors(*rows, names=name)
     if shape:
         made[0].shape = shape
-    told("aggregate", of, made, ctypes.c_uint64(len(rows)), operation)
+    report("aggregate", of, made, ctypes.c_uint64(len(rows)), operation)
 
 
 def disagree() -> None:
@@ -74,8 +74,8 @@ def disagree() -> None:
     tell_aggregate(teams[6], small if odd else large)  # one rank has a part for the second thread
     call("aggregate", teams[7], tensors(large), ONE, SUM)
     ticket = start(teams[7], [large if odd else small])  # in the background
-    told("wait", teams[7], ticket)
-    told("aggregate", teams[7], tensors(ROW), ONE, SUM)  # and from then on
+    report("wait", teams[7], ticket)
+    report("aggregate", teams[7], tensors(ROW), ONE, SUM)  # and from then on
     tell_aggregate(teams[8], *([] if odd else [ROW]))
     aggregate(teams[9], [ROW])  # others go on
     for _ in range(40):  # and so do they that differed, if they have one thread
@@ -83,14 +83,14 @@ def disagree() -> None:
     aggregate(teams[0], [ROW])
     if RANK == 0:
         say("goes on")
-    told("broadcast", tensors(ROW), ONE, RANK % 2)
+    report("broadcast", tensors(ROW), ONE, RANK % 2)
     call("finalize") if core.fairlead_comm_size() == 1 else raw("finalize")
 
 
 def threads() -> None:
     """Teams of different sizes, whose sum is what one of the ranks would expect."""
     made = ctypes.c_void_p()
-    told("team", RANK + 1, ctypes.byref(made))
+    report("team", RANK + 1, ctypes.byref(made))
 
 
 def settings() -> None:
@@ -103,17 +103,17 @@ def skip() -> None:
     for _ in range(3):
         aggregate(mine, [ROW])
     if RANK != 1:
-        told("aggregate", mine, tensors(ROW), ONE, SUM)
+        report("aggregate", mine, tensors(ROW), ONE, SUM)
     else:
-        told("average", ctypes.byref(value), ONE)
+        report("average", ctypes.byref(value), ONE)
 
 
 def skip_started() -> None:
     mine = team(2)
     if RANK != 1:
-        told("wait", mine, start(mine, [ROW]))
+        report("wait", mine, start(mine, [ROW]))
     else:
-        told("barrier")
+        report("barrier")
 
 
 def early_end() -> None:
@@ -121,9 +121,9 @@ def early_end() -> None:
     mine = team()
     aggregate(mine, [ROW])
     if RANK == 1:
-        told("finalize")
+        report("finalize")
     else:
-        told("aggregate", mine, tensors(ROW), ONE, SUM)
+        report("aggregate", mine, tensors(ROW), ONE, SUM)
         raw("finalize")
 
 
@@ -131,7 +131,7 @@ def circle() -> None:
     """Rank 0 waits for rank 1, rank 1 for rank 2, rank 2 for rank 0, each in a team of its own."""
     teams = [team() for _ in range(3)]
     tickets = [start(teams[other], [ROW]) for other in {(RANK + 2) % 3}]
-    told("aggregate", teams[RANK], tensors(ROW), ONE, SUM)
+    report("aggregate", teams[RANK], tensors(ROW), ONE, SUM)
     assert tickets
 
 
@@ -145,7 +145,7 @@ def killed() -> None:
             time.sleep(2)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
-    told("aggregate", mine, tensors(ROW), ONE, SUM)
+    report("aggregate", mine, tensors(ROW), ONE, SUM)
     raw("finalize")
 
 
@@ -157,7 +157,7 @@ def killed_within() -> None:
     if RANK == 1:
         call("wait", mine, tickets[1])
         os.kill(os.getpid(), signal.SIGKILL)
-    told("wait", mine, tickets[-1])
+    report("wait", mine, tickets[-1])
     raw("finalize")
 
 
@@ -165,7 +165,7 @@ def left() -> None:
     """Rank 1 ends without finalize, as by sys.exit."""
     if RANK == 1:
         os._exit(0)
-    told("barrier")
+    report("barrier")
     raw("finalize")
 
 
@@ -173,8 +173,8 @@ def slow() -> None:
     """Rank 1 is late."""
     if RANK == 1:
         time.sleep(2.5)
-    told("barrier")
-    told("finalize")
+    report("barrier")
+    report("finalize")
 
 
 def late() -> None:
@@ -182,7 +182,7 @@ def late() -> None:
     if RANK == 1:
         time.sleep(2)
         os._exit(0)
-    told("barrier")
+    report("barrier")
     os._exit(0)
 
 
@@ -194,10 +194,10 @@ def interrupted() -> None:
     asked: list[float] = []
     go_on = GO_ON(lambda: (asked.append(time.monotonic()), len(asked) < 5)[1])
     call("while_waiting", go_on)
-    told("barrier")
+    report("barrier")
     ticket = start(MINE, [ROW])
     asked.clear()
-    told("wait", MINE, ticket)
+    report("wait", MINE, ticket)
     os._exit(0)
 
 
@@ -207,63 +207,63 @@ def alone() -> None:
     null, bad = ctypes.c_void_p(), ctypes.c_void_p(0x1234)
     good, count, value = tensors(ROW), ONE, ctypes.c_double()
     ticket = ctypes.c_uint64()
-    told("aggregate", lone, None, count, SUM)
-    told("aggregate", bad, good, count, SUM)
-    told("aggregate", lone, good, count, 4)
-    told("aggregate", lone, good, count, -1)
-    told("aggregate", lone, good, count, 1 << 8)
-    told("aggregate", lone, tensors((np.ones(2, np.int32), None, 4)), count, MEAN)
-    told("aggregate", lone, tensors((np.ones(2, np.uint8), None, 6)), count, SUM)
+    report("aggregate", lone, None, count, SUM)
+    report("aggregate", bad, good, count, SUM)
+    report("aggregate", lone, good, count, 4)
+    report("aggregate", lone, good, count, -1)
+    report("aggregate", lone, good, count, 1 << 8)
+    report("aggregate", lone, tensors((np.ones(2, np.int32), None, 4)), count, MEAN)
+    report("aggregate", lone, tensors((np.ones(2, np.uint8), None, 6)), count, SUM)
     room = np.ones(9)
-    told("aggregate", lone, tensors((room[:8], room[1:], FLOAT64)), count, SUM)
+    report("aggregate", lone, tensors((room[:8], room[1:], FLOAT64)), count, SUM)
     for changes in ({"in_": None}, {"out": None}, {"dtype": 7}, {"dtype": -1}, {"count": 1 << 62}):
         made = (Tensor * 1)(Tensor(room.ctypes.data, room.ctypes.data, 9, FLOAT64, 0, b"weights"))
         for field, wrong in changes.items():
             setattr(made[0], field, wrong)
-        told("aggregate", lone, made, count, SUM)
-    told("start", lone, good, count, SUM, None)
-    told("start", null, good, count, SUM, ctypes.byref(ticket))
-    told("wait", null, count)
-    told("wait", lone, ctypes.c_uint64(99))
-    told("stats", bad, None)
-    told("stats", bad, ctypes.byref(Stats()))
-    told("stats", lone, None)
-    told("layout", None)
-    told("match", good, count, None)
-    told("average", None, count)
-    told("broadcast", good, count, 1)
-    told("broadcast", good, count, -1)
-    told("gather", None, count, None)
+        report("aggregate", lone, made, count, SUM)
+    report("start", lone, good, count, SUM, None)
+    report("start", null, good, count, SUM, ctypes.byref(ticket))
+    report("wait", null, count)
+    report("wait", lone, ctypes.c_uint64(99))
+    report("stats", bad, None)
+    report("stats", bad, ctypes.byref(Stats()))
+    report("stats", lone, None)
+    report("layout", None)
+    report("match", good, count, None)
+    report("average", None, count)
+    report("broadcast", good, count, 1)
+    report("broadcast", good, count, -1)
+    report("gather", None, count, None)
     for number in (0, 17, -3):
-        told("team", number, ctypes.byref(null))
-    told("team", 1, None)
+        report("team", number, ctypes.byref(null))
+    report("team", 1, None)
     assert raw("done", null, ticket) == 1  # done: wait says of what it failed
     aggregate(lone, [ROW])  # none of them has done harm
     aggregate(lone, [])
     child = os.fork()
     if child == 0:
-        told("barrier")
-        told("finalize")
-        told("wait", lone, ticket)
+        report("barrier")
+        report("finalize")
+        report("wait", lone, ticket)
         os._exit(0)
     os.waitpid(child, 0)
     call("average", ctypes.byref(value), count)
     call("finalize")
-    told("finalize")
-    told("barrier")
-    told("init")
-    told("wait", lone, ticket)
+    report("finalize")
+    report("barrier")
+    report("init")
+    report("wait", lone, ticket)
 
 
 if sys.argv[1] == "alone":
-    told("barrier")
+    report("barrier")
     call("finalize")  # before init it does nothing
     assert (core.fairlead_comm_rank(), core.fairlead_comm_local_size()) == (-1, -1)
 if sys.argv[1] == "settings":
     if RANK == 1:
         os.environ["FAIRLEAD_COMM_CHUNK_KB"] = "64"
         ctypes.CDLL(None).setenv(b"FAIRLEAD_COMM_CHUNK_KB", b"64", 1)
-    told("init")
+    report("init")
     os._exit(0)
 if "MPI4PY_RC_THREAD_LEVEL" in os.environ:  # else the core starts MPI, for many threads
     from mpi4py import MPI

@@ -404,16 +404,16 @@ def saved_and_loaded():
 def compiled_step():
     """Broadcast turns compilation off; without it, the step is refused."""
     model = network(ME)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         wrapped = DistributedOptimizer(keras.optimizers.SGD(0.05))
         fit(model, wrapped, [Broadcast()], jit_compile=True)
-    told = any("jit_compile" in str(w.message) for w in told)
+    warned = any("jit_compile" in str(w.message) for w in caught)
     if not TENSORFLOW:  # torch.compile needs a C++ compiler, which the image does not have
-        return [told, alike(model), None]
+        return [warned, alike(model), None]
     other, optimizer = network(0), DistributedOptimizer(keras.optimizers.SGD(0.05))
     broadcast(other, optimizer)
-    return [told, alike(model), refusal(lambda: fit(other, optimizer, jit_compile=True))]
+    return [warned, alike(model), refusal(lambda: fit(other, optimizer, jit_compile=True))]
 
 
 @case

@@ -38,7 +38,7 @@ def main():
     network = make_steps(task, task.quick, course, (4,), 2)
     network.broadcast(ranks)
     source = np.random.default_rng(ranks.rank)
-    told = []
+    output = []
     for step in range(4):
         x = source.standard_normal((4, 4)).astype("f4")
         x *= 2000 if (step, ranks.rank) == (1, 1) else 1
@@ -53,10 +53,10 @@ def main():
         rate = float(keras.ops.convert_to_numpy(network.optimizer.inner_optimizer.learning_rate))
         same = ranks.check_buffers_match(steps.arrays(network.shared())).matches
         finite = bool(np.isfinite(norm)), bool(np.isfinite(shared[1])), bool(np.isfinite(loss))
-        told.append(
+        output.append(
             {"made": made, "moved": moved, "scale": scale, "rate": rate, "same": same, "finite": finite, "norm": norm}
         )  # fmt: skip
-    everyone = ranks.gather(told)
+    everyone = ranks.gather(output)
     if ranks.rank == 0:
         print("FOUND", json.dumps(everyone))
     comm.finalize()
