@@ -67,29 +67,35 @@ def import_file(
             folder exists already.
     """
     text = _text(source)
-    name = plain_name(output.name if output else _stem(source))
+    path = source.resolve()
+    stem = path.parent.name if path.name.lower() in _GENERIC else path.name.split(".")[0]
+    name = plain_name(output.name if output else stem)
     folder = output if output is not None else Path(name)
-    _refuse_existing(folder, source)
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if not empty and (folder.exists() or folder.is_symlink()):
+        raise fail("import-folder", folder=folder, source=shlex.quote(str(source)))
     with workspace(scratch_parent(1 << 20), "fairlead-import-") as scratch:
         ledger = Ledger(str(source), scratch=scratch)
         reader = definition if _is_definition(source, text) else containerfile
-        reader.read(text, ledger, source.resolve().parent)
+        reader.read(text, ledger, path.parent)
         _settle(ledger)
         _sweep(text, ledger)
         losses = tuple(
             sorted(ledger.losses, key=lambda loss: (loss.file != str(source), loss.first))
         )
         if not ledger.base:
-            raise FairleadError(
-                [*(loss.finding() for loss in losses), _no_base(source)], ExitCode.USAGE
-            )
+            findings = [*(loss.finding() for loss in losses), error("import-base", source=source)]
+            raise FairleadError(findings, ExitCode.USAGE)
         recipe = recipe_text(ledger, name, source.name, len(losses))
-        files = {target: f"files{target}" for target in sorted(ledger.files)}
-        _check(ledger, recipe, losses, Path(scratch) / "recipe")
+        tried = scratch / "recipe"
+        tried.mkdir()
+        _write(tried, ledger, recipe, losses)
+        load_recipe(tried)  # reads what would be written as `recipe check` will
         write = not dry_run and (allow_loss or not losses)
         if write:
             with atomic_folder(folder) as tree:
                 _write(tree, ledger, recipe, losses)
+    files = {target: f"files{target}" for target in sorted(ledger.files)}
     return Imported(name, folder, recipe, files, losses, write)
 
 
@@ -102,7 +108,8 @@ def _text(source: Path) -> str:
     try:
         text = source.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        raise fail("import-unreadable-cannot-read", source=source, it_is=(exc.strerror if isinstance(exc, OSError) else 'it is not UTF-8 text') or str(exc)) from None  # fmt: skip
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        raise fail("import-unreadable-cannot-read", source=source, it_is=why or str(exc)) from None
     return text.replace("\x00", "\ufffd")
 
 
@@ -118,22 +125,6 @@ def _is_definition(source: Path, text: str) -> bool:
     raise fail("import-unreadable-unknown-kind", source=source)  # fmt: skip
 
 
-def _stem(source: Path) -> str:
-    path = source.resolve()
-    return path.parent.name if path.name.lower() in _GENERIC else path.name.split(".")[0]
-
-
-def _refuse_existing(folder: Path, source: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise fail("import-folder", folder=folder, source=shlex.quote(str(source)))  # fmt: skip
-
-
-def _no_base(source: Path) -> Finding:
-    return error("import-base", source=source)
-
-
 def _settle(ledger: Ledger) -> None:
     """What follows from the whole: the image's Python and its MPI."""
     wanted = bool(ledger.pip) or any(n == "python3" or n[:8] == "python3-" for n in ledger.apt)
@@ -147,22 +138,20 @@ def _settle(ledger: Ledger) -> None:
     wanted = wanted or ledger.mpi.get("source") == "wheel"
     if version and wanted:
         ledger.python_version = version
-    for text in ledger.pip if not version else ():
-        ledger.lose(
-            ledger.places[text], "which Python the base image has is not known here",
-            "[python] with its version, and packages.pip", text=text,
-        )  # fmt: skip
     if not version:
+        for text in ledger.pip:
+            why = "which Python the base image has is not known here"
+            ledger.lose(
+                ledger.places[text], why, "[python] with its version, and packages.pip", text
+            )
         ledger.pip = []
     if ledger.pip and "image" in ledger.base and ledger.base_place is not None:
-        ledger.lose(
-            ledger.base_place, "[python] is an environment of its own",
-            "those that you use in packages.pip", text="the Python packages of the base image",
-        )  # fmt: skip
+        why, lost = "[python] is an environment of its own", "the Python packages of the base image"
+        ledger.lose(ledger.base_place, why, "those that you use in packages.pip", lost)
 
 
 def _sweep(text: str, ledger: Ledger) -> None:
-    """Tells what no reader has seen, so that no line passes in silence."""
+    """Reports what no reader has accounted for, so that no line is lost without notice."""
     accounted = ledger.accounted()
     for number, line in split_lines(text):
         if meaningful(line) and (ledger.file, number) not in accounted:
@@ -172,13 +161,6 @@ def _sweep(text: str, ledger: Ledger) -> None:
 def meaningful(line: str) -> bool:
     """Whether a line says anything: no comment, and more than signs between commands."""
     return not line.lstrip().startswith("#") and re.fullmatch(r"[\s;&\\`]*", line) is None
-
-
-def _check(ledger: Ledger, recipe: str, losses: tuple[Loss, ...], folder: Path) -> None:
-    """Reads what would be written as `recipe check` will."""
-    folder.mkdir()
-    _write(folder, ledger, recipe, losses)
-    load_recipe(folder)
 
 
 def _write(folder: Path, ledger: Ledger, recipe: str, losses: tuple[Loss, ...]) -> None:
@@ -193,15 +175,10 @@ def _write(folder: Path, ledger: Ledger, recipe: str, losses: tuple[Loss, ...]) 
 
 
 def _losses_text(file: str, losses: tuple[Loss, ...]) -> str:
-    def cell(text: str) -> str:
-        return text.replace("|", "\\|")
-
-    rows = [
-        f"| {cell(loss.place)} | {cell(loss.text)} | {cell(loss.why)} | {cell(loss.instead)} |"
-        for loss in losses
-    ]
-    head = f"What of {file} is not in recipe.toml.\n\n| where | what | why | instead |\n| --- | --- | --- | --- |\n"
-    return head + "\n".join(rows) + "\n"
+    rows = [("where", "what", "why", "instead"), ("---",) * 4]
+    rows += [(loss.place, loss.text, loss.why, loss.instead) for loss in losses]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return f"What of {file} is not in recipe.toml.\n\n" + "\n".join(lines) + "\n"
 
 
 # --- recipe.toml ------------------------------------------------------------------------------
@@ -216,7 +193,7 @@ def recipe_text(ledger: Ledger, name: str, source: str, losses: int) -> str:
     if losses:
         parts = f"{losses} part{'s' if losses > 1 else ''}"
         document.add(tomlkit.comment(f"{parts} of it could not be carried: {LOSSES}"))
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, Any] = {
         "recipe": {"name": name},
         "base": ledger.base,
         "mpi": ledger.mpi,

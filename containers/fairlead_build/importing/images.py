@@ -24,22 +24,22 @@ def set_base(ledger: Ledger, where: Located, image: str) -> bool:
     image = image.removeprefix("docker://").strip()
     if not image or image == "scratch":
         why = "it starts from nothing" if image else "what it starts from is not known here"
-        ledger.lose(where, why, "[base] with a suite of Debian or Ubuntu")
-        return False
+        return ledger.lose(where, why, "[base] with a suite of Debian or Ubuntu")
     short = re.sub(r"^((index\.|registry-1\.)?docker\.io/)?(library/)?", "", image)
     match = re.fullmatch(r"(debian|ubuntu):([a-z]+|[0-9]+(?:\.[0-9]+)?)((?:-[a-z0-9.]+)*)", short)
     suite = _suite(match[1], match[2]) if match else None
     if match is None or suite is None:
-        return _other(ledger, where, image)
+        try:
+            ledger.base = {"image": _REFERENCE.validate_python(f"docker://{image}")}
+        except ValidationError:
+            return ledger.lose(where, "it is not a reference of a registry", "image in [base]")
+        return True
     ledger.base = {"distribution": match[1], "suite": suite}
-    left = [part for part in match[3].split("-") if part not in ("", "slim")]
+    left = set(match[3].split("-")) - {"", "slim"}
     point = "." in match[2] and match[1] == "debian"
     if left or point:
-        ledger.lose(
-            where, f"{suite} of today's archive is taken", f"the versions are in lock.toml; "
-            f'or image = "docker://{image}" in [base]', text=f"FROM {image}",
-        )  # fmt: skip
-        return False
+        instead = f'the versions are in lock.toml; or image = "docker://{image}" in [base]'
+        return ledger.lose(where, f"{suite} of today's archive is taken", instead, f"FROM {image}")
     return True
 
 
@@ -47,20 +47,9 @@ def _suite(distribution: str, release: str) -> str | None:
     known = _SUITES[distribution]
     if release in known.values():
         return release
-    return known.get(release) or (
-        known.get(release.split(".")[0]) if distribution == "debian" else None
-    )
-
-
-def _other(ledger: Ledger, where: Located, image: str) -> bool:
-    reference = f"docker://{image}"
-    try:
-        _REFERENCE.validate_python(reference)
-    except ValidationError:
-        ledger.lose(where, "it is not a reference of a registry", "image in [base]")
-        return False
-    ledger.base = {"image": reference}
-    return True
+    # A point release of Debian is the release.
+    major = release.split(".")[0] if distribution == "debian" else release
+    return known.get(release) or known.get(major)
 
 
 def python_of(base: dict[str, str]) -> str:

@@ -176,6 +176,11 @@ def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
     return ""
 
 
+def env_hint(name: str) -> str:
+    """What to do instead of setting the variable ``name`` to a value that is not known."""
+    return "fairlead puts [python] and [mpi] on PATH itself" if name == "PATH" else "[env]"
+
+
 def plain_name(text: str) -> str:
     """A recipe's name from any text: ``My Image.def`` becomes ``my-image-def``."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")

@@ -17,9 +17,6 @@ class Located:
     text: str
     lines: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        assert len(self.text) == len(self.lines)
-
     def __getitem__(self, part: slice) -> Located:
         return Located(self.text[part], self.lines[part])
 
