@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import fairlead
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
@@ -48,6 +49,7 @@ from fairlead_build.formats.model import Format
 from fairlead_build.formats.registry import chosen as chosen_formats
 from fairlead_build.formats.sif import FORMAT as SIF
 from fairlead_build.formats.sif import write_sif
+from fairlead_build.formats.wrapping import as_json
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, load_recipe
 from fairlead_build.recipe.lock import load_lock
 from fairlead_build.resolve import fetch
@@ -56,7 +58,6 @@ from fairlead_build.tree import engine_tree, payload, sources
 from fairlead_build.tree.debian import debian_key
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.mpi_check import image_findings
-from fairlead_build.tree.payload import Description
 from fairlead_build.tree.record import TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
 from fairlead_build.tree.tree import build_tree, tree_key
@@ -321,23 +322,22 @@ def _tree(job: _Job) -> TreeRecord:
 
 
 def _wrap(
-    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: Description, work: Path
+    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: dict[str, Any], work: Path
 ) -> ImageEntry:
     """The SIF of a finished squashfs, under its name."""
     size, keys, lock = squashfs.stat().st_size, job.made_from, job.work.lock
     document = {
-        **description.to_json(),
+        **description,
         "squashfs_sha256": overlaid.sha256,
         "squashfs_bytes": size,
         "tree_sha256": overlaid.tree_sha256,
         "tree_bytes": overlaid.tree_bytes,
     }
-    text = json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
     with job.work.progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
             work / "image.sif",
             squashfs,
-            ("image.json", text),
+            ("image.json", as_json(document)),
             arch=lock.architecture,
             epoch=lock.source_date_epoch,
             squashfs_sha256=overlaid.sha256,

@@ -34,6 +34,7 @@ from fairlead_build.recipe.lock import (
     write_lock,
 )
 from fairlead_build.recipe.model import Source
+from fairlead_build.registry.layout import read_layout
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.download import Place, download
@@ -137,7 +138,7 @@ def _keep(job: _Job, lock: Lock, folder: Path) -> None:
         again, relock = f"{job.again} --archive {folder}", job.again
         base = base_layout(lock.base.image, lock.base.digest, cache, progress, again, relock)
         archive.keep(
-            base_files(lock.base.image, base),
+            base_files(lock.base.image, read_layout(base)),
             lock.recipe,
             folder,
             progress,

@@ -6,25 +6,25 @@ from the OCI layout; nothing is written to disk on the way.
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Stage
+from fairlead_build.base import tar
 from fairlead_build.engines.socket import Engine, asking, refused
 from fairlead_build.registry.auth import Credential, find_credential
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.layout import blob_of, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.registry.reference import Reference, parse_reference
-from fairlead_build.squashfs.squash import CHUNK
 
 SCHEME = "docker-daemon:"
-_RECORD = 512
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,8 @@ class _Archive:
         }
         self._table = json.dumps([table]).encode()
         sizes = [len(self._table), *(size for _, _, size in self._blobs)]
-        self.size = sum(_RECORD + size + -size % _RECORD for size in sizes) + 2 * _RECORD
+        whole = (tar.BLOCK + size + -size % tar.BLOCK for size in sizes)
+        self.size = sum(whole) + len(tar.END)
 
     def chunks(self, advance: Callable[[int], None]) -> Iterator[bytes]:
         for chunk in self._all():
@@ -195,25 +196,14 @@ class _Archive:
             advance(len(chunk))
 
     def _all(self) -> Iterator[bytes]:
-        yield _header("manifest.json", len(self._table)) + _padded(self._table)
+        yield from _member("manifest.json", len(self._table), io.BytesIO(self._table))
         for name, path, size in self._blobs:
-            yield _header(name, size)
             with path.open("rb") as stream:
-                left = size
-                while left and (chunk := stream.read(min(CHUNK, left))):
-                    left -= len(chunk)
-                    yield chunk
-            if left:
-                raise ValueError(f"{path.name} is shorter than its manifest says")
-            yield bytes(-size % _RECORD)
-        yield bytes(2 * _RECORD)
+                yield from _member(name, size, stream)
+        yield tar.END
 
 
-def _header(name: str, size: int) -> bytes:
+def _member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
     info = tarfile.TarInfo(name)
     info.size = size
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def _padded(body: bytes) -> bytes:
-    return body + bytes(-len(body) % _RECORD)
+    return tar.member(info, content)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import calendar
 import hashlib
-import io
 import json
 import re
 import shlex
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Progress, Silent
+from fairlead_build.base import tar
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
+from fairlead_build.formats.wrapping import as_json, engine_files
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
@@ -32,7 +32,6 @@ from fairlead_build.squashfs.squash import Compression, squashing
 
 _MOST_CONFIG_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_HOOKS = "# Apptainer adds the caller's variables after this file.\n"
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,18 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
             progress.stage("squash", merged.bytes, "B") as stage,
             squashing(squashfs, how, "run the same command again") as sink,
         ):
-            # An image made from a SIF has scripts of its own there, which would win.
-            for path in _scripts(config):
+            for path, (body, mode) in sorted(_scripts(config).items()):
+                # An image made from a SIF has scripts of its own there, which would win.
                 merged.tree.remove(path)
-            sink.write(_tar(_scripts(config), config.epoch))
+                sink.write(tar.small_file(path, body, mode, config.epoch))
             write_tar(merged, sink, advance=stage.advance)
         digest = sha256_of(squashfs)
         with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
+            note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
             write_sif(
                 target,
                 squashfs,
-                ("oci.json", _note(manifest)),
+                ("oci.json", as_json(note)),
                 arch=config.architecture,
                 epoch=config.epoch,
                 squashfs_sha256=digest,
@@ -199,18 +199,9 @@ def _epoch(created: Any) -> int:
 
 def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:
     """The scripts from which Apptainer reads the configuration: content and mode by path."""
-    variables = "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in config.env.items()
-    )
     go = f"cd {shlex.quote(config.folder)} || exit\n" if config.folder not in ("", "/") else ""
-    run = f"#!/bin/sh\n{go}{_invocation(config.entrypoint, config.command)}"
-    labels = json.dumps(config.labels, indent=1, sort_keys=True) + "\n"
-    return {
-        ".singularity.d/env/90-environment.sh": (variables.encode(), 0o644),
-        ".singularity.d/env/99-base.sh": (_HOOKS.encode(), 0o644),
-        ".singularity.d/labels.json": (labels.encode(), 0o644),
-        ".singularity.d/runscript": (run.encode(), 0o755),
-    }
+    run = go + _invocation(config.entrypoint, config.command)
+    return engine_files(config.env, config.labels, run)
 
 
 def _invocation(entrypoint: Sequence[str], command: Sequence[str]) -> str:
@@ -219,19 +210,3 @@ def _invocation(entrypoint: Sequence[str], command: Sequence[str]) -> str:
     lines = f"[ $# -gt 0 ] || set -- {default}\n" if default else ""
     words = f"{shlex.join(entrypoint)} " if entrypoint else ""
     return f'{lines}exec {words}"$@"\n'
-
-
-def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path, (body, mode) in sorted(files.items()):
-            info = tarfile.TarInfo(f"./{path}")
-            info.mode, info.size, info.mtime = mode, len(body), epoch
-            archive.addfile(info, io.BytesIO(body))
-        size = archive.offset
-    return buffer.getvalue()[:size]
-
-
-def _note(manifest: Manifest) -> bytes:
-    note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
-    return json.dumps(note, indent=1, sort_keys=True).encode() + b"\n"

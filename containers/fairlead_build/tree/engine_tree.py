@@ -22,6 +22,7 @@ from typing import Any
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Stage
 from fairlead.image.tree_digest import Tree
+from fairlead_build.base import tar
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import copy_blob, scratch_parent, workspace
 from fairlead_build.engines.socket import Engine, asking, connected, refused
@@ -32,7 +33,7 @@ from fairlead_build.recipe.lock import Lock
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.registry.reference import Reference
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
-from fairlead_build.squashfs.squash import Sink, squashing
+from fairlead_build.squashfs.squash import squashing
 from fairlead_build.squashfs.tree_stream import Recorder
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree import steps
@@ -300,13 +301,7 @@ def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
         squashing(made, how, job.again, cache) as sink,
         Recorder(sink) as tee,
     ):
-        _plain_files(tee, how.epoch)
+        for path, body in _PLAIN.items():
+            tee.write(tar.small_file(path, body, 0o644, how.epoch))
         write_tar(merged, tee, epoch=how.epoch, in_order=True, cache=cache, advance=stage.advance)
     return tee.tree
-
-
-def _plain_files(sink: Sink, epoch: int) -> None:
-    for path, body in _PLAIN.items():
-        info = _info(f"./{path}", len(body))
-        info.mtime = epoch
-        sink.write(info.tobuf(tarfile.GNU_FORMAT) + body + bytes(-len(body) % tarfile.BLOCKSIZE))

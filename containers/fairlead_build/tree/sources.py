@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +30,9 @@ from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
-from fairlead_build.tree.wheel_staging import BuiltWheel, path_of, plan_of, stage_wheels
+from fairlead_build.tree.wheel_staging import Built, path_of, plan_of, stage_wheels
 
 _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
-
-
-@dataclass(frozen=True)
-class Built:
-    """The result of one source.
-
-    Attributes:
-        folder: in the cache; it holds the result and ``build.log``.
-        wheel: the wheel, in normal form; None when the result is ``overlay.tar``.
-    """
-
-    name: str
-    folder: Path
-    wheel: Path | None
-
-    @property
-    def inside(self) -> str:
-        """Its path in a tree that has the cache's sources at ``/.fairlead-sources``."""
-        result = self.wheel.name if self.wheel else "overlay.tar"
-        return f"/.fairlead-sources/{self.folder.name}/{result}"
-
-    def as_wheel(self) -> BuiltWheel:
-        assert self.wheel is not None
-        return BuiltWheel(self.wheel, self.inside)
 
 
 def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> list[str]:
@@ -125,10 +101,7 @@ def build_sources(job: TreeJob, wanted: Sequence[RecipeSource]) -> tuple[Built, 
     folders = [job.cache.source(key) for key in keys(job.loaded, job.lock, wanted)]
     if not all(map(Path.is_dir, folders)):
         _build(job, list(zip(wanted, folders, strict=True)))
-    return tuple(
-        Built(source.source.name, folder, next(folder.glob("*.whl"), None))
-        for source, folder in zip(wanted, folders, strict=True)
-    )
+    return tuple(map(Built.at, folders))
 
 
 def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
@@ -204,13 +177,10 @@ def _request(
     declared, archive = source.source, _archive(source, job.lock)
     recipe = job.loaded.recipe
     python, mpi = recipe.python, recipe.mpi
-    done = (
-        Built(declared.name, result, next(result.glob("*.whl"), None)) if result.is_dir() else None
-    )
     return {
         "name": declared.name,
         "version": declared.version,
-        "done": done.inside if done else "",
+        "done": Built.at(result).inside if result.is_dir() else "",
         "archive": str(check_blob(job.cache, archive.sha256)) if archive else "",
         "file": archive.file if archive else "",
         "patches": [patch.target for patch in source.patches],
@@ -248,36 +218,26 @@ def _failed(
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
     why = tail or f"its commands ended with exit code {code}"
+    given: dict[str, Any] = {"source_name": source.name, "where": where, "again": job.again}
     match step:
         case "hostile":
-            return fail(
-                "source-hostile",
-                source_name=source.name,
-                where=where,
-                detail=detail,
-                again=job.again,
-            )
+            return fail("source-hostile", detail=detail, **given)
         case "patch":
-            return fail(
-                "source-patch",
-                detail=detail,
-                source_name=source.name,
-                where=where,
-                why=why,
-                again=job.again,
-            )
+            return fail("source-patch", detail=detail, why=why, **given)
         case "empty":
-            return fail(
-                "source-empty", source_name=source.name, where=where, why=why, again=job.again
-            )
-    return fail("source-build", source_name=source.name, where=where, why=why, again=job.again)
+            return fail("source-empty", why=why, **given)
+    return fail("source-build", why=why, **given)
 
 
 def _keep(made: Path, staging: Path, final: Path) -> None:
     """Gives a result its final name, whole or not at all."""
     staging.mkdir()
     for wheel in made.glob("*.whl"):
-        (staging / wheel.name).write_bytes(pack(*_members(wheel)))
+        with zipfile.ZipFile(wheel) as archive:
+            files = [item for item in archive.infolist() if not item.is_dir()]
+            members = {item.filename: archive.read(item) for item in files}
+        programs = frozenset(i.filename for i in files if i.external_attr >> 16 & 0o111)
+        (staging / wheel.name).write_bytes(pack(members, programs))
     for name in ("overlay.tar", "build.log"):
         if (made / name).is_file():
             shutil.copyfile(made / name, staging / name)
@@ -285,13 +245,3 @@ def _keep(made: Path, staging: Path, final: Path) -> None:
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
     staging.rename(final)
-
-
-def _members(wheel: Path) -> tuple[dict[str, bytes], frozenset[str]]:
-    """A wheel's files, and which of them may be executed."""
-    import zipfile
-
-    with zipfile.ZipFile(wheel) as archive:
-        files = [item for item in archive.infolist() if not item.is_dir()]
-        members = {item.filename: archive.read(item) for item in files}
-    return members, frozenset(i.filename for i in files if i.external_attr >> 16 & 0o111)

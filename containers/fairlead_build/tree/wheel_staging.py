@@ -23,19 +23,26 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
-class BuiltWheel:
-    """A wheel built from a source: its path in the cache and in the tree."""
+class Built:
+    """What was built from one source.
 
-    path: Path
-    inside: str
+    Attributes:
+        folder: in the cache; it holds the result and ``build.log``.
+        wheel: the wheel, in normal form; None when the result is ``overlay.tar``.
+    """
+
+    folder: Path
+    wheel: Path | None
+
+    @classmethod
+    def at(cls, folder: Path) -> Built:
+        return cls(folder, next(folder.glob("*.whl"), None))
 
     @property
-    def name(self) -> str:
-        return self.path.name.split("-")[0]
-
-    @property
-    def version(self) -> str:
-        return self.path.name.split("-")[1]
+    def inside(self) -> str:
+        """Its path in a tree that has the cache's sources at ``/.fairlead-sources``."""
+        result = self.wheel.name if self.wheel else "overlay.tar"
+        return f"/.fairlead-sources/{self.folder.name}/{result}"
 
 
 def path_of(recipe: Recipe, below: str = "") -> str:
@@ -57,7 +64,7 @@ def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
 
 def stage_wheels(
     wheels: Sequence[Wheel],
-    built: Sequence[BuiltWheel],
+    built: Sequence[Built],
     job: TreeJob,
     scratch: Path,
     stage: Stage,
@@ -65,7 +72,7 @@ def stage_wheels(
     """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a link into the store.
 
     Args:
-        built: wheels that were built from source, for the Python prefix.
+        built: what was built from source; its wheels are for the Python prefix.
     Raises:
         FairleadError: a wheel in the store has changed.
     """
@@ -82,9 +89,11 @@ def stage_wheels(
             if role != "installer":
                 unpacked += _unpacked(blob)
         for made in built if role == "python" else ():
-            (inside / role / made.path.name).symlink_to(made.inside)
-            pins.append(f"{made.name}=={made.version} --hash=sha256:{sha256_of(made.path)}\n")
-            unpacked += _unpacked(made.path)
+            if made.wheel is not None:
+                name, version = made.wheel.name.split("-")[:2]
+                (inside / role / made.wheel.name).symlink_to(made.inside)
+                pins.append(f"{name}=={version} --hash=sha256:{sha256_of(made.wheel)}\n")
+                unpacked += _unpacked(made.wheel)
         write(inside / role / "requirements.txt", "".join(pins))
     write(inside / "plan.json", json.dumps({**plan_of(job.loaded), "bytes": unpacked}))
     for script in INSIDE.glob("*.py"):
