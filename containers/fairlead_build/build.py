@@ -23,7 +23,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,6 @@ class _Job:
         return self.work.cache
 
     @property
-    def tree(self) -> str:
-        return self.made_from.tree
-
-    @property
     def sources(self) -> tuple[RecipeSource, ...]:
         """Fairlead's own sources that are compiled, to be laid over the tree."""
         return sources.compiled_bundled(self.work.loaded, self.work.lock)
@@ -148,26 +144,22 @@ def build(
     """
     chosen = chosen_formats(formats, output)
     cache = cache or Cache.default()
+    warnings: tuple[Finding, ...] = ()
+    outputs: tuple[Path, ...] = ()
     with _system_errors_named(cache):
         job = _prepare(load_recipe(recipe), cache, progress or Silent())
-    entry = _current(job)
-    if dry_run:
-        return BuildResult(
-            job.name, job.key, entry is not None, entry, (), _stages(job, entry, chosen), ()
-        )
-    cached = entry is not None
-    warnings: tuple[Finding, ...] = ()
-    with _system_errors_named(cache):
-        if entry is None:
+        entry = _current(job)
+        cached = entry is not None
+        if entry is None and not dry_run:
             with _holding(job):
                 entry = _current(job)  # another process may have built it while we waited
                 if entry is None:
                     warnings = _name_warnings(job)
                     entry = _make(job)
-        outputs = tuple(_output(job, entry, form, output) for form in chosen)
-    return BuildResult(
-        job.name, job.key, cached, entry, outputs, _stages(job, entry, chosen), warnings
-    )
+        if entry is not None and not dry_run:
+            outputs = tuple(_output(job, entry, form, output) for form in chosen)
+    stages = _stages(job, entry, chosen)
+    return BuildResult(job.name, job.key, cached, entry, outputs, stages, warnings)
 
 
 @contextmanager
@@ -197,15 +189,8 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
 def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     python = loaded.recipe.python is not None
     lock, lock_sha256 = load_lock(loaded, runtime_requirements() if python else ())
-    if lock.architecture != architecture():
-        raise fail(
-            "architecture-lock-differs",
-            loaded_name=loaded.name,
-            architecture=lock.architecture,
-            architecture_2=architecture(),
-            lock_path=loaded.lock_path,
-            given=loaded.given,
-        )
+    if lock.architecture != (here := architecture()):
+        raise fail("architecture-lock-differs", loaded=loaded, lock=lock, here=here)
     if wrong := tool_tree.mismatch(lock, loaded.given, loaded.lock_path):
         raise FairleadError([wrong], ExitCode.USAGE)
     cache.make()
@@ -228,12 +213,9 @@ def _current(job: _Job) -> ImageEntry | None:
 def _stages(
     job: _Job, entry: ImageEntry | None, chosen: Sequence[Format]
 ) -> tuple[StageState, ...]:
+    key, cache = job.key, job.cache
     others = tuple(
-        StageState(
-            form.name,
-            forms.is_kept(form, job.cache, job.key),
-            str(forms.kept(form, job.cache, job.key)[0]),
-        )
+        StageState(form.name, forms.is_kept(form, cache, key), str(forms.kept(form, cache, key)[0]))
         for form in chosen
         if form is not SIF
     )
@@ -241,23 +223,19 @@ def _stages(
         names = ("fetch", "tree", "facts", "payload", "sif")
         return (*(StageState(name, True, "") for name in names), *others)
     lock = job.work.lock
-    absent = missing(lock.packages, job.cache)
-    record = read_record(job.cache, job.tree)
-    tree = record is not None
-    needed = not tree and bool(absent)
+    absent = missing(lock.packages, cache)
+    record = read_record(cache, job.made_from.tree)
     size = sum(item.size for item in absent)
+    fetch_detail = f"{len(absent)} files, {size / 1e6:.0f} MB"
+    needed = record is None and bool(absent)
+    debs_and_wheels = f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
+    known = record is not None and record.facts is not None
     return (
-        StageState(
-            "fetch", not needed, f"{len(absent)} files, {size / 1e6:.0f} MB" if needed else ""
-        ),
-        StageState("tree", tree, f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"),
-        StageState(
-            "facts",
-            record is not None and record.facts is not None,
-            "MPI libraries and who uses them",
-        ),
+        StageState("fetch", not needed, fetch_detail if needed else ""),
+        StageState("tree", record is not None, debs_and_wheels),
+        StageState("facts", known, "MPI libraries and who uses them"),
         StageState("payload", False, "fairlead and the image's description"),
-        StageState("sif", False, str(job.cache.image(job.key))),
+        StageState("sif", False, str(cache.image(key))),
         *others,
     )
 
@@ -267,19 +245,12 @@ def _name_warnings(job: _Job) -> tuple[Finding, ...]:
     before = read_entry(job.cache, job.name)
     if before is None or before.recipe_path == str(job.work.loaded.folder):
         return ()
-    return (
-        warning(
-            "image-name",
-            job_name=job.name,
-            folder=job.work.loaded.folder,
-            recipe_path=before.recipe_path,
-        ),
-    )
+    return (warning("image-name", loaded=job.work.loaded, before=before),)
 
 
 def _make(job: _Job) -> ImageEntry:
     record = _tree(job)
-    cache, tree = job.cache, job.cache.tree(job.tree)
+    cache, tree = job.cache, job.cache.tree(job.made_from.tree)
     size = tree.stat().st_size
     need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
     with (
@@ -306,8 +277,8 @@ def _tree(job: _Job) -> TreeRecord:
     parts = [cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)]
     for declared in (loaded.sources, job.sources):
         parts += [cache.source(key) for key in sources.keys(loaded, lock, declared)]
-    used(cache.tree(job.tree), cache.tree_record(job.tree), *parts)
-    record = read_record(cache, job.tree)
+    used(cache.tree(job.made_from.tree), cache.tree_record(job.made_from.tree), *parts)
+    record = read_record(cache, job.made_from.tree)
     built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.sources))
     if record is None or not built:
         absent = sum(package.size for package in missing(lock.packages, cache))
@@ -317,7 +288,7 @@ def _tree(job: _Job) -> TreeRecord:
         need_space(cache.root, need, f"building `{job.name}`", "XDG_CACHE_HOME")
         fetch.fetch(loaded, lock, cache, work.progress)
     if record is None:
-        record = (engine_tree.build_tree if lock.base else build_tree)(work, job.tree)
+        record = (engine_tree.build_tree if lock.base else build_tree)(work, job.made_from.tree)
     return record
 
 
@@ -353,9 +324,7 @@ def _wrap(
         tree_sha256=overlaid.tree_sha256,
         recipe=job.name,
         recipe_path=str(job.work.loaded.folder),
-        lock_sha256=keys.lock_sha256,
-        wheel_sha256=keys.wheel_sha256,
-        tree=keys.tree,
+        **asdict(keys),
         bytes=final.stat().st_size,
     )
     write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))
@@ -375,7 +344,7 @@ def _facts(
     python = job.work.loaded.recipe.python
     with job.work.progress.stage("examine the tree") as stage:
         scan = scan_squashfs(
-            job.cache.tree(job.tree),
+            job.cache.tree(job.made_from.tree),
             scratch,
             facts=not known,
             wheel=job.wheel,
@@ -384,7 +353,9 @@ def _facts(
         )
         if not known:
             facts, packages = scan.facts, scan.installed
-            write_record(job.cache, job.tree, replace(record, facts=facts, installed=packages))
+            write_record(
+                job.cache, job.made_from.tree, replace(record, facts=facts, installed=packages)
+            )
         assert facts is not None and packages is not None
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
     if wrong := image_findings(facts, job.work.loaded):

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.cli.screen import (
     human_bytes,
     json_option,
+    print_findings,
     print_json,
     progress,
     show_schema,
     table,
 )
-from fairlead_build.cli.importing import import_
-from fairlead_build.cli.render import render
 from fairlead_build.recipe import load as recipes
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
@@ -38,10 +38,6 @@ def recipe() -> None:
     fairlead recipe check ./my-image
     fairlead recipe lock ./my-image       resolve it against today's indexes
     """
-
-
-recipe.add_command(render)
-recipe.add_command(import_)
 
 
 @recipe.command("list")
@@ -265,7 +261,7 @@ def lock_command(
         raise click.UsageError("Missing argument 'RECIPE'.")
     from fairlead_build.cache.store import Cache
     from fairlead_build.recipe.lock import inputs_of
-    from fairlead_build.resolving import check_upgrade, lock_recipe
+    from fairlead_build.resolving import check_upgrade, lock_recipe, old_lock
 
     loaded = recipes.load_recipe(name)
     if dry_run:
@@ -278,7 +274,8 @@ def lock_command(
             click.echo(f"would resolve, and write to {loaded.lock_path}:")
             click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
         return
-    before = _versions(_packages(loaded))
+    known = old_lock(loaded)
+    before = _versions(known.packages if known else ())
     cache = Cache.default(archive if archive is not None and archive.is_dir() else None)
     lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=archive)
     after = _versions(lock.packages)
@@ -335,6 +332,107 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
     click.echo(f"{path}: tool tree {after['tree'][:12]}{'' if before != after else ', unchanged'}")
 
 
+@recipe.command()
+@click.argument("name", metavar="RECIPE")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to write; containers/rendered/NAME of a checkout, or rendered/NAME, otherwise.",
+)
+@click.option("--dry-run", is_flag=True, help="Show which files would change; write nothing.")
+@json_option
+def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Write a recipe as a Containerfile and a Singularity.def, for people without fairlead.
+
+    Both install exactly the packages of the lock. Base image, mirror and Python index are arguments
+    of the build; everything else they need is in the same folder.
+
+    \b
+    fairlead recipe render mpi-base -o for-colleagues
+    podman build -t mpi-base for-colleagues
+    """
+    from fairlead_build.render.folder import render_recipe
+
+    result = render_recipe(name, output, dry_run=dry_run)
+    if as_json:
+        print_json(
+            "recipe-render",
+            {
+                "recipe": result.recipe,
+                "folder": str(result.folder),
+                "pinned": result.pinned,
+                "dry_run": dry_run,
+                "files": [{"path": f.path, "change": f.change} for f in result.files],
+            },
+        )
+        return
+    for file in result.files:
+        click.echo(f"{file.change:<9}  {result.folder / file.path}")
+    if not result.pinned:
+        click.echo("versions are not pinned: the recipe has no lock", err=True)
+
+
+@recipe.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The recipe's folder, which must be new. [default: the file's name]",
+)
+@click.option("--allow-loss", is_flag=True, help="Write the recipe even if parts are lost.")
+@click.option("--dry-run", is_flag=True, help="Show the recipe and what is lost; write nothing.")
+@json_option
+def import_(
+    file: Path, output: Path | None, allow_loss: bool, dry_run: bool, as_json: bool
+) -> int | None:
+    """Convert a Containerfile or a Singularity.def to a recipe, and list what was lost.
+
+    A recipe says what is in an image; these files say what to run. Whatever may not carry over
+    exactly is listed with its line, the reason, and what to do instead. Then nothing is written
+    and the exit code is 2, unless you pass --allow-loss.
+
+    \b
+    fairlead recipe import hep.def --dry-run
+    fairlead recipe import hep.def -o hep --allow-loss
+    """
+    from fairlead_build.importing.folder import import_file, lossy
+
+    result = import_file(file, output, allow_loss=allow_loss, dry_run=dry_run)
+    severity = Severity.WARNING if allow_loss else Severity.ERROR
+    findings = [loss.finding(severity) for loss in result.losses]
+    refused = bool(findings) and not allow_loss
+    if refused and not dry_run:
+        raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
+    if as_json:
+        print_json(
+            "recipe-import",
+            {
+                "name": result.name,
+                "folder": str(result.folder),
+                "written": result.written,
+                "recipe": result.recipe,
+                "files": result.files,
+                "losses": [asdict(loss) for loss in result.losses],
+            },
+        )
+        return int(ExitCode.USAGE) if refused else None
+    if dry_run:
+        click.echo(result.recipe, nl=False)
+    if findings:
+        print_findings(findings)
+    if result.written:
+        click.echo(str(result.folder / "recipe.toml"))
+        click.echo(f"next: fairlead recipe lock {result.folder}", err=True)
+    return int(ExitCode.USAGE) if refused else None
+
+
+# --- what several of them show ----------------------------------------------------------------
+
+
 def _versions(packages: Iterable[Package]) -> dict[str, str]:
     """What a lock has, by name; a package may be there in several roles."""
     versions_of: dict[str, set[str]] = {}
@@ -351,17 +449,6 @@ def _move(package: str, old: str, new: str) -> str:
 
 def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
     return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
-
-
-def _packages(loaded: recipes.LoadedRecipe) -> list[Package]:
-    """The packages of the lock as it is, stale or not; none when it cannot be read."""
-    from fairlead.base.toml import load
-
-    try:
-        old = load(loaded.lock_path, Lock, "fairlead recipe lock")
-    except FairleadError:
-        return []
-    return list(old.packages)
 
 
 def _lock_summary(lock: Lock) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.progress import Stage
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import child, clean_environment, no_space, run, tool_failed
@@ -144,7 +144,10 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
         if code := process.wait():
             if phases.no_space:
                 raise no_space("unpack the Debian packages", scratch.parent)
-            raise _mmdebstrap_failed(argv, code, "\n".join(phases.tail), job.again)
+            text = "\n".join(phases.tail)
+            if "/etc/subuid" in text or "newuidmap" in text:
+                raise fail("subuid", text=text, user=os.environ.get("USER") or str(os.getuid()))
+            raise tool_failed(argv, code, text, "unpack the Debian packages", job.again)
 
 
 class _Words(Phases):
@@ -156,12 +159,3 @@ class _Words(Phases):
             self.advance(1)
             self.note(words[2] if words[0] == "Setting" else words[1])
         super().feed(line)
-
-
-def _mmdebstrap_failed(
-    argv: Sequence[str | Path], code: int, text: str, remedy: str
-) -> FairleadError:
-    if "/etc/subuid" in text or "newuidmap" in text:
-        user = os.environ.get("USER") or str(os.getuid())
-        return fail("subuid", text=text, user=user)  # fmt: skip
-    return tool_failed(argv, code, text, "unpack the Debian packages", remedy)

@@ -98,11 +98,7 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
     """
     loaded, lock, cache, progress = job.loaded, job.lock, job.cache, job.progress
     if loaded.sources:
-        raise fail(
-            "base-sources",
-            folder=loaded.folder / "recipe.toml",
-            source_name=loaded.sources[0].source.name,
-        )
+        raise fail("base-sources", loaded=loaded, source=loaded.sources[0].source)
     layout = _layout(job)
     packed = sum(item.size for item in read_layout(layout).layers)
     need = 4 * packed + 6 * lock.download_bytes + (200 << 20)
@@ -279,21 +275,15 @@ def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
     try:
         merged = read_layers([LayerFile(exported)], cache)
     except FairleadError as exc:
-        finding = exc.findings[0]
-        raise fail(
-            "engine-broke-off-export",
-            where=finding.where,
-            why=finding.why,
-            again=job.again,
-        ) from None
+        damage = exc.findings[0]
+        raise fail("engine-broke-off-export", damage=damage, again=job.again) from None
     for path in (*_FOREIGN, *_PLAIN, *_OURS):
         merged.tree.remove(path)
     for path, inode in merged.tree.walk():
-        # As in every tree: containers run without set-user-id. What is in /proc and /sys is mounted.
-        inode.mode &= ~0o6000
+        inode.mode &= ~0o6000  # as in every tree: containers run without set-user-id
         if inode.kind == "dir" and path in ("proc", "sys", "run"):
             inode.mode = 0o755
-    for name in ("proc", "sys"):
+    for name in ("proc", "sys"):  # what is in them is mounted
         if (node := merged.tree.root.children.get(name)) is not None:
             node.children.clear()
     with (

@@ -64,11 +64,7 @@ def publish_tree(
     facts: ImageFacts | None = None,
     installed: Installed | None = None,
 ) -> TreeRecord:
-    """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned."""
     record = TreeRecord(sha256_of(made), entries, facts, installed)
     write_record(cache, key, record)
     publish(made, cache.tree(key))
@@ -76,19 +72,15 @@ def publish_tree(
 
 
 def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
-    """Keeps ``record`` for the tree ``key``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    document = {
-        "sha256": record.sha256,
-        "scanner": _scanner(),
-        "facts": to_json(record.facts) if record.facts else None,
-        "installed": to_json(record.installed) if record.installed else None,
-        "entries": record.entries,
-    }
+    """Keeps ``record`` for the tree ``key``."""
     with atomic_write(cache.tree_record(key), "w") as out:
+        document = {
+            "sha256": record.sha256,
+            "scanner": _scanner(),
+            "facts": to_json(record.facts),
+            "installed": to_json(record.installed),
+            "entries": record.entries,
+        }
         json.dump(document, out)
 
 

@@ -218,7 +218,7 @@ def _failed(
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
     why = tail or f"its commands ended with exit code {code}"
-    given: dict[str, Any] = {"source_name": source.name, "where": where, "again": job.again}
+    given: dict[str, Any] = {"source": source, "where": where, "again": job.again}
     match step:
         case "hostile":
             return fail("source-hostile", detail=detail, **given)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable
 
 from fairlead_build.recipe.load import LoadedRecipe, RecipeFile
-from fairlead_build.recipe.lock import Deb, Lock, Wheel
+from fairlead_build.recipe.lock import Lock, Package, Wheel
 from fairlead_build.tree.payload import environment
 
 # The folder of each stage in which the locked files lie; no image keeps it.
@@ -27,9 +27,10 @@ _FROM_SOURCES = "/usr/src/fairlead"
 def download(loaded: LoadedRecipe, lock: Lock) -> list[str]:
     """Brings the locked files to ``WORK``, and checks them. Needs apt; pip, where there are wheels."""
     wheels = _used(lock)
-    steps = [f"mkdir -p {WORK}/debs", f"cd {WORK}", _list(map(_deb_line, lock.deb), "debs.list")]
-    if lock.build_deb:
-        steps.append(_list(map(_deb_line, lock.build_deb), "build-debs.list"))
+    steps = [f"mkdir -p {WORK}/debs", f"cd {WORK}"]
+    for debs, target in ((lock.deb, "debs.list"), (lock.build_deb, "build-debs.list")):
+        if debs or target == "debs.list":
+            steps.append(_list((f"{deb.sha256}  {deb.path}" for deb in debs), target))
     steps += [_list(map(_pin, of_role), f"{role}.txt") for role, of_role in wheels.items()]
     steps += [
         # A lock names no host: without MIRROR it is the one that the base's own apt knows.
@@ -73,9 +74,8 @@ def _download_sources(loaded: LoadedRecipe, lock: Lock) -> list[str]:
                 f"      {shlex.quote(url)} sources/{archive.file} SHA256:{archive.sha256}"
             )
         else:
-            pin = f"{archive.name}=={archive.version} --hash=sha256:{archive.sha256}"
             steps += [
-                f"echo '{pin}' > source.txt",
+                f"echo '{_pin(archive)}' > source.txt",
                 "pip3 download --quiet --no-deps --require-hashes \\\n"
                 f"      --no-binary {archive.name} --dest sources --requirement source.txt",
             ]
@@ -101,12 +101,8 @@ def _suite(lock: Lock) -> str:
     return f"{lock.base.suite} main{more}"
 
 
-def _deb_line(deb: Deb) -> str:
-    return f"{deb.sha256}  {deb.path}"
-
-
-def _pin(wheel: Wheel) -> str:
-    return f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}"
+def _pin(package: Package) -> str:
+    return f"{package.name}=={package.version} --hash=sha256:{package.sha256}"
 
 
 def _list(lines: Iterable[str], target: str) -> str:

@@ -60,11 +60,15 @@ def scan_squashfs(
     """
     mount = folder / "mnt"
     mount.mkdir(exist_ok=True)
+    buffer = io.BytesIO(wheel or b"")
+    if wheel:
+        with zipfile.ZipFile(buffer, "a") as archive:
+            archive.comment = site.encode()  # where it is laid: tracebacks name that folder
     asked = {
         "squashfs": str(squashfs),
         "mount": str(mount),
         "facts": facts,
-        "wheel": base64.b64encode(_with_comment(wheel, site)).decode() if wheel else "",
+        "wheel": base64.b64encode(buffer.getvalue()).decode(),
         "python": python,
     }
     argv, env = in_namespaces(__name__)
@@ -87,14 +91,6 @@ def scan_squashfs(
         from_json(Installed, results["installed"]) if facts else None,
         bytecode,
     )
-
-
-def _with_comment(wheel: bytes, site: str) -> bytes:
-    """The wheel, telling where it is laid: tracebacks name that folder."""
-    buffer = io.BytesIO(wheel)
-    with zipfile.ZipFile(buffer, "a") as archive:
-        archive.comment = site.encode()
-    return buffer.getvalue()
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead_build.cli.importing import import_
+from fairlead_build.cli.recipe import import_
 from fairlead_build.importing import containerfile, definition
 from fairlead_build.importing.containerfile import value_of
 from fairlead_build.importing.folder import LOSSES, Imported, import_file, meaningful
