@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -32,6 +31,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
+from fairlead_build.base.digest import json_digest
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import (
@@ -200,7 +200,7 @@ def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     # The wheel holds the code that writes the payload; an image without Python has no wheel.
     versions = (fairlead.__version__, payload.SCHEMA_VERSION)
     inputs = [tree, loaded.digest, lock_sha256, wheel_sha256, *versions]
-    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+    key = json_digest(inputs)
     made_from = payload.Keys(lock_sha256, wheel_sha256, tree)
     return _Job(TreeJob(loaded, lock, cache, progress), wheel, made_from, key)
 

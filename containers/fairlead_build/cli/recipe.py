@@ -215,9 +215,10 @@ def schema(output: Path | None, as_json: bool) -> None:
     \b
     fairlead recipe schema -o recipe.schema.json
     """
-    from fairlead_build.recipe import schema as recipeschema
+    from fairlead.base.json_schema import schema_of, schema_text
+    from fairlead_build.recipe.model import Written
 
-    show_schema("recipe-schema", recipeschema.text(), output, as_json)
+    show_schema("recipe-schema", schema_text(schema_of(Written)), output, as_json)
 
 
 @recipe.command("lock")

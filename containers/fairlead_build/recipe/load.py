@@ -7,8 +7,6 @@ A recipe is addressed by the name of a bundled one (``tensorflow``) or by its fo
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import mistake_at, read
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture
 from fairlead_build.base.platform import architecture as this_architecture
 from fairlead_build.recipe.checks import cross_mistakes
@@ -66,7 +64,7 @@ class RecipeSource:
             "source": self.source.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json_digest(content)
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,9 @@ class LoadedRecipe:
     @property
     def name(self) -> str:
         """``mpi-base`` or ``mpi-base:openmpi``: also the name of its image."""
-        return f"{self.recipe.recipe.name}:{self.variant}" if self.variant else self.base_name
-
-    @property
-    def base_name(self) -> str:
-        """Its name without the variant."""
-        return self.recipe.recipe.name
+        return (
+            f"{self.recipe.recipe.name}:{self.variant}" if self.variant else self.recipe.recipe.name
+        )
 
     @property
     def lock_path(self) -> Path:
@@ -115,7 +110,7 @@ class LoadedRecipe:
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
             "sources": [s.digest for s in (*self.sources, *self.bundled)],
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json_digest(content)
 
 
 @dataclass(frozen=True)
@@ -206,11 +201,8 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
         raise FairleadError(list(dict.fromkeys(wrong)), ExitCode.USAGE)
     recipe = Recipe.model_validate(merged.data)
     files = _Files(merged)
-    laid = tuple(
-        file
-        for target, source in sorted(recipe.files.items())
-        if (file := files.one(("files", target), target, source)) is not None
-    )
+    laid = (files.one(("files", t), t, source) for t, source in sorted(recipe.files.items()))
+    placed = tuple(filter(None, laid))
     shipped = recipe.python is not None  # an image without Python has no wheel of ours
     every = [_source(files, n, source, shipped) for n, source in enumerate(recipe.source)]
     sources = tuple(s for s in every if s.source.bundled is None)
@@ -218,21 +210,20 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     if files.wrong:
         raise FairleadError(files.wrong, ExitCode.USAGE)
     paths = tuple(dict.fromkeys(layer.document.path for layer in merged.layers))
-    return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, sources, paths, own)
+    return LoadedRecipe(at.folder, recipe, placed, shown, at.variant, arch, sources, paths, own)
 
 
 def _source(files: _Files, number: int, source: Source, shipped: bool) -> RecipeSource:
-    patches = [
-        files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
-    ]
     if source.bundled is not None:
         # Other commands than the usual one get all files, and compile them as they say.
         usual = " ".join((source.run or "").split()) == INSTALL_CORE and not source.env
         ours = shipped and usual
         needed = tuple(f for f in _native() if not (ours and f.target.startswith("src/")))
         return RecipeSource(source, (), needed, core_from_wheel=ours)
+    loc = ("source", number, "patches")
+    patches = (files.one(loc, Path(name).name, name) for name in source.patches)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
-    return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
+    return RecipeSource(source, tuple(filter(None, patches)), tuple(tree))
 
 
 def _native() -> Iterator[RecipeFile]:
@@ -264,14 +255,9 @@ class _Files:
         path = self._path(loc, source)
         if path is None:
             return
-        if path.is_file():
-            inner_paths = {path.name: path}
-        else:
-            inner_paths = {
-                str(p.relative_to(path)): p
-                for p in path.rglob("*")
-                if p.is_file() or p.is_symlink()
-            }
+        top = path.parent if path.is_file() else path
+        below = [path] if path.is_file() else path.rglob("*")
+        inner_paths = {str(p.relative_to(top)): p for p in below if p.is_file() or p.is_symlink()}
         if not inner_paths:
             self._refuse(loc, source, f"{path} is not a file and holds none")
         folder = self.merged.place(loc)[0].folder.resolve()
@@ -304,7 +290,5 @@ class _Files:
         return RecipeFile(target, path, mode, digest)
 
     def _refuse(self, loc: tuple[str | int, ...], source: str, why: str) -> None:
-        table = str(loc[0])
-        self.wrong.append(
-            self.merged.finding(mistake_at(loc, "recipe-file", table=table, source=source, why=why))
-        )
+        mistake = mistake_at(loc, "recipe-file", table=str(loc[0]), source=source, why=why)
+        self.wrong.append(self.merged.finding(mistake))

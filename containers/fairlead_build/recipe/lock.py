@@ -7,7 +7,6 @@ name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import Field, StringConstraints, field_validator
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.toml import Mistake, Strict, load, mistake_at
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture
 from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
@@ -38,16 +38,11 @@ from fairlead_build.recipe.model import (
 
 # One path component or several, none of them special: it becomes a file name and a part of a URL.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%!-]*$")]
-PoolPath = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9._+~%:-]*/)+[A-Za-z0-9][A-Za-z0-9._+~%:-]*$"
-    ),
-]
+_PART = r"[A-Za-z0-9][A-Za-z0-9._+~%:-]*"
+PoolPath = Annotated[str, StringConstraints(pattern=rf"^({_PART}/)+{_PART}$")]
 Size = Annotated[int, Field(ge=1, lt=1 << 40)]
-RecipeName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(:[a-z0-9][a-z0-9-]{0,62})?$")
-]
+_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
+RecipeName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(:{_NAME})?$")]
 
 
 class Inputs(Strict):
@@ -74,9 +69,7 @@ class Inputs(Strict):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(
-            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
-        ).hexdigest()
+        return json_digest(self.model_dump(mode="json"))
 
 
 class Package(Strict):
@@ -169,14 +162,9 @@ class Lock(Strict):
     @property
     def packages_digest(self) -> str:
         """sha256 of everything this lock puts into the image, tools excluded."""
-        content: dict[str, Any] = {
-            "epoch": self.source_date_epoch,
-            "architecture": self.architecture,
-        }
-        content["base"] = self.base.model_dump(mode="json") if self.base else None
-        for name in ("deb", "build_deb", "wheel", "source"):
-            content[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        names = {"architecture", "base", "deb", "build_deb", "wheel", "source"}
+        content = self.model_dump(mode="json", include=names)
+        return json_digest({**content, "epoch": self.source_date_epoch})
 
     @property
     def glibc(self) -> str:
@@ -244,24 +232,16 @@ def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str
     Raises:
         FairleadError: it is missing, invalid, or does not match its recipe.
     """
-    path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
+    path = loaded.lock_path
     if not path.is_file():
-        raise fail(
-            "lock-missing",
-            loaded_name=loaded.name,
-            path=path,
-            why_unlocked=why_unlocked(loaded),
-            command=command,
-        )
-    lock = load(path, Lock, command, _cross)
+        raise fail("lock-missing", loaded=loaded, why_unlocked=why_unlocked(loaded))
+    lock = load(path, Lock, f"fairlead recipe lock {loaded.given}", _cross)
     lost = differences(lock.inputs, inputs_of(loaded.recipe, runtime))
     if lock.architecture != loaded.architecture:
         lost.append(f"it is a lock for {lock.architecture}, and {loaded.architecture} is wanted")
     if lost:
-        raise fail(
-            "lock-stale", loaded_name=loaded.name, path=path, lost="; ".join(lost), command=command
-        )
-    return lock, hashlib.sha256(path.read_bytes()).hexdigest()
+        raise fail("lock-stale", loaded=loaded, lost="; ".join(lost))
+    return lock, sha256_of(path)
 
 
 def why_unlocked(loaded: LoadedRecipe) -> str:

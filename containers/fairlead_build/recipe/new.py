@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead.base.json_schema import schema_of, schema_text
 from fairlead.base.paths import atomic_write
-from fairlead_build.recipe import schema
 from fairlead_build.recipe.inherit import bundled_names, split_variant
 from fairlead_build.recipe.load import find, load_recipe
+from fairlead_build.recipe.model import Written
 
 _TEXT = """\
 #:schema recipe.schema.json
@@ -60,11 +61,7 @@ def plan(given: str, parent: str) -> NewRecipe:
     if name in bundled_names():
         raise fail("recipe-new-bundled-name", name=name, given=given)
     if (folder / "recipe.toml").exists():
-        raise fail(
-            "recipe-new-exists",
-            folder=folder / "recipe.toml",
-            folder_2=folder,
-        )
+        raise fail("recipe-new-exists", folder=folder)
     load_recipe(parent)  # it must be valid
     text = _TEXT.format(
         name=name,
@@ -94,12 +91,11 @@ def write(made: NewRecipe) -> None:
     try:
         made.folder.mkdir(parents=True, exist_ok=True)
         for name, text in (
-            ("recipe.schema.json", schema.text()),
+            ("recipe.schema.json", schema_text(schema_of(Written))),
             ("recipe.toml", made.text),
         ):
             with atomic_write(made.folder / name, "w") as out:
                 out.write(text)
     except OSError as exc:
-        raise fail(
-            "recipe-new-unwritable", folder=made.folder, reason=exc.strerror or str(exc)
-        ) from None
+        reason = exc.strerror or str(exc)
+        raise fail("recipe-new-unwritable", folder=made.folder, reason=reason) from None

@@ -18,9 +18,8 @@ from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.lock import Deb
 from fairlead_build.resolve.apt_sources import apt_sources
 
-_FIELDS = {
-    "Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256",
-}  # fmt: skip
+_FIELDS = {"Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256"}
+_AGAIN = "run the same command again"
 _UNMET = re.compile(
     r"^\s*(\S+) : (?:Pre)?(?:Depends|Breaks|Conflicts): (\S+)", re.MULTILINE | re.IGNORECASE
 )
@@ -58,14 +57,8 @@ class AptRoot:
 
     def essential(self) -> list[str]:
         """What the distribution marks so."""
-        return sorted(
-            {
-                name
-                for part in self.packages
-                for (name, _), fields in part.stanzas.items()
-                if fields.get("Essential") == "yes"
-            }
-        )
+        stanzas = (stanza for part in self.packages for stanza in part.stanzas.values())
+        return sorted({s["Package"] for s in stanzas if s.get("Essential") == "yes"})
 
 
 @contextmanager
@@ -124,21 +117,14 @@ def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
 
 def _inherited() -> dict[str, str]:
     """A clean environment that still knows this machine's proxies and certificates."""
-    kept = [
-        n
-        for n in os.environ
-        if n.lower().endswith("_proxy") or n in ("SSL_CERT_FILE", "SSL_CERT_DIR")
-    ]
-    return clean_environment({name: os.environ[name] for name in kept})
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    kept = {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy") or n in names}
+    return clean_environment(kept)
 
 
 def _update(root: AptRoot, remedy: str, what: str) -> None:
-    run(
-        ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"],
-        env=root.environment,
-        doing=f"read the index {what}",
-        remedy=remedy,
-    )
+    argv = ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"]
+    run(argv, env=root.environment, doing=f"read the index {what}", remedy=remedy)
 
 
 def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:
@@ -161,7 +147,7 @@ def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:
 
 def _origin(root: AptRoot, index: AptIndex) -> str:
     """Whose index of that suite apt has read, when it is not ``index``; empty when it is."""
-    for _, release, _, path in _targets(root):
+    for release, path in _targets(root):
         if release == index.suite:
             fields = _release_fields(path)
             right = index.suite in (fields.get("Codename"), fields.get("Suite"))
@@ -172,30 +158,17 @@ def _origin(root: AptRoot, index: AptIndex) -> str:
 
 
 def _no_archive(index: AptIndex, refused: Sequence[str]) -> FairleadError:
-    return fail(
-        "apt-source-missing-no-configured-archive",
-        index_name=index.name,
-        refused="; ".join(refused),
-        override=index.override,
-    )
+    shown = "; ".join(refused)
+    return fail("apt-source-missing-no-configured-archive", index=index, refused=shown)
 
 
-def _targets(root: AptRoot) -> list[tuple[str, str, str, Path]]:
-    """URI, suite, component and file of every Packages index that apt has read."""
-    listing = run(
-        [
-            "apt-get",
-            "indextargets",
-            "--format",
-            "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(FILENAME)",
-            "Created-By: Packages",
-        ],
-        env=root.environment,
-        doing="ask apt for its indexes",
-        remedy="run the same command again",
-    ).decode()
+def _targets(root: AptRoot) -> list[tuple[str, Path]]:
+    """Suite and file of every Packages index that apt has read."""
+    form = ("--format", "$(RELEASE)\t$(FILENAME)", "Created-By: Packages")
+    argv, doing = ["apt-get", "indextargets", *form], "ask apt for its indexes"
+    listing = run(argv, env=root.environment, doing=doing, remedy=_AGAIN).decode()
     rows = [line.split("\t") for line in listing.splitlines()]
-    return [(r[0], r[1], r[2], Path(r[3])) for r in rows if len(r) == 4]
+    return [(row[0], Path(row[1])) for row in rows if len(row) == 2]
 
 
 def _release_fields(packages: Path) -> dict[str, str]:
@@ -210,14 +183,11 @@ def _release_fields(packages: Path) -> dict[str, str]:
 
 
 def _read_indexes(root: AptRoot, indexes: Sequence[AptIndex]) -> None:
-    for _, release, _, path in _targets(root):
+    for release, path in _targets(root):
         index = next((i for i in indexes if i.suite == release), None)
-        text = run(
-            [tool("apt-helper"), "cat-file", path],
-            env=root.environment,
-            doing="read apt's index",
-            remedy="run the same command again",
-        ).decode("utf-8", "replace")
+        argv: list[str | Path] = [tool("apt-helper"), "cat-file", path]
+        listing = run(argv, env=root.environment, doing="read apt's index", remedy=_AGAIN)
+        text = listing.decode("utf-8", "replace")
         root.packages.append(Packages(index, dict(_stanzas(text))))
         if index == indexes[0] and not root.epoch:
             date = _release_fields(path).get("Date", "")
@@ -239,17 +209,10 @@ def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str
         FairleadError: the index cannot be read, or lacks one.
     """
     with apt_root([index], architecture, remedy=remedy) as root:
-        known = {
-            name: fields for part in root.packages for (name, _), fields in part.stanzas.items()
-        }
-    if lost := [name for name in names if name not in known]:
-        raise fail(
-            "apt-unknown",
-            index_name=index.name,
-            lost=lost[0],
-            suggestion=suggest(lost[0], known),
-            remedy=remedy,
-        )
+        known = {s["Package"]: s for part in root.packages for s in part.stanzas.values()}
+    if lost := next((name for name in names if name not in known), ""):
+        near = suggest(lost, known)
+        raise fail("apt-unknown", index=index, lost=lost, suggestion=near, remedy=remedy)
     return [_line(known[name], index) for name in names]
 
 
@@ -259,14 +222,11 @@ def add_folder(root: AptRoot, debs: Sequence[Deb], cache: Cache, remedy: str) ->
     folder.mkdir()
     stanzas = []
     for deb in debs:
-        control = run(
-            ["dpkg-deb", "--field", cache.blob(deb.sha256)],
-            env={**os.environ, "TMPDIR": str(root.folder)},
-            doing=f"read package {deb.name}",
-            remedy=remedy,
-        ).decode("utf-8", "replace")
+        argv: list[str | Path] = ["dpkg-deb", "--field", cache.blob(deb.sha256)]
+        env = {**os.environ, "TMPDIR": str(root.folder)}
+        control = run(argv, env=env, doing=f"read package {deb.name}", remedy=remedy)
         place = f"Filename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
-        stanzas.append(control.rstrip("\n") + "\n" + place)
+        stanzas.append(control.decode("utf-8", "replace").rstrip("\n") + "\n" + place)
     text = "\n".join(stanzas)
     (folder / "Packages").write_text(text, "utf-8")
     (root.folder / "sources.list").write_text(f"deb [trusted=yes] copy:{folder} ./\n")
@@ -329,14 +289,9 @@ def solve(
     while True:
         (root.folder / "preferences").write_text(pins.preferences())
         output: list[str] = []
+        argv = ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted]
         try:
-            run(
-                ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted],
-                env=root.environment,
-                doing=doing,
-                remedy=remedy,
-                on_line=output.append,
-            )
+            run(argv, env=root.environment, doing=doing, remedy=remedy, on_line=output.append)
         except FairleadError:
             if not pins.release("\n".join(output)):
                 raise
@@ -357,7 +312,7 @@ def _deb(root: AptRoot, pair: tuple[str, str]) -> Deb:
         (part.index, part.stanzas[pair]) for part in root.packages if pair in part.stanzas
     )
     if index is None:
-        raise fail("apt-unknown-chose-no-index", pair=pair[0], pair_1=pair[1])
+        raise fail("apt-unknown-chose-no-index", pair=pair)
     return _line(fields, index)
 
 

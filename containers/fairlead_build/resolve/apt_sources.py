@@ -43,17 +43,11 @@ class AptSource:
 
     def narrowed(self, suite: str, components: tuple[str, ...]) -> str:
         """A deb822 stanza for one suite of it."""
-        lines = [
-            "Types: deb",
-            f"URIs: {self.uri}",
-            f"Suites: {suite}",
-            f"Components: {' '.join(components)}",
-        ]
-        if self.signed_by:
-            lines.append(f"Signed-By: {self.signed_by}")
-        if self.trusted:
-            lines.append("Trusted: yes")
-        return "\n".join(lines) + "\n"
+        stanza = (
+            f"Types: deb\nURIs: {self.uri}\nSuites: {suite}\nComponents: {' '.join(components)}\n"
+        )
+        stanza += f"Signed-By: {self.signed_by}\n" if self.signed_by else ""
+        return stanza + ("Trusted: yes\n" if self.trusted else "")
 
 
 def apt_sources(
@@ -80,10 +74,9 @@ def apt_sources(
     if not fits:
         raise fail(
             "apt-source-missing-no-offers",
-            index_name=index.name,
+            index=index,
             etc_apt=etc_apt,
-            configured_count=len(configured),
-            override=index.override,
+            configured=len(configured),
             keyring_packages=_KEYRING_PACKAGES[index.distribution],
         )
     likely = re.compile(rf"/{index.distribution}(-security)?$")
@@ -138,10 +131,8 @@ def parse_deb822(text: str) -> Iterator[AptSource]:
                 key, _, value = line.partition(":")
                 key = key.strip().lower()
                 values[key] = value.strip()
-        if (
-            "deb" not in values.get("types", "").split()
-            or values.get("enabled", "yes").lower() == "no"
-        ):
+        enabled = values.get("enabled", "yes").lower() != "no"
+        if "deb" not in values.get("types", "").split() or not enabled:
             continue
         for uri in values.get("uris", "").split():
             yield AptSource(

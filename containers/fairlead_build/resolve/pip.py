@@ -119,20 +119,15 @@ def settings() -> PipSettings:
     Raises:
         FairleadError: pip cannot read it.
     """
-    text = run(
-        [*pip(), "config", "list"],
-        env=pip_environment(),
-        doing="read pip's configuration",
-        remedy="pip config debug",
-    ).decode("utf-8", "replace")
+    argv, doing = [*pip(), "config", "list"], "read pip's configuration"
+    listing = run(argv, env=pip_environment(), doing=doing, remedy="pip config debug")
     values: dict[str, str] = {}
     rank = {"global": 0, "download": 1, ":env:": 2}
-    lines = [
-        match for line in text.splitlines() if (match := re.match(r"(\S+)\.([\w-]+)='(.*)'$", line))
-    ]
-    for match in sorted(lines, key=lambda m: rank.get(m[1], -1)):
-        if match[1] in rank and match[3]:
-            values[match[2]] = match[3]
+    text = listing.decode("utf-8", "replace")
+    rows = re.findall(r"^(\S+)\.([\w-]+)='(.*)'$", text, re.MULTILINE)
+    for section, key, value in sorted(rows, key=lambda row: rank.get(row[0], -1)):
+        if section in rank and value:
+            values[key] = value
     extra = values.get("extra-index-url", "").replace("\\n", " ").split()
     main = [] if values.get("no-index") else [values.get("index-url", "https://pypi.org/simple")]
     return PipSettings(

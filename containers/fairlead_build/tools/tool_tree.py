@@ -13,7 +13,6 @@ which order packages are configured, is the tree's. What is left to the machine 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from pydantic import StringConstraints
 from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.toml import Strict, load
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture, architecture
 from fairlead_build.base.proc import piped
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
@@ -93,7 +92,7 @@ def identity(arch: Architecture | None = None) -> str:
 
 def _identity(packages: Sequence[Deb]) -> str:
     content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json_digest(content)
 
 
 def versions(arch: Architecture | None = None) -> dict[str, str]:

@@ -7,8 +7,6 @@ else, so nothing unlocked can come in and no network is needed. The result is ke
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -20,7 +18,7 @@ from urllib.parse import quote
 
 from fairlead.base.errors import fail
 from fairlead.base.progress import Stage
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.proc import child, clean_environment, no_space, run, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import copy_blob, publish, scratch_parent, workspace
@@ -51,7 +49,7 @@ def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
         "tools": tool_tree.identity(lock.architecture),
         "how": [sha256_of(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:

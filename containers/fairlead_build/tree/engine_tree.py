@@ -7,9 +7,7 @@ is exported, put in order (root's files, sorted, one time for all) and squashed 
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import tarfile
 import uuid
@@ -23,7 +21,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Stage
 from fairlead.image.tree_digest import Tree
 from fairlead_build.base import tar
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.cache.store import copy_blob, scratch_parent, workspace
 from fairlead_build.engines.socket import Engine, asking, connected, refused
 from fairlead_build.engines.store import load, name_of
@@ -74,7 +72,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "tools": tool_tree.identity(lock.architecture),
         "how": [sha256_of(p) for p in (_BYTECODE, Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def base_environment(job: TreeJob) -> Mapping[str, str]:

@@ -8,8 +8,6 @@ compiler.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import zipfile
@@ -19,7 +17,7 @@ from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.image.frameworks import frameworks
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.proc import no_space, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import check_blob, scratch_parent, workspace
@@ -58,7 +56,7 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
             "archive": archive.sha256 if archive else "",
             "before": list(keys_so_far),
         }
-        keys_so_far.append(hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest())
+        keys_so_far.append(json_digest(inputs))
     return keys_so_far
 
 

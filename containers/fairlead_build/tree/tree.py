@@ -8,7 +8,6 @@ our wheel.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from fairlead.base.serde import from_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
 from fairlead_build.base import tar
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.proc import clean_environment, no_space, piped, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import scratch_parent, workspace
@@ -56,7 +55,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
             sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / name for name in _HOW))
         ],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def unpacked_bytes(lock: Lock) -> int:
