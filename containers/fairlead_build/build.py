@@ -40,9 +40,10 @@ from fairlead_build.cache.store import (
     missing,
     need_space,
     scratch_parent,
+    sweep,
+    used,
     workspace,
 )
-from fairlead_build.cache.sweep import sweep, used
 from fairlead_build.formats import store as forms
 from fairlead_build.formats.images import ImageEntry, read_entry, trees_in_use, write_entry
 from fairlead_build.formats.model import Format
@@ -306,14 +307,9 @@ def _wrap(
     }
     with job.work.progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
-            work / "image.sif",
-            squashfs,
-            ("image.json", as_json(document)),
-            arch=lock.architecture,
-            epoch=lock.source_date_epoch,
-            squashfs_sha256=overlaid.sha256,
-            advance=stage.advance,
-        )
+            work / "image.sif", squashfs, ("image.json", as_json(document)), arch=lock.architecture,
+            epoch=lock.source_date_epoch, squashfs_sha256=overlaid.sha256, advance=stage.advance,
+        )  # fmt: skip
         final = (work / "image.sif").replace(job.cache.image(job.key))  # write_sif has synced it
         stage.result(f"{final.stat().st_size / 1e6:.0f} MB")
     entry = ImageEntry(

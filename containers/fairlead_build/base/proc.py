@@ -140,12 +140,8 @@ def run(
         if code:
             raise tool_failed(argv, code, "\n".join(tail), doing, remedy)
         return b""
-    with child(
-        argv,
-        env=env,
-        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
+    given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with child(argv, env=env, stdin=given, stderr=subprocess.PIPE) as process:
         out, err = process.communicate(stdin)
     if process.returncode:
         raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
@@ -189,24 +185,13 @@ def tool_failed(
     if says_no_space(text):
         return no_space(doing)
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
-    return (
-        fail(
-            "tool-failed-ended-exit-code",
-            doing=doing,
-            name=name,
-            status=code,
-            why=f":\n{tail}" if tail else "",
-            remedy=remedy,
-        )
-        if code >= 0
-        else fail(
-            "tool-failed-killed-signal",
-            doing=doing,
-            name=name,
-            status=-code,
-            why=f":\n{tail}" if tail else "",
-            remedy=remedy,
-        )
+    return fail(
+        "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal",
+        doing=doing,
+        name=name,
+        status=abs(code),
+        why=f":\n{tail}" if tail else "",
+        remedy=remedy,
     )
 
 

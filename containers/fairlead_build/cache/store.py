@@ -13,7 +13,8 @@
     locks/                       who is at work
     work/                        half-made files; never read by anybody else
 
-A file gets its final name by a rename from ``work/``, synced, so a name means a whole file.
+What no build has used for a month is removed: it can be made again. Trees of the images that are
+known by name stay, however old. A file gets its final name by a rename from ``work/``, synced, so a name means a whole file.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -109,9 +111,8 @@ class Cache:
 
     def unwritable(self, exc: OSError) -> FairleadError:
         """The error of a cache that the system does not let be written to."""
-        return fail(
-            "cache-unwritable", filename=exc.filename or self.root, reason=exc.strerror or str(exc)
-        )
+        reason = exc.strerror or str(exc)
+        return fail("cache-unwritable", filename=exc.filename or self.root, reason=reason)
 
     def removed(self, exc: OSError) -> FairleadError:
         """The error of a cache of which something went while it was in use."""
@@ -306,3 +307,28 @@ def _available(memory: Path) -> int:
     kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
     free = int(kilobytes[1]) * 1024 if kilobytes else 0
     return min(free, shutil.disk_usage(memory).free)
+
+
+# --- what is kept between builds ---------------------------------------------------------------
+
+KEPT_S = 30 * 24 * 3600.0
+
+
+def used(*paths: Path) -> None:
+    """Says that a build uses ``paths`` now; what cannot be written to is not swept either."""
+    for path in paths:
+        with suppress(OSError):
+            os.utime(path)
+
+
+def sweep(cache: Cache, trees: Collection[str]) -> None:
+    """Removes Debian parts, sources and trees unused for ``KEPT_S``, but for the keys ``trees``."""
+    oldest = time.time() - KEPT_S
+    for name in ("debian", "sources", "trees"):
+        for path in (cache.root / name).glob("*"):
+            if path.name.partition(".")[0] in trees:
+                continue
+            # Another build may have removed it meanwhile.
+            with suppress(OSError):
+                if path.lstat().st_mtime < oldest:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()

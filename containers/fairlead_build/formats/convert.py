@@ -8,7 +8,6 @@ Source: OCI image format specification 1.1, config.md; apptainer/apptainer, the 
 from __future__ import annotations
 
 import calendar
-import hashlib
 import json
 import re
 import shlex
@@ -26,7 +25,7 @@ from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.formats.wrapping import as_json, engine_files
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
-from fairlead_build.registry.manifest import Manifest
+from fairlead_build.registry.manifest import Manifest, digest_of
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import Compression, squashing
 
@@ -82,14 +81,9 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
         with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
             note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
             write_sif(
-                target,
-                squashfs,
-                ("oci.json", as_json(note)),
-                arch=config.architecture,
-                epoch=config.epoch,
-                squashfs_sha256=digest,
-                advance=stage.advance,
-            )
+                target, squashfs, ("oci.json", as_json(note)), arch=config.architecture,
+                epoch=config.epoch, squashfs_sha256=digest, advance=stage.advance,
+            )  # fmt: skip
 
 
 def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list[LayerFile]:
@@ -98,11 +92,10 @@ def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list
     Raises:
         FairleadError: one is missing, or the configuration counts others.
     """
-    if len(config.diff_ids) != len(manifest.layers):
-        raise layout_damaged(
-            layout,
-            f"it has {len(manifest.layers)} layers, its configuration lists {len(config.diff_ids)}",
-        )
+    have, listed = len(manifest.layers), len(config.diff_ids)
+    if have != listed:
+        why = f"it has {have} layers, its configuration lists {listed}"
+        raise layout_damaged(layout, why)
     layers = []
     for item, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
         path = blob_of(layout, item)
@@ -126,7 +119,7 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
         raise layout_damaged(layout, f"its configuration cannot be read: {exc.strerror}") from None
     if len(body) > _MOST_CONFIG_BYTES:
         raise layout_damaged(layout, f"its configuration is longer than {_MOST_CONFIG_BYTES} bytes")
-    if f"sha256:{hashlib.sha256(body).hexdigest()}" != manifest.config.digest:
+    if digest_of(body) != manifest.config.digest:
         raise layout_damaged(layout, "its configuration is not the one that its manifest names")
     try:
         return parse_configuration(json.loads(body))
@@ -188,13 +181,13 @@ def _architecture(name: str) -> str:
 
 
 def _epoch(created: Any) -> int:
-    if isinstance(created, str) and re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", created):
-        try:
-            seconds = calendar.timegm(time.strptime(created[:19], "%Y-%m-%dT%H:%M:%S"))
-        except ValueError:
-            return 0
-        return min(max(seconds, 0), (1 << 32) - 1)
-    return 0
+    if not isinstance(created, str) or not re.match(r"\d{4}(-\d\d){2}T\d\d(:\d\d){2}", created):
+        return 0
+    try:
+        seconds = calendar.timegm(time.strptime(created[:19], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0
+    return min(max(seconds, 0), (1 << 32) - 1)
 
 
 def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:

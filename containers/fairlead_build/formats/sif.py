@@ -72,20 +72,9 @@ def write_sif(
         + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(text), epoch, name, b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
-        LAUNCH,
-        MAGIC,
-        VERSION,
-        code,
-        identity(squashfs_sha256, text).bytes,
-        epoch,
-        epoch,
-        _SLOTS - 2,
-        _SLOTS,
-        _TABLE,
-        len(table),
-        data,
-        end - data,
-    )
+        LAUNCH, MAGIC, VERSION, code, identity(squashfs_sha256, text).bytes, epoch, epoch,
+        _SLOTS - 2, _SLOTS, _TABLE, len(table), data, end - data,
+    )  # fmt: skip
 
     digest = hashlib.sha256()
     with atomic_write(target) as out:
@@ -107,22 +96,11 @@ def write_sif(
 def _descriptor(
     datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes
 ) -> bytes:
+    padded = _align(at + size) - at
     return DESCRIPTOR.pack(
-        datatype,
-        True,
-        ident,
-        GROUP_MASK | 1,
-        0,
-        at,
-        size,
-        _align(at + size) - at,
-        epoch,
-        epoch,
-        0,
-        0,
-        name.encode(),
-        extra,
-    )
+        datatype, True, ident, GROUP_MASK | 1, 0, at, size, padded, epoch, epoch, 0, 0,
+        name.encode(), extra,
+    )  # fmt: skip
 
 
 def _align(offset: int) -> int:
