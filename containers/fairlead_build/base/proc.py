@@ -29,6 +29,7 @@ PACKAGE = {
     "newuidmap": "uidmap",
 }
 
+_PATIENCE_S = 20
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
@@ -64,13 +65,11 @@ def child(
     stdin: int | IO[bytes] | None = subprocess.DEVNULL,
     stdout: int | IO[bytes] | None = subprocess.PIPE,
     stderr: int | IO[bytes] | None = subprocess.STDOUT,
-    patience_s: float = 20,
     parting: str = "TERM",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child process that ends with the block, and with this process even if that is killed.
 
     Args:
-        patience_s: how long it may clean up after SIGTERM before it is killed.
         parting: the signal that it gets when this process is killed.
     """
     # The kernel sends the signal when this process dies, so a `kill -9` leaves nothing running.
@@ -86,7 +85,7 @@ def child(
         yield process
     finally:
         if process.poll() is None:
-            _end(process, patience_s)
+            _end(process)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None and not pipe.closed:
                 # Data that an ended child did not read is of no use.
@@ -94,9 +93,9 @@ def child(
                     pipe.close()
 
 
-def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ends a child and its group, within about ``patience_s``."""
-    deadline = time.monotonic() + patience_s
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child and its group; it may clean up for ``_PATIENCE_S``."""
+    deadline = time.monotonic() + _PATIENCE_S
     # The whole group, and again: mmdebstrap itself ignores the signal while a child of it works.
     while time.monotonic() < deadline:
         with suppress(ProcessLookupError):

@@ -33,6 +33,7 @@ from fairlead_build.tools import tool_tree
 _FREE_BYTES = 4 << 30
 _MOST_RATIO = 200
 _MOST_BYTES = 1 << 40
+_MOST_FILE_BYTES = 64 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
@@ -90,18 +91,18 @@ def read_layers(
 
 
 def read_files(
-    merged: Merged, paths: Sequence[str], cache: Cache | None = None, most_bytes: int = 64 << 20
+    merged: Merged, paths: Sequence[str], cache: Cache | None = None
 ) -> dict[str, bytes]:
     """The content of single files, by path; those that are not there are left out.
 
     Raises:
-        FairleadError: one is longer than ``most_bytes``, or a layer is damaged.
+        FairleadError: one is longer than 64 MiB, or a layer is damaged.
     """
     wanted: dict[tuple[int, int], list[str]] = {}
     for path in paths:
         inode = merged.tree.find(path)
         if inode is not None and inode.kind == "file":
-            if inode.size > most_bytes:
+            if inode.size > _MOST_FILE_BYTES:
                 layer = merged.layers[inode.layer]
                 raise fail("layer-damaged-size", layer=layer, path=path, size=inode.size)
             wanted.setdefault((inode.layer, inode.number), []).append(path)

@@ -315,11 +315,11 @@ def image_tree(source: Path, advance: Callable[[int], None] = lambda amount: Non
     return read_tree(entries(source), advance)
 
 
-def tree_digest(source: Path, advance: Callable[[int], None] = lambda amount: None) -> str:
+def tree_digest(source: Path) -> str:
     """The digest that all wrappings of an image share, hex (``fairlead.image.tree_digest``).
 
     Raises:
         FairleadError: as :func:`entries` does.
         OSError: it cannot be read.
     """
-    return tree_sha256(image_tree(source, advance))
+    return tree_sha256(image_tree(source))

@@ -87,11 +87,7 @@ def debs(arch: Architecture | None = None) -> tuple[Deb, ...]:
 
 def identity(arch: Architecture | None = None) -> str:
     """The digest of the tool tree: equal ones write equal bytes."""
-    return _identity(debs(arch))
-
-
-def _identity(packages: Sequence[Deb]) -> str:
-    content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
+    content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in debs(arch))]
     return json_digest(content)
 
 
@@ -120,9 +116,7 @@ def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
 # --- use ---------------------------------------------------------------------------------------
 
 
-def command(
-    name: str, cache: Cache | None = None, progress: Progress | None = None
-) -> list[str | Path]:
+def command(name: str, cache: Cache | None = None) -> list[str | Path]:
     """The command that starts program ``name`` of the tool tree; its arguments follow.
 
     Raises:
@@ -130,12 +124,7 @@ def command(
     """
     if name not in _PROGRAMS:
         raise ValueError(f"the tool tree has no {name}")
-    return [unpacked(cache or Cache.default(), progress) / "bin" / name]
-
-
-def folder(cache: Cache | None = None, progress: Progress | None = None) -> Path:
-    """The folder of the tool tree's programs, for a PATH."""
-    return unpacked(cache or Cache.default(), progress) / "bin"
+    return [unpacked(cache or Cache.default()) / "bin" / name]
 
 
 # Trees that this process has looked over: 10 MB to read each time would be felt.
@@ -181,11 +170,9 @@ def _make(final: Path, packages: Sequence[Deb], cache: Cache, progress: Progress
 def _whole(tree: Path) -> bool:
     try:
         manifest = _Manifest.model_validate_json((tree / "tree.json").read_bytes())
-        if not {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys():
-            return False  # an older fairlead made it, and needed fewer
-        whole = all(sha256_of(tree / name) == digest for name, digest in manifest.files.items())
         # An older fairlead may have wanted fewer programs of the same packages.
-        return whole and all((tree / "bin" / name).is_file() for name in _PROGRAMS)
+        complete = {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys()
+        return complete and all(sha256_of(tree / n) == d for n, d in manifest.files.items())
     except (OSError, ValueError):
         return False
 
@@ -217,21 +204,13 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
 
 
 def _starter(name: str, arch: Architecture) -> str:
-    if name == "mmdebstrap":
-        return _MMDEBSTRAP
-    options = ""
-    if name.startswith("apt-"):
-        options = ' -o "Dir::Bin::Methods=$tree/methods"'
+    # `perl` of this machine, whatever PATH says: an environment module's may lack Debian's modules.
+    loader = f'"$tree/lib/{_LOADER[arch]}" --library-path "$tree/lib"'
+    program = "/usr/bin/perl" if name == "mmdebstrap" else loader
+    options = ' -o "Dir::Bin::Methods=$tree/methods"' if name.startswith("apt-") else ""
     return f"""#!/bin/sh
 tree=$(CDPATH= cd -- "${{0%/*}}/.." && pwd -P) || exit
-exec "$tree/lib/{_LOADER[arch]}" --library-path "$tree/lib" "$tree/real/{name}"{options} "$@"
-"""
-
-
-# `perl` of this machine, whatever PATH says: an environment module's may lack Debian's modules.
-_MMDEBSTRAP = """#!/bin/sh
-tree=$(CDPATH= cd -- "${0%/*}/.." && pwd -P) || exit
-exec /usr/bin/perl "$tree/real/mmdebstrap" "$@"
+exec {program} "$tree/real/{name}"{options} "$@"
 """
 
 
@@ -285,27 +264,23 @@ def _lost(tree: Path) -> Iterator[str]:
 # --- the lock ----------------------------------------------------------------------------------
 
 
-def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
+def relock(progress: Progress, cache: Cache) -> None:
     """Locks the tools against today's index, and writes ``tools.lock.toml``.
 
-    Returns:
-        The lock before and after.
     Raises:
         FairleadError: the index cannot be read, lacks a package, or the tree would not be whole.
     """
     from fairlead_build.resolve.apt_solve import newest
 
     before = tool_lock()
-    debs_by_file: dict[str, Deb] = {}
+    index = AptIndex("debian", before.suite, before.components)
+    by_file: dict[str, Deb] = {}
     with progress.stage("resolve the tools", len(_TRIPLET), "architectures") as stage:
         for arch in _TRIPLET:
-            index = AptIndex("debian", before.suite, before.components)
-            for deb in newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`"):
-                debs_by_file[deb.file] = deb
+            debs_today = newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`")
+            by_file |= {deb.file: deb for deb in debs_today}
             stage.advance(1)
-    after = before.model_copy(
-        update={"deb": tuple(debs_by_file[file] for file in sorted(debs_by_file))}
-    )
+    after = before.model_copy(update={"deb": tuple(by_file[file] for file in sorted(by_file))})
     cache.make()
     if absent := missing(after.deb, cache):
         fetch_debs(absent, cache, progress, RELOCK)
@@ -315,21 +290,17 @@ def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
             unpack(wanted, cache, work / arch, arch)
     write_text(LOCK, render(after))
     tool_lock.cache_clear()
-    return before, after
 
 
 def render(lock: ToolLock) -> str:
     """The text of ``tools.lock.toml``."""
     head = {key: getattr(lock, key) for key in ("version", "suite", "components")}
-    return "\n".join(
-        [
-            f"# Made by `{RELOCK}`, but for `packages`: what the tool tree is made of.",
-            *(f"{key} = {json.dumps(value)}" for key, value in head.items()),
-            "packages = [",
-            *(f"  {json.dumps(name)}," for name in lock.packages),
-            "]",
-            "",
-            *array_lines("deb", lock.deb),
-            "",
-        ]
-    )
+    lines = [
+        f"# Made by `{RELOCK}`, but for `packages`: what the tool tree is made of.",
+        *(f"{key} = {json.dumps(value)}" for key, value in head.items()),
+        "packages = [",
+        *(f"  {json.dumps(name)}," for name in lock.packages),
+        "]\n",
+        *array_lines("deb", lock.deb),
+    ]
+    return "\n".join(lines) + "\n"

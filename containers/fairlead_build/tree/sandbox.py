@@ -145,13 +145,13 @@ def spawn(
     )  # fmt: skip
 
 
-def execute(root: Path, argv: Sequence[str], env: Mapping[str, str], folder: str = "/") -> None:
+def execute(root: Path, argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Runs a program of the tree to its end.
 
     Raises:
         SystemExit: it failed; with its exit code.
     """
-    if code := spawn(root, argv, env, folder).wait():
+    if code := spawn(root, argv, env).wait():
         sys.exit(code if code > 0 else 128 - code)
 
 
