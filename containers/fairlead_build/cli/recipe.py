@@ -293,7 +293,8 @@ def lock_command(
         print_json("recipe-lock", {**payload, "moves": moves})
         return
     for package, old, new in moved if before else ():
-        click.echo(_move(package, old, new))
+        added_or_gone = f"+ {package} {new}" if new else f"- {package} {old}"
+        click.echo(f"  {package} {old} -> {new}" if old and new else added_or_gone)
     if before and not moved:
         click.echo("nothing moved")
     click.echo(
@@ -440,12 +441,6 @@ def _versions(packages: Iterable[Package]) -> dict[str, str]:
     for package in packages:
         versions_of.setdefault(package.name, set()).add(package.version)
     return {name: ", ".join(sorted(versions)) for name, versions in versions_of.items()}
-
-
-def _move(package: str, old: str, new: str) -> str:
-    if old and new:
-        return f"  {package} {old} -> {new}"
-    return f"+ {package} {new}" if new else f"- {package} {old}"
 
 
 def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:

@@ -79,7 +79,11 @@ def import_file(
         reader = definition if _is_definition(source, text) else containerfile
         reader.read(text, ledger, path.parent)
         _settle(ledger)
-        _sweep(text, ledger)
+        accounted = ledger.accounted()
+        for number, line in split_lines(text):  # so that no line is lost without notice
+            if meaningful(line) and (ledger.file, number) not in accounted:
+                place = of_lines([(number, line)])
+                ledger.lose(place, "it was not understood", "check what it does")
         losses = tuple(
             sorted(ledger.losses, key=lambda loss: (loss.file != str(source), loss.first))
         )
@@ -148,14 +152,6 @@ def _settle(ledger: Ledger) -> None:
     if ledger.pip and "image" in ledger.base and ledger.base_place is not None:
         why, lost = "[python] is an environment of its own", "the Python packages of the base image"
         ledger.lose(ledger.base_place, why, "those that you use in packages.pip", lost)
-
-
-def _sweep(text: str, ledger: Ledger) -> None:
-    """Reports what no reader has accounted for, so that no line is lost without notice."""
-    accounted = ledger.accounted()
-    for number, line in split_lines(text):
-        if meaningful(line) and (ledger.file, number) not in accounted:
-            ledger.lose(of_lines([(number, line)]), "it was not understood", "check what it does")
 
 
 def meaningful(line: str) -> bool:
