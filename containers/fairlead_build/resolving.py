@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fairlead.base.errors import ExitCode, FairleadError, error, fail
@@ -19,10 +20,10 @@ from fairlead.base.suggest import suggest
 from fairlead.base.toml import load
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, adopt, missing, publish
-from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import (
+    AptIndex,
     Deb,
     Inputs,
     Lock,
@@ -141,13 +142,9 @@ def _keep(job: _Job, lock: Lock, folder: Path) -> None:
     if lock.base is not None:
         again, relock = f"{job.again} --archive {folder}", job.again
         base = base_layout(lock.base.image, lock.base.digest, cache, progress, again, relock)
-        archive.keep(
-            base_files(lock.base.image, read_layout(base)),
-            lock.recipe,
-            folder,
-            progress,
-            base.joinpath("blobs/sha256").joinpath,
-        )
+        files = base_files(lock.base.image, read_layout(base))
+        path_of = base.joinpath("blobs/sha256").joinpath
+        archive.keep(files, lock.recipe, folder, progress, path_of)
 
 
 def old_lock(loaded: LoadedRecipe) -> Lock | None:
@@ -285,20 +282,12 @@ def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) 
 def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
     known = root.names
     title = f"{index.distribution.capitalize()} {index.suite}"
+    given: dict[str, Any] = {"title": title, "index": index, "loaded": job.loaded}
     wrong = [
-        error(
-            "apt-unknown-edit",
-            title=title,
-            name=name,
-            loaded=job.loaded,
-            key=key,
-            index=index,
-            near=_near(name, known),
-            again=job.again,
-        )
+        error("apt-unknown-edit", key=key, name=n, near=_near(n, known), again=job.again, **given)
         for key, names in (("packages.apt", job.inputs.apt), ("source.apt", job.inputs.build_apt))
-        for name in names
-        if name not in known
+        for n in names
+        if n not in known
     ]
     if wrong:
         raise FairleadError(wrong, ExitCode.USAGE)
@@ -309,14 +298,8 @@ def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
 
 def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
     target = target_of(job.inputs.python, job.arch, glibc)
-    solver = PipSolver(
-        job.loaded,
-        job.inputs,
-        target,
-        old=job.old.wheel if job.old else (),
-        stay=bool(job.upgrade),
-        moved=frozenset(map(project, job.upgrade)),
-    )
+    old, moved = job.old.wheel if job.old else (), frozenset(map(project, job.upgrade))
+    solver = PipSolver(job.loaded, job.inputs, target, old, stay=bool(job.upgrade), moved=moved)
     with job.progress.stage("resolve Python packages") as stage:
         wheels = solver.wheels(stage.note)
         stage.result(f"{len(wheels)} wheels")
@@ -336,8 +319,8 @@ def _resolve_sources(job: _Job) -> tuple[SourceArchive, ...]:
     wanted = [s.source for s in job.loaded.sources if s.source.path is None]
     if not wanted:
         return ()
+    archives = []
     with job.progress.stage("resolve sources") as stage:
-        archives = []
         for source in wanted:
             stage.note(source.name)
             archives.append(_source(job, source))
@@ -356,9 +339,8 @@ def _source(job: _Job, source: Source) -> SourceArchive:
         place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
         file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
     else:
-        listed = source_archive(
-            source.name, source.version, pip, f"edit [[source]], then `{job.again}`"
-        )
+        remedy = f"edit [[source]], then `{job.again}`"
+        listed = source_archive(source.name, source.version, pip, remedy)
         place, sha256, file = listed.place, listed.sha256, listed.file
     partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
     if not sha256:

@@ -161,13 +161,14 @@ def workspace(parent: Path, prefix: str) -> Iterator[Path]:
 def _claim(parent: Path, stem: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=stem, dir=parent))
-        folder.chmod(0o755)
-        # Held until this process ends, however it ends; that is how _sweep knows dead ones.
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder, fd
-        os.close(fd)  # another build swept it before we held it
+        with suppress(FileNotFoundError):  # another build swept it before we held it
+            # Held until this process ends, however it ends; that is how _sweep knows dead ones.
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if folder.exists():
+                folder.chmod(0o755)
+                return folder, fd
+            os.close(fd)
 
 
 def _sweep(parent: Path, stem: str) -> None:

@@ -76,16 +76,8 @@ def show(name: str, as_json: bool) -> None:
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
     tables = loaded.recipe.model_dump(mode="json", exclude_none=True)
     if as_json:
-        summary = _lock_summary(lock) if lock else None
-        print_json(
-            "recipe",
-            {
-                "path": str(loaded.folder),
-                "sha256": loaded.digest,
-                "recipe": tables,
-                "lock": summary,
-            },
-        )
+        head = {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": tables}
+        print_json("recipe", {**head, "lock": _lock_summary(lock) if lock else None})
         return
     click.echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
     for title, content in tables.items():
@@ -99,12 +91,8 @@ def show(name: str, as_json: bool) -> None:
         return
     click.echo(table([(k, _shown(v)) for k, v in _lock_summary(lock).items()]))
     asked = {re.split(r"[^A-Za-z0-9._-]", text)[0].lower() for text in loaded.recipe.packages.pip}
-    rows = [
-        (w.name, w.version, w.role)
-        for w in lock.wheel
-        if w.name.lower() in asked or w.role == "mpi"
-    ]
-    if rows:
+    wheels = [w for w in lock.wheel if w.name.lower() in asked or w.role == "mpi"]
+    if rows := [(w.name, w.version, w.role) for w in wheels]:
         click.echo("\n" + table(rows, ("ASKED FOR", "VERSION", "PREFIX")))
 
 
@@ -148,21 +136,16 @@ def check(name: str, as_json: bool) -> None:
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
     why = "" if lock else why_unlocked(loaded)
     if as_json:
-        head = {"recipe": loaded.name, "path": str(loaded.folder)}
-        print_json(
-            "recipe-check",
-            {**head, "locked": lock is not None, "not_locked_because": why, "findings": []},
-        )
+        head = {"recipe": loaded.name, "path": str(loaded.folder), "locked": lock is not None}
+        print_json("recipe-check", {**head, "not_locked_because": why, "findings": []})
         return
+    sound = f"ok: recipe `{loaded.name}` is sound"
     if lock is None:
-        click.echo(f"ok: recipe `{loaded.name}` is sound")
-        click.echo(f"    not locked, because {why}")
+        click.echo(f"{sound}\n    not locked, because {why}")
         click.echo(f"next: fairlead recipe lock {loaded.given}")
         return
-    click.echo(
-        f"ok: recipe `{loaded.name}` is sound, and its lock matches it "
-        f"({len(lock.deb)} Debian packages, {len(lock.wheel)} wheels)"
-    )
+    packages = f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
+    click.echo(f"{sound}, and its lock matches it ({packages})")
 
 
 @recipe.command()
@@ -269,8 +252,8 @@ def lock_command(
         check_upgrade(loaded, upgrade)
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
         if as_json:
-            path, inputs = str(loaded.lock_path), wanted.model_dump()
-            print_json("recipe-lock", {"dry_run": True, "path": path, "inputs": inputs})
+            head = {"dry_run": True, "path": str(loaded.lock_path)}
+            print_json("recipe-lock", {**head, "inputs": wanted.model_dump()})
         else:
             click.echo(f"would resolve, and write to {loaded.lock_path}:")
             click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
@@ -287,9 +270,7 @@ def lock_command(
     ]
     if as_json:
         payload = {"dry_run": False, "path": str(loaded.lock_path), "lock": _lock_summary(lock)}
-        moves = [
-            {"package": p, "before": old or None, "after": new or None} for p, old, new in moved
-        ]
+        moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
         print_json("recipe-lock", {**payload, "moves": moves})
         return
     for package, old, new in moved if before else ():
@@ -359,16 +340,9 @@ def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None
 
     result = render_recipe(name, output, dry_run=dry_run)
     if as_json:
-        print_json(
-            "recipe-render",
-            {
-                "recipe": result.recipe,
-                "folder": str(result.folder),
-                "pinned": result.pinned,
-                "dry_run": dry_run,
-                "files": [{"path": f.path, "change": f.change} for f in result.files],
-            },
-        )
+        head = {"recipe": result.recipe, "folder": str(result.folder), "pinned": result.pinned}
+        files = [asdict(file) for file in result.files]
+        print_json("recipe-render", {**head, "dry_run": dry_run, "files": files})
         return
     for file in result.files:
         click.echo(f"{file.change:<9}  {result.folder / file.path}")
@@ -410,17 +384,10 @@ def import_(
     if refused and not dry_run:
         raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
     if as_json:
-        print_json(
-            "recipe-import",
-            {
-                "name": result.name,
-                "folder": str(result.folder),
-                "written": result.written,
-                "recipe": result.recipe,
-                "files": result.files,
-                "losses": [asdict(loss) for loss in result.losses],
-            },
-        )
+        head = {"name": result.name, "folder": str(result.folder), "written": result.written}
+        losses = [asdict(loss) for loss in result.losses]
+        made = {**head, "recipe": result.recipe, "files": result.files, "losses": losses}
+        print_json("recipe-import", made)
         return int(ExitCode.USAGE) if refused else None
     if dry_run:
         click.echo(result.recipe, nl=False)

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairlead_build.importing import images
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
 from fairlead_build.importing.ledger import Ledger, env_hint
@@ -182,7 +181,7 @@ class _Reader:
 
     def __init__(self, ledger: Ledger, folder: Path, escape: str):
         self.ledger, self.escape = ledger, escape
-        self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger)
+        self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger, docker=True)
         self.outer: dict[str, str] = {}
         self.arguments: dict[str, str] = {}
         self.shell = True  # whether RUN means a shell that is known here
@@ -203,7 +202,7 @@ class _Reader:
         flags = [w for w in self.at.value.text.split() if w.startswith("--")]
         for flag in flags:
             self._lose("a recipe is built on a machine of its own kind", "nothing", flag)
-        whole = not first or images.set_base(self.ledger, self.at.where, stage.base)
+        whole = not first or self.ledger.set_base(self.at.where, stage.base)
         if whole and not flags:
             self.ledger.carry(self.at.where)
         for self.at in stage.instructions:
@@ -384,7 +383,7 @@ class _Reader:
             elif unpacks and re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source):
                 whole = self._lose("ADD unpacks it", "its files in [files]", source)
             else:
-                for part, why in self.context.copy(source, place, into=into, docker=True):
+                for part, why in self.context.copy(source, place, into=into):
                     whole = self._lose(why, _FILES, part)
         return whole
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead_build.importing import images
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
 from fairlead_build.importing.ledger import Ledger, env_hint
@@ -122,7 +121,7 @@ class _Reader:
 
     def __init__(self, ledger: Ledger, folder: Path, stages: list[_Stage]):
         self.ledger = ledger
-        self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger)
+        self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger, docker=False)
         self.arguments: dict[str, str] = {}  # the defaults of all %arguments
         sections = (s for stage in stages for s in stage.sections if s.name == "arguments")
         for name, equals, value in (r[1].partition("=") for s in sections for r in s.spoken):
@@ -158,7 +157,7 @@ class _Reader:
             if key in header and image:
                 image = f"{header[key][0].strip('/')}/{image}"
                 self.ledger.carry(header.pop(key)[1])
-        if images.set_base(self.ledger, place, image or ""):
+        if self.ledger.set_base(place, image or ""):
             self.ledger.carry(place)
         self.ledger.carry(where)
 
@@ -166,7 +165,7 @@ class _Reader:
         suite, place = header.pop("osversion", ("", where))
         mirror, at = header.pop("mirrorurl", ("", where))
         distribution = "ubuntu" if "ubuntu" in mirror else "debian"
-        if images.set_base(self.ledger, place, f"{distribution}:{self._filled(suite) or ''}"):
+        if self.ledger.set_base(place, f"{distribution}:{self._filled(suite) or ''}"):
             self.ledger.carry(place)
             self.ledger.carry(where)
         self.ledger.carry(at)  # which mirror it is, this machine's apt knows
@@ -224,7 +223,7 @@ class _Reader:
             source, target = paths[0], (paths[1:] or [""])[0]
             whole, where = True, of_lines([row])
             place, into = resolved("/", target or source), target.endswith("/")
-            for text, why in self.context.copy(source, place, into=into, docker=False):
+            for text, why in self.context.copy(source, place, into=into):
                 whole = self.ledger.lose(where, why, _FILES, text)
             if whole:
                 self.ledger.carry(where)

@@ -15,8 +15,8 @@ from tomlkit.items import Array
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.paths import atomic_folder
 from fairlead_build.cache.store import scratch_parent, workspace
-from fairlead_build.importing import containerfile, definition, images
-from fairlead_build.importing.ledger import Ledger, Loss, plain_name
+from fairlead_build.importing import containerfile, definition
+from fairlead_build.importing.ledger import Ledger, Loss, plain_name, python_of
 from fairlead_build.importing.located import of_lines, split_lines
 from fairlead_build.recipe.load import load_recipe
 
@@ -132,7 +132,7 @@ def _is_definition(source: Path, text: str) -> bool:
 def _settle(ledger: Ledger) -> None:
     """What follows from the whole: the image's Python and its MPI."""
     wanted = bool(ledger.pip) or any(n == "python3" or n[:8] == "python3-" for n in ledger.apt)
-    version = images.python_of(ledger.base)
+    version = python_of(ledger.base)
     if ledger.mpi.get("source") == "wheel" and not version:
         ledger.mpi = {}
     if not ledger.mpi:

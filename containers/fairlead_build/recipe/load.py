@@ -113,14 +113,6 @@ class LoadedRecipe:
         return json_digest(content)
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a recipe is. ``variant`` is empty for none."""
-
-    folder: Path
-    variant: str
-
-
 def file_name(name: str) -> str:
     """The name of a recipe or image as a part of a file name: ``mpi-base-openmpi``."""
     return name.replace(":", "-")
@@ -134,14 +126,16 @@ def shown_folder(folder: Path) -> str:
 
 def addresses(name: str) -> list[str]:
     """``name`` and its variants, as they are given on a command line."""
-    document = read(find(name).folder / "recipe.toml", "fairlead recipe list")
+    document = read(find(name)[0] / "recipe.toml", "fairlead recipe list")
     variants = document.data.get("variant")
     return [name, *(f"{name}:{v}" for v in variants)] if isinstance(variants, dict) else [name]
 
 
-def find(given: str | Path) -> Address:
+def find(given: str | Path) -> tuple[Path, str]:
     """The recipe called ``given``: a bundled name, a folder, or its recipe.toml; with ``:VARIANT``.
 
+    Returns:
+        Its folder, and the variant, empty for none.
     Raises:
         FairleadError: there is no such recipe.
     """
@@ -149,7 +143,7 @@ def find(given: str | Path) -> Address:
     for head, variant in ((text, ""), split_variant(text)):
         # A folder whose name has a colon in it comes first.
         if (folder := _folder(head)) is not None:
-            return Address(folder, variant)
+            return folder, variant
     head = split_variant(text)[0]
     path = Path(head)
     folder = path.parent if path.name == "recipe.toml" else path
@@ -190,10 +184,10 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     Raises:
         FairleadError: exit code 2; one finding a mistake.
     """
-    at = find(given)
+    folder, variant = find(given)
     shown = shlex.quote(str(given))
     arch = architecture or this_architecture()
-    merged = merge(at.folder, at.variant, arch, f"fairlead recipe check {shown}")
+    merged = merge(folder, variant, arch, f"fairlead recipe check {shown}")
     wrong = [*merged.findings]
     if merged.layers:
         wrong += [merged.finding(m) for m in cross_mistakes(merged.data)]
@@ -210,7 +204,7 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     if files.wrong:
         raise FairleadError(files.wrong, ExitCode.USAGE)
     paths = tuple(dict.fromkeys(layer.document.path for layer in merged.layers))
-    return LoadedRecipe(at.folder, recipe, placed, shown, at.variant, arch, sources, paths, own)
+    return LoadedRecipe(folder, recipe, placed, shown, variant, arch, sources, paths, own)
 
 
 def _source(files: _Files, number: int, source: Source, shipped: bool) -> RecipeSource:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,6 @@ from fairlead.base.paths import atomic_write
 from fairlead.base.toml import Mistake, Strict, load, mistake_at
 from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture
-from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.model import (
@@ -43,6 +43,47 @@ PoolPath = Annotated[str, StringConstraints(pattern=rf"^({_PART}/)+{_PART}$")]
 Size = Annotated[int, Field(ge=1, lt=1 << 40)]
 _NAME = r"[a-z0-9][a-z0-9-]{0,62}"
 RecipeName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(:{_NAME})?$")]
+
+# By distribution, and by distribution and SECURITY where that is an archive of its own.
+_OVERRIDES = {
+    "debian": "FAIRLEAD_INDEX_DEBIAN",
+    "debian-security": "FAIRLEAD_INDEX_DEBIAN_SECURITY",
+    "ubuntu": "FAIRLEAD_INDEX_UBUNTU",
+}
+
+
+@dataclass(frozen=True)
+class AptIndex:
+    """One signed index of .debs, as a lock names it: ``Debian bookworm main``."""
+
+    distribution: str
+    suite: str
+    components: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.distribution.capitalize()} {self.suite} {' '.join(self.components)}"
+
+    @property
+    def override(self) -> str:
+        """The variable that names another mirror of it."""
+        security = self.suite.endswith("-security")
+        key = f"{self.distribution}-security" if security else self.distribution
+        return _OVERRIDES.get(key, _OVERRIDES[self.distribution])
+
+    @property
+    def security(self) -> AptIndex:
+        """Where this release gets its corrections from."""
+        return replace(self, suite=f"{self.suite}-security")
+
+    @classmethod
+    def parse(cls, name: str) -> AptIndex | None:
+        """The index that a lock calls ``name``; None when it is not one of .debs."""
+        distribution, _, rest = name.partition(" ")
+        suite, *components = rest.split(" ")
+        if distribution.lower() not in ("debian", "ubuntu") or not suite or not components:
+            return None
+        return cls(distribution.lower(), suite, tuple(components))
 
 
 class Inputs(Strict):

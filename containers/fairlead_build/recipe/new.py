@@ -77,9 +77,9 @@ def _extends(parent: str, folder: Path) -> str:
     head, variant = split_variant(parent)
     if "/" not in head and head in bundled_names():
         return parent
-    at = find(parent)
-    relative = os.path.relpath(at.folder, folder.resolve())
-    return f"{relative}:{at.variant}" if variant else relative
+    place, named = find(parent)
+    relative = os.path.relpath(place, folder.resolve())
+    return f"{relative}:{named}" if variant else relative
 
 
 def write(made: NewRecipe) -> None:

@@ -14,8 +14,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
-from fairlead_build.recipe.apt_index import AptIndex
-from fairlead_build.recipe.lock import Deb
+from fairlead_build.recipe.lock import AptIndex, Deb
 from fairlead_build.resolve.apt_sources import apt_sources
 
 _FIELDS = {"Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256"}
@@ -63,11 +62,7 @@ class AptRoot:
 
 @contextmanager
 def apt_root(
-    indexes: Sequence[AptIndex],
-    architecture: str,
-    *,
-    remedy: str,
-    status: str = "",
+    indexes: Sequence[AptIndex], architecture: str, *, remedy: str, status: str = ""
 ) -> Iterator[AptRoot]:
     """An apt that knows ``indexes`` and nothing else, their signatures checked.
 
@@ -303,28 +298,17 @@ def solve(
 
 def locked(root: AptRoot, chosen: Sequence[tuple[str, str]], old: Sequence[Deb]) -> list[Deb]:
     """The lock's lines for what apt chose; a package that stays keeps its line."""
-    before = {(deb.name, deb.version): deb for deb in old}
-    return [before.get(pair) or _deb(root, pair) for pair in chosen]
-
-
-def _deb(root: AptRoot, pair: tuple[str, str]) -> Deb:
-    index, fields = next(
-        (part.index, part.stanzas[pair]) for part in root.packages if pair in part.stanzas
-    )
-    if index is None:
-        raise fail("apt-unknown-chose-no-index", pair=pair)
-    return _line(fields, index)
+    lines = {(deb.name, deb.version): deb for deb in old}
+    for pair in set(chosen) - lines.keys():
+        part = next(part for part in root.packages if pair in part.stanzas)
+        if part.index is None:
+            raise fail("apt-unknown-chose-no-index", pair=pair)
+        lines[pair] = _line(part.stanzas[pair], part.index)
+    return [lines[pair] for pair in chosen]
 
 
 def _line(fields: Stanza, index: AptIndex) -> Deb:
-    return Deb.model_validate(
-        {
-            "name": fields["Package"],
-            "version": fields["Version"],
-            "architecture": fields["Architecture"],
-            "size": int(fields["Size"]),
-            "sha256": fields["SHA256"],
-            "path": fields["Filename"],
-            "index": index.name,
-        }
-    )
+    names = {"Package": "name", "Filename": "path", "SHA256": "sha256"}
+    names |= {key: key.lower() for key in ("Version", "Architecture", "Size")}
+    values = {name: fields[key] for key, name in names.items()}
+    return Deb.model_validate({**values, "size": int(fields["Size"]), "index": index.name})

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
-from fairlead_build.recipe.apt_index import AptIndex
+from fairlead_build.recipe.lock import AptIndex
 
 _KEYRINGS = {
     "debian": "/usr/share/keyrings/debian-archive-keyring.gpg",

@@ -15,8 +15,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead_build.base.proc import run, tool
 from fairlead_build.cache.store import Cache, adopt, missing, workspace
-from fairlead_build.recipe.apt_index import AptIndex
-from fairlead_build.recipe.lock import Deb
+from fairlead_build.recipe.lock import AptIndex, Deb
 from fairlead_build.resolve import archive
 from fairlead_build.resolve.apt_sources import AptSource, apt_sources
 

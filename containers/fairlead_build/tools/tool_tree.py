@@ -30,8 +30,7 @@ from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture, architecture
 from fairlead_build.base.proc import piped
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
-from fairlead_build.recipe.apt_index import AptIndex
-from fairlead_build.recipe.lock import Deb, Lock, array_lines, write_text
+from fairlead_build.recipe.lock import AptIndex, Deb, Lock, array_lines, write_text
 from fairlead_build.recipe.model import AptName, OneLine, Suite
 from fairlead_build.resolve import archive
 from fairlead_build.resolve.fetch_debs import fetch_debs

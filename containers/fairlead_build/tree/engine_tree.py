@@ -207,17 +207,9 @@ def _built(engine: Engine, context: Path, job: TreeJob) -> Iterator[str]:
             context.open("rb") as stream,
             asking(engine, "build the image", job.again),
         ):
-            lines = client.build(
-                fileobj=stream,
-                custom_context=True,
-                dockerfile="Containerfile",
-                tag=name,
-                network_mode="none",
-                nocache=True,
-                rm=True,
-                forcerm=True,
-                decode=True,
-            )
+            options = {"network_mode": "none", "nocache": True, "rm": True, "forcerm": True}
+            options |= {"custom_context": True, "dockerfile": "Containerfile", "tag": name}
+            lines = client.build(fileobj=stream, decode=True, **options)
             _follow(engine, lines, job.again, stage)
         yield name
     finally:

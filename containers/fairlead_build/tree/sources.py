@@ -23,12 +23,11 @@ from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import check_blob, scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, file_name
 from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
-from fairlead_build.squashfs.squash import unsquash_argv
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
-from fairlead_build.tree.wheel_staging import Built, path_of, plan_of, stage_wheels
+from fairlead_build.tree.wheel_staging import Built, path_of, plan_of, request, stage_wheels
 
 _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 
@@ -117,20 +116,13 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
         results = scratch / "results"
         results.mkdir()
         asked = {
-            "untar": [str(word) for word in unsquash_argv(below, cache)],
-            "epoch": lock.source_date_epoch,
+            **request(job, below, scratch, "stage", "given"),
             "python": bool(wheels),
             "sources": [
                 _request(number, source, folder, job, scratch)
                 for number, (source, folder) in enumerate(wanted)
             ],
             "results": str(results),
-            "binds": {
-                "/.fairlead-stage": str(scratch / "stage"),
-                "/.fairlead-blobs": str(cache.root / "blobs" / "sha256"),
-                "/.fairlead-sources": str(cache.root / "sources"),
-                "/.fairlead-given": str(scratch / "given"),
-            },
         }
         phases = _Builds(job.progress)
         with (

@@ -31,7 +31,7 @@ from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord, publish_tree
 from fairlead_build.tree.sandbox import sandbox
-from fairlead_build.tree.wheel_staging import ROLES, Built, plan_of, stage_wheels
+from fairlead_build.tree.wheel_staging import ROLES, Built, plan_of, request, stage_wheels
 
 _HOW = ("sandbox.py", "tree.py", "record.py", "in_sandbox.py")
 
@@ -102,19 +102,11 @@ def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
 
 def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, sink: Sink) -> None:
     """Passes on what the wheels changed in the Debian part, then the rest of that part."""
-    cache = job.cache
     asked = {
-        "untar": [str(word) for word in unsquash_argv(below, cache)],
-        "epoch": job.lock.source_date_epoch,
+        **request(job, below, scratch, "stage", "files"),
         "found": str(scratch / "found.json"),
         "python": job.loaded.recipe.python is not None,
         "overlays": [b.inside for b in built if b.wheel is None],
-        "binds": {
-            "/.fairlead-stage": str(scratch / "stage"),
-            "/.fairlead-files": str(scratch / "files"),
-            "/.fairlead-blobs": str(cache.root / "blobs" / "sha256"),
-            "/.fairlead-sources": str(cache.root / "sources"),
-        },
     }
     phases = Phases(job.progress)
     with phases.open():

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.progress import Stage
 from fairlead_build.base.digest import sha256_of
@@ -14,6 +15,7 @@ from fairlead_build.cache.store import check_blob
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Wheel
 from fairlead_build.recipe.model import Recipe
+from fairlead_build.squashfs.squash import unsquash_argv
 from fairlead_build.tree.debian import INSIDE, write
 from fairlead_build.tree.job import TreeJob
 
@@ -60,6 +62,15 @@ def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
         "python": python.prefix if python else "",
         "mpi": mpi.home if mpi and mpi.source == "wheel" else "",
     }
+
+
+def request(job: TreeJob, below: Path, scratch: Path, *folders: str) -> dict[str, Any]:
+    """What a sandbox over the squashfs ``below`` is asked; ``folders`` of ``scratch`` are seen in it."""
+    binds = {f"/.fairlead-{name}": str(scratch / name) for name in folders}
+    binds["/.fairlead-blobs"] = str(job.cache.root / "blobs" / "sha256")
+    binds["/.fairlead-sources"] = str(job.cache.root / "sources")
+    untar = [str(word) for word in unsquash_argv(below, job.cache)]
+    return {"untar": untar, "epoch": job.lock.source_date_epoch, "binds": binds}
 
 
 def stage_wheels(
