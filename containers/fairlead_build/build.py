@@ -96,31 +96,19 @@ class BuildResult:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Job(TreeJob):
     """All that a build works from.
 
     Attributes:
         wheel: fairlead's own; None for an image without Python.
         key: of the finished image.
+        own: fairlead's own sources that are compiled, to be laid over the tree.
     """
 
-    work: TreeJob
     wheel: bytes | None
     made_from: payload.Keys
     key: str
-
-    @property
-    def name(self) -> str:
-        return self.work.loaded.name
-
-    @property
-    def cache(self) -> Cache:
-        return self.work.cache
-
-    @property
-    def sources(self) -> tuple[RecipeSource, ...]:
-        """Fairlead's own sources that are compiled, to be laid over the tree."""
-        return sources.compiled_bundled(self.work.loaded, self.work.lock)
+    own: tuple[RecipeSource, ...]
 
 
 def build(
@@ -160,7 +148,7 @@ def build(
         if entry is not None and not dry_run:
             outputs = tuple(_output(job, entry, form, output) for form in chosen)
     stages = _stages(job, entry, chosen)
-    return BuildResult(job.name, job.key, cached, entry, outputs, stages, warnings)
+    return BuildResult(job.loaded.name, job.key, cached, entry, outputs, stages, warnings)
 
 
 @contextmanager
@@ -203,11 +191,12 @@ def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     inputs = [tree, loaded.digest, lock_sha256, wheel_sha256, *versions]
     key = json_digest(inputs)
     made_from = payload.Keys(lock_sha256, wheel_sha256, tree)
-    return _Job(TreeJob(loaded, lock, cache, progress), wheel, made_from, key)
+    own = sources.compiled_bundled(loaded, lock)
+    return _Job(loaded, lock, cache, progress, wheel, made_from, key, own)
 
 
 def _current(job: _Job) -> ImageEntry | None:
-    entry = read_entry(job.cache, job.name)
+    entry = read_entry(job.cache, job.loaded.name)
     return entry if entry is not None and entry.key == job.key else None
 
 
@@ -223,7 +212,7 @@ def _stages(
     if entry is not None:
         names = ("fetch", "tree", "facts", "payload", "sif")
         return (*(StageState(name, True, "") for name in names), *others)
-    lock = job.work.lock
+    lock = job.lock
     absent = missing(lock.packages, cache)
     record = read_record(cache, job.made_from.tree)
     size = sum(item.size for item in absent)
@@ -243,53 +232,52 @@ def _stages(
 
 def _name_warnings(job: _Job) -> tuple[Finding, ...]:
     """Two recipes of one name in different folders share one image name: the last one has it."""
-    before = read_entry(job.cache, job.name)
-    if before is None or before.recipe_path == str(job.work.loaded.folder):
+    before = read_entry(job.cache, job.loaded.name)
+    if before is None or before.recipe_path == str(job.loaded.folder):
         return ()
-    return (warning("image-name", loaded=job.work.loaded, before=before),)
+    return (warning("image-name", loaded=job.loaded, before=before),)
 
 
 def _make(job: _Job) -> ImageEntry:
     record = _tree(job)
     cache, tree = job.cache, job.cache.tree(job.made_from.tree)
     size = tree.stat().st_size
-    need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
+    need_space(cache.root, size + size // 8, f"the image of `{job.loaded.name}`", "XDG_CACHE_HOME")
     with (
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
         facts, packages, bytecode = _facts(job, record, scratch)
-        loaded, lock, keys = job.work.loaded, job.work.lock, job.made_from
+        loaded, lock, keys = job.loaded, job.lock, job.made_from
         sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, packages)
-        below = engine_tree.base_environment(job.work)
+        below = engine_tree.base_environment(job)
         description = payload.describe(loaded, lock, facts, keys, sbom, below)
         members = payload.layer(loaded, description, job.wheel, bytecode, sbom)
         members += payload.core(loaded, lock, job.wheel)
-        members += payload.of_sources(sources.build_sources(job.work, job.sources))
+        members += payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
-        overlaid = payload.overlay(tree, record, members, squashfs, job.work)
+        overlaid = payload.overlay(tree, record, members, squashfs, job)
         return _wrap(job, squashfs, overlaid, description, work)
 
 
 def _tree(job: _Job) -> TreeRecord:
     """The record of the tree in the cache, which is built if it is not there."""
-    work, cache = job.work, job.cache
-    loaded, lock = work.loaded, work.lock
+    loaded, lock, cache = job.loaded, job.lock, job.cache
     parts = [cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)]
-    for declared in (loaded.sources, job.sources):
+    for declared in (loaded.sources, job.own):
         parts += [cache.source(key) for key in sources.keys(loaded, lock, declared)]
     used(cache.tree(job.made_from.tree), cache.tree_record(job.made_from.tree), *parts)
     record = read_record(cache, job.made_from.tree)
-    built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.sources))
+    built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.own))
     if record is None or not built:
         absent = sum(package.size for package in missing(lock.packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
         need = absent + 3 * lock.download_bytes
-        need_space(cache.root, need, f"building `{job.name}`", "XDG_CACHE_HOME")
-        fetch.fetch(loaded, lock, cache, work.progress)
+        need_space(cache.root, need, f"building `{job.loaded.name}`", "XDG_CACHE_HOME")
+        fetch.fetch(loaded, lock, cache, job.progress)
     if record is None:
-        record = (engine_tree.build_tree if lock.base else build_tree)(work, job.made_from.tree)
+        record = (engine_tree.build_tree if lock.base else build_tree)(job, job.made_from.tree)
     return record
 
 
@@ -297,7 +285,7 @@ def _wrap(
     job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: dict[str, Any], work: Path
 ) -> ImageEntry:
     """The SIF of a finished squashfs, under its name."""
-    size, keys, lock = squashfs.stat().st_size, job.made_from, job.work.lock
+    size, keys, lock = squashfs.stat().st_size, job.made_from, job.lock
     document = {
         **description,
         "squashfs_sha256": overlaid.sha256,
@@ -305,7 +293,7 @@ def _wrap(
         "tree_sha256": overlaid.tree_sha256,
         "tree_bytes": overlaid.tree_bytes,
     }
-    with job.work.progress.stage("write the SIF", size, "B") as stage:
+    with job.progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
             work / "image.sif", squashfs, ("image.json", as_json(document)), arch=lock.architecture,
             epoch=lock.source_date_epoch, squashfs_sha256=overlaid.sha256, advance=stage.advance,
@@ -318,8 +306,8 @@ def _wrap(
         sif_sha256=sif_sha256,
         squashfs_sha256=overlaid.sha256,
         tree_sha256=overlaid.tree_sha256,
-        recipe=job.name,
-        recipe_path=str(job.work.loaded.folder),
+        recipe=job.loaded.name,
+        recipe_path=str(job.loaded.folder),
         **asdict(keys),
         bytes=final.stat().st_size,
     )
@@ -337,8 +325,8 @@ def _facts(
     """
     facts, packages = record.facts, record.installed
     known = facts is not None and packages is not None
-    python = job.work.loaded.recipe.python
-    with job.work.progress.stage("examine the tree") as stage:
+    python = job.loaded.recipe.python
+    with job.progress.stage("examine the tree") as stage:
         scan = scan_squashfs(
             job.cache.tree(job.made_from.tree),
             scratch,
@@ -354,7 +342,7 @@ def _facts(
             )
         assert facts is not None and packages is not None
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
-    if wrong := image_findings(facts, job.work.loaded):
+    if wrong := image_findings(facts, job.loaded):
         raise FairleadError(wrong)
     return facts, packages, scan.bytecode
 
@@ -364,12 +352,14 @@ def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> 
         return Path(entry.path)
     with _holding(job):
         if output is None:
-            return forms.make(form, entry, job.cache, job.work.progress)
-        return forms.hand_out(form, entry, job.cache, output, job.work.progress)
+            return forms.make(form, entry, job.cache, job.progress)
+        return forms.hand_out(form, entry, job.cache, output, job.progress)
 
 
 def _holding(job: _Job) -> AbstractContextManager[None]:
     """The lock of the recipe: one build at a time; a second one shows what it waits for."""
-    title = f"which is building `{job.name}` too"
-    stage = job.work.progress.stage
-    return holding(job.cache, f"recipe-{job.name}", lambda who: stage(f"wait for {who}, {title}"))
+    title = f"which is building `{job.loaded.name}` too"
+    stage = job.progress.stage
+    return holding(
+        job.cache, f"recipe-{job.loaded.name}", lambda who: stage(f"wait for {who}, {title}")
+    )

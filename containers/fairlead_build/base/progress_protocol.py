@@ -12,12 +12,14 @@ import re
 import selectors
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import IO
 
+from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Progress, Stage
-from fairlead_build.base.proc import says_no_space
+from fairlead_build.base.proc import no_space, says_no_space, tool_failed
 
 CHUNK = 1 << 20
 # What apt and dpkg say all the time.
@@ -67,6 +69,14 @@ class Phases:
         self.tail.clear()
         self._stage = self._open.enter_context(self.progress.stage(title, total, unit))
         self._title = title
+
+    def failed(
+        self, argv: Sequence[str | Path], code: int, doing: str, folder: Path, remedy: str
+    ) -> FairleadError:
+        """The error of the program, which ended with ``code``; it worked in ``folder``."""
+        if self.no_space:
+            return no_space(doing, folder)
+        return tool_failed(argv, code, "\n".join(self.tail), doing, remedy)
 
     def advance(self, amount: float) -> None:
         if self._stage is not None:

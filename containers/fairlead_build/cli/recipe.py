@@ -118,7 +118,7 @@ def requirements(name: str, as_json: bool) -> None:
         f"# of the lock of {lock.recipe}, for Python {lock.inputs.python} on {lock.architecture}"
     )
     for w in wheels:
-        click.echo(f"{w.name}=={w.version} --hash=sha256:{w.sha256}")
+        click.echo(w.pin)
 
 
 @recipe.command()

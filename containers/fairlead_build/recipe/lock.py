@@ -122,6 +122,11 @@ class Package(Strict):
     sha256: Sha256
     index: IndexName
 
+    @property
+    def pin(self) -> str:
+        """A Python package as pip's requirements name it."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
 
 class Deb(Package):
     """One Debian package. ``path`` is relative to the archive's root."""

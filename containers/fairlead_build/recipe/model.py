@@ -274,3 +274,8 @@ class Recipe(_Contents):
     recipe: Head
     base: Base
     image: Image = Image()
+
+    @property
+    def mpi_prefix(self) -> str:
+        """Where an MPI from a wheel lies; empty for any other."""
+        return self.mpi.home if self.mpi and self.mpi.source == "wheel" else ""

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from fairlead.base.errors import fail
 from fairlead.base.progress import Stage
 from fairlead_build.base.digest import json_digest, sha256_of
-from fairlead_build.base.proc import child, clean_environment, no_space, run, tool_failed
+from fairlead_build.base.proc import child, clean_environment, run
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import copy_blob, publish, scratch_parent, workspace
 from fairlead_build.recipe.lock import Deb, Lock
@@ -140,12 +140,11 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
             phases.advance(len(chunk))
             sink.write(chunk)
         if code := process.wait():
-            if phases.no_space:
-                raise no_space("unpack the Debian packages", scratch.parent)
             text = "\n".join(phases.tail)
-            if "/etc/subuid" in text or "newuidmap" in text:
+            if not phases.no_space and ("/etc/subuid" in text or "newuidmap" in text):
                 raise fail("subuid", text=text, user=os.environ.get("USER") or str(os.getuid()))
-            raise tool_failed(argv, code, text, "unpack the Debian packages", job.again)
+            doing = "unpack the Debian packages"
+            raise phases.failed(argv, code, doing, scratch.parent, job.again)
 
 
 class _Words(Phases):

@@ -138,16 +138,14 @@ def _script(loaded: LoadedRecipe, lock: Lock) -> str:
         *steps.install_wheels(loaded, lock),
         *steps.lay_files(loaded.files),
     ]
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    python = loaded.recipe.python
     if python is not None:
         # A base that fairlead made has a copy, which is replaced.
         lines.append(
             f"rm -rf {python.site}/fairlead {python.site}/fairlead-*.dist-info {python.prefix}/bin/fairlead"
         )
         folders = [f"/usr/lib/python{python.version}", "/usr/lib/python3", python.prefix]
-        if mpi is not None and mpi.source == "wheel":
-            folders.append(mpi.home)
-        paths = " ".join(folders)
+        paths = " ".join(filter(None, [*folders, loaded.recipe.mpi_prefix]))
         lines += [
             # All of them: those of the base and its packages hold time stamps.
             f"find {paths} -name __pycache__ -prune -exec rm -rf {{}} +",
@@ -172,8 +170,7 @@ def _write_context(job: TreeJob, base: str, scratch: Path, target: Path, stage: 
         blobs = [(f"debs/{d.file}", d.sha256, d.size) for d in lock.deb]
         for role in steps.ROLES:
             wheels = [w for w in lock.wheel if w.role == role]
-            pins = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
-            _add(archive, f"files/{role}.txt", pins.encode())
+            _add(archive, f"files/{role}.txt", "".join(f"{w.pin}\n" for w in wheels).encode())
             blobs += [(f"{role}/{w.file}", w.sha256, w.size) for w in wheels]
         checked = scratch / "blob"
         for name, sha256, size in blobs:

@@ -134,7 +134,7 @@ def _mpi(recipe: Recipe, facts: ImageFacts) -> dict[str, str]:
         "level": library.level,
         "floor": standard_floor(calls),
         "path": library.path,
-        "prefix": own.home if own and own.source == "wheel" else "",
+        "prefix": recipe.mpi_prefix,
     }
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from fairlead.base.errors import FairleadError, fail
 from fairlead.image.frameworks import frameworks
 from fairlead_build.base.digest import json_digest, sha256_of
-from fairlead_build.base.proc import no_space, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import check_blob, scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, file_name
@@ -27,7 +26,13 @@ from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
-from fairlead_build.tree.wheel_staging import Built, path_of, plan_of, request, stage_wheels
+from fairlead_build.tree.wheel_staging import (
+    Built,
+    plan_of,
+    request,
+    stage_wheels,
+    variables_of,
+)
 
 _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 
@@ -142,11 +147,11 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
 class _Builds(Phases):
     """Also notes which step of which source failed."""
 
-    failed: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
 
     def feed(self, line: str) -> None:
         if line.startswith("fairlead-failed\t"):
-            self.failed = tuple(line.split("\t")[1:])
+            self.stopped = tuple(line.split("\t")[1:])
         else:
             super().feed(line)
 
@@ -165,8 +170,6 @@ def _request(
     for position, patch in enumerate(source.patches):
         shutil.copyfile(patch.source, given / f"{position}.patch")
     declared, archive = source.source, _archive(source, job.lock)
-    recipe = job.loaded.recipe
-    python, mpi = recipe.python, recipe.mpi
     return {
         "name": declared.name,
         "version": declared.version,
@@ -176,9 +179,7 @@ def _request(
         "patches": [patch.target for patch in source.patches],
         "run": declared.run,
         "env": {
-            "PATH": path_of(recipe),
-            "PREFIX": python.prefix if python else "/usr/local",
-            "MPI_PREFIX": mpi.home if mpi and mpi.source == "wheel" else "/usr",
+            **variables_of(job.loaded.recipe),
             "JOBS": str(len(os.sched_getaffinity(0))),
             "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
             "LC_ALL": "C",
@@ -194,12 +195,10 @@ def _failed(
     job: TreeJob, wanted: Sequence[RecipeSource], results: Path, phases: _Builds, code: int
 ) -> FairleadError:
     """The error of a build; its log is kept."""
-    tail = "\n".join(phases.tail)
-    if phases.no_space:
-        return no_space("build from source", results)
-    if len(phases.failed) != 3:
-        return tool_failed(["source_in_sandbox"], code, tail, "build from source", job.again)
-    number, step, detail = phases.failed
+    if phases.no_space or len(phases.stopped) != 3:
+        doing = "build from source"
+        return phases.failed(["source_in_sandbox"], code, doing, results, job.again)
+    number, step, detail = phases.stopped
     source = wanted[int(number)].source
     log = results / number / "build.log"
     kept = job.cache.root / "sources" / f"{file_name(job.loaded.name)}-{source.name}.log"
@@ -207,7 +206,7 @@ def _failed(
     if log.is_file():
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
-    why = tail or f"its commands ended with exit code {code}"
+    why = "\n".join(phases.tail) or f"its commands ended with exit code {code}"
     given: dict[str, Any] = {"source": source, "where": where, "again": job.again}
     match step:
         case "hostile":

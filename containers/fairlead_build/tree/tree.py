@@ -19,7 +19,7 @@ from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
 from fairlead_build.base import tar
 from fairlead_build.base.digest import json_digest, sha256_of
-from fairlead_build.base.proc import clean_environment, no_space, piped, tool_failed
+from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
@@ -120,10 +120,8 @@ def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, 
                 phases.advance(len(chunk))
                 sink.write(chunk)
             if code := process.wait():
-                if phases.no_space:
-                    raise no_space("install the wheels", scratch.parent)
-                output = "\n".join(phases.tail)
-                raise tool_failed(["install.py"], code, output, "install the wheels", job.again)
+                doing = "install the wheels"
+                raise phases.failed(["install.py"], code, doing, scratch.parent, job.again)
         _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 

@@ -50,17 +50,23 @@ class Built:
 def path_of(recipe: Recipe, below: str = "") -> str:
     """PATH in an image of ``recipe``; ``below`` is that of the image that it starts from."""
     bins = [f"{recipe.python.prefix}/bin"] if recipe.python else []
-    if recipe.mpi and recipe.mpi.source == "wheel":
-        bins.append(f"{recipe.mpi.home}/bin")
+    if recipe.mpi_prefix:
+        bins.append(f"{recipe.mpi_prefix}/bin")
     return ":".join([*bins, below or _SYSTEM_PATH])
 
 
 def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
     """The prefixes, as :mod:`fairlead_build.tree.inside.install` wants them."""
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    python = loaded.recipe.python
+    return {"python": python.prefix if python else "", "mpi": loaded.recipe.mpi_prefix}
+
+
+def variables_of(recipe: Recipe) -> dict[str, str]:
+    """What a recipe tells the builds of its sources about its image."""
     return {
-        "python": python.prefix if python else "",
-        "mpi": mpi.home if mpi and mpi.source == "wheel" else "",
+        "PATH": path_of(recipe),
+        "PREFIX": recipe.python.prefix if recipe.python else "/usr/local",
+        "MPI_PREFIX": recipe.mpi_prefix or "/usr",
     }
 
 
@@ -96,7 +102,7 @@ def stage_wheels(
             blob = check_blob(job.cache, wheel.sha256)
             stage.advance(wheel.size)
             (inside / role / wheel.file).symlink_to(f"/.fairlead-blobs/{wheel.sha256}")
-            pins.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
+            pins.append(f"{wheel.pin}\n")
             if role != "installer":
                 unpacked += _unpacked(blob)
         for made in built if role == "python" else ():
