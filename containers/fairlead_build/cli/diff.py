@@ -15,8 +15,7 @@ _SHOWN = 20
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    short_help="Compare two images.",
+    context_settings={"help_option_names": ["-h", "--help"]}, short_help="Compare two images."
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")

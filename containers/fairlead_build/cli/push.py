@@ -54,12 +54,7 @@ def push(
     layers = parse_reference(reference).scheme == "docker"
     with source_of(image, layers, cache, shown) as source:
         result = give(
-            reference,
-            source,
-            insecure=insecure,
-            dry_run=dry_run,
-            cache=cache,
-            progress=shown,
+            reference, source, insecure=insecure, dry_run=dry_run, cache=cache, progress=shown
         )
     if as_json:
         sif = {"reference": result.sif_reference, "digest": result.sif_digest}

@@ -48,11 +48,7 @@ class Imported:
 
 
 def import_file(
-    source: Path,
-    output: Path | None = None,
-    *,
-    allow_loss: bool = False,
-    dry_run: bool = False,
+    source: Path, output: Path | None = None, *, allow_loss: bool = False, dry_run: bool = False
 ) -> Imported:
     """Makes a recipe's folder of a Containerfile or a Singularity.def.
 

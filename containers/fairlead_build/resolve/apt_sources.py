@@ -51,10 +51,7 @@ class AptSource:
 
 
 def apt_sources(
-    index: AptIndex,
-    *,
-    etc_apt: Path = Path("/etc/apt"),
-    environ: Mapping[str, str] = os.environ,
+    index: AptIndex, *, etc_apt: Path = Path("/etc/apt"), environ: Mapping[str, str] = os.environ
 ) -> tuple[AptSource, ...]:
     """Candidates for an index, the likeliest first.
 

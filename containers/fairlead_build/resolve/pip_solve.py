@@ -16,14 +16,7 @@ from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Inputs, Wheel
 from fairlead_build.resolve.fetch_wheels import Role, Wanted, unset
-from fairlead_build.resolve.pip import (
-    PYPI,
-    further_places,
-    only,
-    pip,
-    pip_environment,
-    place_of,
-)
+from fairlead_build.resolve.pip import PYPI, further_places, only, pip, pip_environment, place_of
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
 
@@ -107,12 +100,7 @@ class PipSolver:
         return pins
 
     def _solve(
-        self,
-        requirements: list[str],
-        role: Role,
-        pins: Mapping[str, str],
-        *,
-        firm: bool = False,
+        self, requirements: list[str], role: Role, pins: Mapping[str, str], *, firm: bool = False
     ) -> list[Wanted]:
         """Wheels for ``requirements``; those of the lock that are in the way of others give way.
 

@@ -216,8 +216,7 @@ def _hex(descriptor: dict[str, str]) -> str:
 
 
 def read_tree(
-    members: Iterable[Member],
-    advance: Callable[[int], None] = lambda amount: None,
+    members: Iterable[Member], advance: Callable[[int], None] = lambda amount: None
 ) -> dict[str, Entry]:
     """The tree that tar members make; all of their content is read.
 

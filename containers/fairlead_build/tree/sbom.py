@@ -11,14 +11,7 @@ from dataclasses import dataclass
 
 from fairlead import __version__
 from fairlead.image.packages import Installed, Package
-from fairlead.image.sbom import (
-    Component,
-    component_of,
-    deb_purl,
-    document,
-    generic_purl,
-    pypi_purl,
-)
+from fairlead.image.sbom import Component, component_of, deb_purl, document, generic_purl, pypi_purl
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel

@@ -26,13 +26,7 @@ from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
-from fairlead_build.tree.wheel_staging import (
-    Built,
-    plan_of,
-    request,
-    stage_wheels,
-    variables_of,
-)
+from fairlead_build.tree.wheel_staging import Built, plan_of, request, stage_wheels, variables_of
 
 _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 

@@ -80,11 +80,7 @@ def request(job: TreeJob, below: Path, scratch: Path, *folders: str) -> dict[str
 
 
 def stage_wheels(
-    wheels: Sequence[Wheel],
-    built: Sequence[Built],
-    job: TreeJob,
-    scratch: Path,
-    stage: Stage,
+    wheels: Sequence[Wheel], built: Sequence[Built], job: TreeJob, scratch: Path, stage: Stage
 ) -> None:
     """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a link into the store.
 
