@@ -327,7 +327,7 @@ def _facts(
     known = facts is not None and packages is not None
     python = job.loaded.recipe.python
     with job.progress.stage("examine the tree") as stage:
-        scan = scan_squashfs(
+        scanned, listed, bytecode = scan_squashfs(
             job.cache.tree(job.made_from.tree),
             scratch,
             facts=not known,
@@ -336,7 +336,7 @@ def _facts(
             site=python.site if python else "",
         )
         if not known:
-            facts, packages = scan.facts, scan.installed
+            facts, packages = scanned, listed
             write_record(
                 job.cache, job.made_from.tree, replace(record, facts=facts, installed=packages)
             )
@@ -344,7 +344,7 @@ def _facts(
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
     if wrong := image_findings(facts, job.loaded):
         raise FairleadError(wrong)
-    return facts, packages, scan.bytecode
+    return facts, packages, bytecode
 
 
 def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> Path:

@@ -163,13 +163,13 @@ def _named(entry: Entry) -> str:
 def _what(old: Entry, new: Entry) -> str:
     if old.kind != new.kind:
         return f"{_named(old)} -> {_named(new)}"
-    seen = []
+    differences = []
     if old.kind == "link":
-        seen.append(f"link to {old.detail} -> {new.detail}")
+        differences.append(f"link to {old.detail} -> {new.detail}")
     elif old.sha256 != new.sha256:
-        seen.append("content")
+        differences.append("content")
     elif old.detail != new.detail:
-        seen.append(f"device {old.detail} -> {new.detail}")
+        differences.append(f"device {old.detail} -> {new.detail}")
     if old.mode != new.mode:
-        seen.append(f"mode {old.mode:o} -> {new.mode:o}")
-    return ", ".join(seen)
+        differences.append(f"mode {old.mode:o} -> {new.mode:o}")
+    return ", ".join(differences)

@@ -72,10 +72,6 @@ class _Job:
     def again(self) -> str:
         return f"fairlead recipe lock {self.loaded.given}"
 
-    @property
-    def arch(self) -> str:
-        return self.loaded.architecture
-
 
 def lock_recipe(
     loaded: LoadedRecipe,
@@ -232,7 +228,7 @@ def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[De
     remedy = f"check the network and /etc/apt, then `{job.again}`"
     with (
         job.progress.stage("resolve Debian packages") as stage,
-        apt_root(indexes, job.arch, remedy=remedy, status=ground.status) as root,
+        apt_root(indexes, job.loaded.architecture, remedy=remedy, status=ground.status) as root,
     ):
         _check_known(root, job, index)
         pins = _pins(job, before, indexes)
@@ -270,8 +266,9 @@ def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins
 
 def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) -> None:
     """Packages that stay although no index has them any more are taken from the store."""
-    known = {pair for part in root.packages for pair in part.stanzas}
-    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in known]
+    lost = [
+        d for d in before if d.name in pins.versions and (d.name, d.version) not in root.packages
+    ]
     if not lost:
         return
     if absent := missing(lost, job.cache):
@@ -297,7 +294,7 @@ def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
 
 
 def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
-    target = target_of(job.inputs.python, job.arch, glibc)
+    target = target_of(job.inputs.python, job.loaded.architecture, glibc)
     old, moved = job.old.wheel if job.old else (), frozenset(map(project, job.upgrade))
     solver = PipSolver(job.loaded, job.inputs, target, old, stay=bool(job.upgrade), moved=moved)
     with job.progress.stage("resolve Python packages") as stage:

@@ -36,7 +36,7 @@ class Stored:
         name: the engine's name for it, ``HOST/REPOSITORY:TAG``.
         image_id: the engine's own identifier.
         bytes_sent: 0 when the engine had it.
-        digest: of the manifest in the registry, after a push; the engine may pack layers anew.
+        digest: of the manifest in the registry, after a push; the engine may pack the layers again.
     """
 
     engine: str

@@ -55,10 +55,7 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
         OSError: as writing does; nothing is left under ``target`` then.
     """
     progress = progress or Silent()
-    manifest = read_layout(layout)
-    config = read_configuration(layout, manifest)
-    layers = layer_files(layout, manifest, config)
-    packed = sum(layer.path.stat().st_size for layer in layers)
+    config, layers, packed = open_layout(layout)
     with progress.stage("read the layers", packed, "B") as stage:
         merged = read_layers(layers, advance=stage.advance)
         stage.result(f"{merged.tree.entries} members in {len(layers)} layers")
@@ -79,19 +76,26 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
             write_tar(merged, sink, advance=stage.advance)
         digest = sha256_of(squashfs)
         with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
-            note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
+            note = {
+                "schema": "fairlead/converted",
+                "version": 1,
+                "manifest": read_layout(layout).digest,
+            }
             write_sif(
                 target, squashfs, ("oci.json", as_json(note)), arch=config.architecture,
                 epoch=config.epoch, squashfs_sha256=digest, advance=stage.advance,
             )  # fmt: skip
 
 
-def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list[LayerFile]:
-    """The layers of an image on disk, each with the digests that it must have.
+def open_layout(layout: Path) -> tuple[Configuration, list[LayerFile], int]:
+    """The configuration of the image in ``layout``, its layers with the digests that they must have,
+    and the bytes of their files.
 
     Raises:
-        FairleadError: one is missing, or the configuration counts others.
+        FairleadError: the layout is damaged, or the configuration counts other layers.
     """
+    manifest = read_layout(layout)
+    config = read_configuration(layout, manifest)
     have, listed = len(manifest.layers), len(config.diff_ids)
     if have != listed:
         why = f"it has {have} layers, its configuration lists {listed}"
@@ -102,7 +106,7 @@ def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list
         if not path.is_file():
             raise layout_damaged(layout, f"layer {item.digest} is missing")
         layers.append(LayerFile(path, item.digest, diff_id))
-    return layers
+    return config, layers, sum(layer.path.stat().st_size for layer in layers)
 
 
 def read_configuration(layout: Path, manifest: Manifest) -> Configuration:

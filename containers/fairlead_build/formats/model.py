@@ -28,7 +28,7 @@ class Format:
         sidecars: files next to the result, by suffix, and what makes their text. They are written
             first: a result without them is incomplete.
         copied: handing it out copies the result that is kept in the cache, because making it takes
-            longer; otherwise it is written anew, and the cache keeps none.
+            longer; otherwise it is written again, and the cache keeps none.
         holds: whether an existing folder (target, kept, entry, progress) already is this image.
         digest: what ``build --check`` compares; None when there is no such digest.
     """

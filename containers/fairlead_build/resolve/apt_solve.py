@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,39 +25,38 @@ _UNMET = re.compile(
 Stanza = dict[str, str]
 
 
-@dataclass(frozen=True)
-class Packages:
-    """One Packages file: its index, and what it says of each name and version.
-
-    Attributes:
-        index: None for a folder of .debs that a lock names and the indexes no longer have.
-    """
-
-    index: AptIndex | None
-    stanzas: Mapping[tuple[str, str], Stanza]
-
-
 @dataclass
 class AptRoot:
     """A private apt: its own lists, status and sources; this machine's keyrings and proxies.
 
     Attributes:
         epoch: when the first index was made, in seconds of Unix time.
+        packages: of each name and version the index that has it and what that says of it; no index
+            for a .deb that a lock names and the indexes no longer have.
     """
 
     folder: Path
     environment: dict[str, str]
     epoch: int = 0
-    packages: list[Packages] = field(default_factory=list)
+    packages: dict[tuple[str, str], tuple[AptIndex | None, Stanza]] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
-        return {name for part in self.packages for name, _ in part.stanzas}
+        return {name for name, _ in self.packages}
 
     def essential(self) -> list[str]:
         """What the distribution marks so."""
-        stanzas = (stanza for part in self.packages for stanza in part.stanzas.values())
-        return sorted({s["Package"] for s in stanzas if s.get("Essential") == "yes"})
+        return sorted(
+            {s["Package"] for _, s in self.packages.values() if s.get("Essential") == "yes"}
+        )
+
+    def add(self, index: AptIndex | None, text: str) -> None:
+        """Takes in a Packages file; what is known already stays."""
+        for stanza in text.split("\n\n"):
+            pairs = (line.split(": ", 1) for line in stanza.split("\n") if line[:1].strip())
+            fields = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _FIELDS}
+            if "Package" in fields:
+                self.packages.setdefault((fields["Package"], fields["Version"]), (index, fields))
 
 
 @contextmanager
@@ -182,19 +181,10 @@ def _read_indexes(root: AptRoot, indexes: Sequence[AptIndex]) -> None:
         index = next((i for i in indexes if i.suite == release), None)
         argv: list[str | Path] = [tool("apt-helper"), "cat-file", path]
         listing = run(argv, env=root.environment, doing="read apt's index", remedy=_AGAIN)
-        text = listing.decode("utf-8", "replace")
-        root.packages.append(Packages(index, dict(_stanzas(text))))
+        root.add(index, listing.decode("utf-8", "replace"))
         if index == indexes[0] and not root.epoch:
             date = _release_fields(path).get("Date", "")
             root.epoch = int(email.utils.parsedate_to_datetime(date).timestamp())
-
-
-def _stanzas(text: str) -> Iterator[tuple[tuple[str, str], Stanza]]:
-    for stanza in text.split("\n\n"):
-        pairs = (line.split(": ", 1) for line in stanza.split("\n") if line[:1].strip())
-        fields = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _FIELDS}
-        if "Package" in fields:
-            yield (fields["Package"], fields["Version"]), fields
 
 
 def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str) -> list[Deb]:
@@ -204,7 +194,7 @@ def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str
         FairleadError: the index cannot be read, or lacks one.
     """
     with apt_root([index], architecture, remedy=remedy) as root:
-        known = {s["Package"]: s for part in root.packages for s in part.stanzas.values()}
+        known = {name: fields for (name, _), (_, fields) in root.packages.items()}
     if lost := next((name for name in names if name not in known), ""):
         near = suggest(lost, known)
         raise fail("apt-unknown", index=index, lost=lost, suggestion=near, remedy=remedy)
@@ -226,7 +216,7 @@ def add_folder(root: AptRoot, debs: Sequence[Deb], cache: Cache, remedy: str) ->
     (folder / "Packages").write_text(text, "utf-8")
     (root.folder / "sources.list").write_text(f"deb [trusted=yes] copy:{folder} ./\n")
     _update(root, remedy, "the packages of the lock")
-    root.packages.append(Packages(None, dict(_stanzas(text))))
+    root.add(None, text)
 
 
 @dataclass
@@ -300,10 +290,10 @@ def locked(root: AptRoot, chosen: Sequence[tuple[str, str]], old: Sequence[Deb])
     """The lock's lines for what apt chose; a package that stays keeps its line."""
     lines = {(deb.name, deb.version): deb for deb in old}
     for pair in set(chosen) - lines.keys():
-        part = next(part for part in root.packages if pair in part.stanzas)
-        if part.index is None:
+        index, fields = root.packages[pair]
+        if index is None:
             raise fail("apt-unknown-chose-no-index", pair=pair)
-        lines[pair] = _line(part.stanzas[pair], part.index)
+        lines[pair] = _line(fields, index)
     return [lines[pair] for pair in chosen]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead_build.base.platform import MACHINES, Architecture
 from fairlead_build.base.proc import run
 
 PYPI = "PyPI"
@@ -38,9 +39,9 @@ def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
 
 
-def target_of(python: str, arch: str, glibc: str) -> tuple[str, ...]:
+def target_of(python: str, arch: Architecture, glibc: str) -> tuple[str, ...]:
     """pip's options that describe the image instead of this machine, best platform first."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[arch]
+    machine = MACHINES[arch]
     newest = int(glibc.split(".")[1])
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
     for minor, name in _LEGACY.items():

@@ -98,18 +98,18 @@ def _from_json(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         link = dict(attrs).get("href")
         if tag == "a" and link:
-            self.found.append(html.unescape(link))
+            self.links.append(html.unescape(link))
 
 
 def _from_html(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
     parser = _Links()
     parser.feed(text)
-    for link in parser.found:
+    for link in parser.links:
         whole = urlsplit(urljoin(url, link))
         digest = re.search(r"sha256=([0-9a-f]{64})", whole.fragment)
         plain = whole._replace(fragment="").geturl()

@@ -27,7 +27,7 @@ from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.toml import Strict, load
 from fairlead_build.base.digest import json_digest, sha256_of
-from fairlead_build.base.platform import Architecture, architecture
+from fairlead_build.base.platform import MACHINES, Architecture, architecture
 from fairlead_build.base.proc import piped
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
 from fairlead_build.recipe.lock import AptIndex, Deb, Lock, array_lines, write_text
@@ -45,7 +45,6 @@ _PROGRAMS = (
 )  # fmt: skip
 # What apt needs to read a folder of packages. Anything that downloads asks this machine's own apt.
 _METHODS = ("copy", "file", "store")
-_TRIPLET: dict[Architecture, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _LOADER: dict[Architecture, str] = {
     "amd64": "ld-linux-x86-64.so.2",
     "arm64": "ld-linux-aarch64.so.1",
@@ -229,7 +228,7 @@ def _lay(
     path = member.name.removeprefix("./")
     head, _, name = path.rpartition("/")
     head = head.removeprefix("usr/")
-    if head == f"lib/{_TRIPLET[arch]}" and ".so" in name:
+    if head == f"lib/{MACHINES[arch]}-linux-gnu" and ".so" in name:
         place = target / "lib" / name
     elif (head == "bin" and name in _PROGRAMS) or (head == "lib/apt/methods" and name in _METHODS):
         place = target / "real" / name
@@ -274,8 +273,8 @@ def relock(progress: Progress, cache: Cache) -> None:
     before = tool_lock()
     index = AptIndex("debian", before.suite, before.components)
     by_file: dict[str, Deb] = {}
-    with progress.stage("resolve the tools", len(_TRIPLET), "architectures") as stage:
-        for arch in _TRIPLET:
+    with progress.stage("resolve the tools", len(MACHINES), "architectures") as stage:
+        for arch in MACHINES:
             debs_today = newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`")
             by_file |= {deb.file: deb for deb in debs_today}
             stage.advance(1)
@@ -284,7 +283,7 @@ def relock(progress: Progress, cache: Cache) -> None:
     if absent := missing(after.deb, cache):
         fetch_debs(absent, cache, progress, RELOCK)
     with workspace(cache.root / "work", "tools-") as work:
-        for arch in _TRIPLET:
+        for arch in MACHINES:
             wanted = [d for d in after.deb if d.architecture in (arch, "all")]
             unpack(wanted, cache, work / arch, arch)
     write_text(LOCK, render(after))

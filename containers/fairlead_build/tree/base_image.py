@@ -17,7 +17,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead.image.packages import installed
 from fairlead_build.cache.store import Cache, holding, workspace
-from fairlead_build.formats.convert import layer_files, read_configuration
+from fairlead_build.formats.convert import open_layout
 from fairlead_build.recipe.lock import upstream
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.layout import (
@@ -88,7 +88,7 @@ def base_layout(
     """The OCI layout of a locked base: from the cache, from the archive, else from the registry.
 
     Args:
-        again, relock: the commands that build once more, and that lock anew.
+        again, relock: the commands that build and that lock again.
     Raises:
         FairleadError: the registry has no image of this digest any more, or cannot be asked; or
             what the archive has is damaged.
@@ -165,10 +165,7 @@ def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], 
 
 
 def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progress) -> BaseImage:
-    manifest = read_layout(layout)
-    config = read_configuration(layout, manifest)
-    layers = layer_files(layout, manifest, config)
-    packed = sum(layer.path.stat().st_size for layer in layers)
+    _, layers, packed = open_layout(layout)
     with (
         progress.stage("read the base image", packed, "B") as stage,
         workspace(cache.root / "work", "base-root-") as root,

@@ -27,6 +27,7 @@ from fairlead.image.frameworks import frameworks
 from fairlead.image.sbom import SPECIFICATION
 from fairlead.image.tree_digest import Entry, tree_sha256
 from fairlead_build.base import tar
+from fairlead_build.base.platform import MACHINES
 from fairlead_build.formats.wrapping import COMMAND, as_json, engine_files, labels_of
 from fairlead_build.recipe.load import CORE_FOLDER, LoadedRecipe
 from fairlead_build.recipe.lock import Lock
@@ -197,7 +198,7 @@ def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> list[Member]:
     """The collective core where programs look for it, as our wheel has it for the image's processor."""
     if wheel is None or lock.base or not any(s.core_from_wheel for s in loaded.bundled):
         return []
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[lock.architecture]
+    machine = MACHINES[lock.architecture]
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         body = archive.read(f"fairlead/native/lib/{machine}/{native.CORE}")
     return [Member(f"{CORE_FOLDER}/{native.CORE}".lstrip("/"), body, 0o755)]

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +28,9 @@ from fairlead_build.tree.sandbox import in_namespaces
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
 
-@dataclass(frozen=True)
-class TreeScan:
-    """What a tree holds.
-
-    Attributes:
-        facts: None when they were not asked for.
-        installed: its packages; likewise.
-        bytecode: the .pyc files of the wheel, by name relative to the site-packages folder.
-    """
-
-    facts: ImageFacts | None
-    installed: Installed | None
-    bytecode: dict[str, bytes]
-
-
 def scan_squashfs(
     squashfs: Path, folder: Path, *, facts: bool, wheel: bytes | None, python: str, site: str
-) -> TreeScan:
+) -> tuple[ImageFacts | None, Installed | None, dict[str, bytes]]:
     """Mounts ``squashfs`` and looks into it.
 
     Args:
@@ -55,6 +39,9 @@ def scan_squashfs(
         wheel: a wheel to compile, None for none.
         python: the tree's Python, a path inside it.
         site: the folder inside the tree that the wheel is laid into.
+    Returns:
+        Facts and packages, if they were asked for; the .pyc files of the wheel, by name relative to
+        ``site``.
     Raises:
         FairleadError: it cannot be mounted here, or its Python cannot compile the wheel.
     """
@@ -86,11 +73,10 @@ def scan_squashfs(
     if results["bytecode"]:
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(results["bytecode"]))) as archive:
             bytecode = {name: archive.read(name) for name in archive.namelist()}
-    return TreeScan(
-        from_json(ImageFacts, results["facts"]) if facts else None,
-        from_json(Installed, results["installed"]) if facts else None,
-        bytecode,
-    )
+    if not facts:
+        return None, None, bytecode
+    installed_in = from_json(Installed, results["installed"])
+    return from_json(ImageFacts, results["facts"]), installed_in, bytecode
 
 
 def main() -> None:
