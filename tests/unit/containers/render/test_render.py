@@ -33,7 +33,7 @@ def test_rendered_recipe_is_the_committed_one(name: str, request: pytest.Fixture
     wanted = contents(loaded, lock_of(loaded))
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     assert there == set(wanted), f"fairlead recipe render {name}"
-    for path, body in wanted.items():
+    for path, (body, _) in wanted.items():
         old, new = (folder / path).read_text(), body.decode()
         diff = difflib.unified_diff(old.splitlines(), new.splitlines(), path, "rendered", n=1)
         assert old == new, "\n".join([*diff, f"next: fairlead recipe render {name}"])
