@@ -12,22 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
 
 # Debian's names for what provides each tool.
 PACKAGE = {
-    "apt-get": "apt",
-    "dpkg-deb": "dpkg",
-    "mmdebstrap": "mmdebstrap",
-    "setpriv": "util-linux",
-    "tar2sqfs": "squashfs-tools-ng",
-    "sqfs2tar": "squashfs-tools-ng",
-    "unshare": "util-linux",
-    "squashfuse_ll": "squashfuse",
-    "newuidmap": "uidmap",
-}
+    "apt-get": "apt", "dpkg-deb": "dpkg", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux",
+    "tar2sqfs": "squashfs-tools-ng", "sqfs2tar": "squashfs-tools-ng", "unshare": "util-linux",
+    "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
+}  # fmt: skip
 
 _PATIENCE_S = 20
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
@@ -184,13 +178,10 @@ def tool_failed(
     if says_no_space(text):
         return no_space(doing)
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
+    given: dict[str, Any] = {"doing": doing, "name": name, "status": abs(code), "remedy": remedy}
+    given["why"] = f":\n{tail}" if tail else ""
     return fail(
-        "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal",
-        doing=doing,
-        name=name,
-        status=abs(code),
-        why=f":\n{tail}" if tail else "",
-        remedy=remedy,
+        "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal", **given
     )
 
 

@@ -32,7 +32,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
@@ -274,14 +274,8 @@ def need_space(folder: Path, need: int, what: str, variable: str) -> None:
     """
     free = shutil.disk_usage(folder).free
     if free < need:
-        raise fail(
-            "no-space-not-enough",
-            what=what,
-            folder=folder,
-            need=need / 1e6,
-            free=free / 1e6,
-            variable=variable,
-        )
+        given: dict[str, Any] = {"need": need / 1e6, "free": free / 1e6, "variable": variable}
+        raise fail("no-space-not-enough", what=what, folder=folder, **given)
 
 
 def scratch_parent(need: int) -> Path:

@@ -50,14 +50,7 @@ class Loss:
 
     def finding(self, severity: Severity = Severity.ERROR) -> Finding:
         shown = self.text if len(self.text) <= 90 else self.text[:87] + "..."
-        return finding_of(
-            "import-loss",
-            shown=shown,
-            place=self.place,
-            why=self.why,
-            instead=self.instead,
-            severity=severity,
-        )
+        return finding_of("import-loss", shown=shown, loss=self, severity=severity)
 
 
 @dataclass(frozen=True)

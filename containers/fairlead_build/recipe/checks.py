@@ -15,13 +15,9 @@ from fairlead_build.recipe.inherit import project
 
 # Which Python a release calls python3.
 SUITE_PYTHON = {
-    "bullseye": "3.9",
-    "bookworm": "3.11",
-    "trixie": "3.13",
-    "focal": "3.8",
-    "jammy": "3.10",
-    "noble": "3.12",
-}
+    "bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13",
+    "focal": "3.8", "jammy": "3.10", "noble": "3.12",
+}  # fmt: skip
 _COMPONENTS = {
     "debian": ("main", "contrib", "non-free", "non-free-firmware"),
     "ubuntu": ("main", "universe", "restricted", "multiverse"),
@@ -89,14 +85,9 @@ def _python_mistakes(
     expected = SUITE_PYTHON.get(suite) if isinstance(suite, str) else None
     if expected and isinstance(version, str) and version != expected:
         distribution = base.get("distribution", "debian")
-        yield mistake_at(
-            ("python", "version"),
-            "contradiction-python-version-cannot",
-            version=version,
-            title=distribution.capitalize() if isinstance(distribution, str) else "Debian",
-            suite=suite,
-            expected=expected,
-        )
+        title = distribution.capitalize() if isinstance(distribution, str) else "Debian"
+        given = {"version": version, "title": title, "suite": suite, "expected": expected}
+        yield mistake_at(("python", "version"), "contradiction-python-version-cannot", **given)
     index = {project(name) for name in _table(packages, "index") if isinstance(name, str)}
     for number, text in enumerate(_list(packages.get("pip"))):
         local = re.search(r"===?\s*[^\s,;]*\+", text) if isinstance(text, str) else None

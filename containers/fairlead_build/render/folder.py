@@ -64,8 +64,8 @@ def contents(loaded: LoadedRecipe, lock: Lock | None) -> dict[str, tuple[bytes, 
         folder = f"given/{item.source.name}"
         files |= {f"{folder}/{patch.target}": patch for patch in item.patches}
         files |= {f"{folder}/tree/{file.target}": file for file in item.tree}
-    texts = {form: (render(loaded, lock, form).encode(), 0o644) for form in FORMS}
-    return {**texts, **{path: (f.source.read_bytes(), f.mode) for path, f in files.items()}}
+    laid = {path: (file.source.read_bytes(), file.mode) for path, file in files.items()}
+    return laid | {str(form): (render(loaded, lock, form).encode(), 0o644) for form in FORMS}
 
 
 def render_recipe(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.errors import fail
 from fairlead_build.recipe.lock import AptIndex
@@ -69,13 +70,9 @@ def apt_sources(
         base = known or AptSource(override, (suite,), components, _KEYRINGS[index.distribution])
         return (replace(base, origin=f"${index.override}"),)
     if not fits:
-        raise fail(
-            "apt-source-missing-no-offers",
-            index=index,
-            etc_apt=etc_apt,
-            configured=len(configured),
-            keyring_packages=_KEYRING_PACKAGES[index.distribution],
-        )
+        keyring = _KEYRING_PACKAGES[index.distribution]
+        given: dict[str, Any] = {"etc_apt": etc_apt, "configured": len(configured)}
+        raise fail("apt-source-missing-no-offers", index=index, keyring=keyring, **given)
     likely = re.compile(rf"/{index.distribution}(-security)?$")
     return tuple(sorted(set(fits), key=lambda s: (not likely.search(s.uri), s.uri)))
 

@@ -32,15 +32,10 @@ from fairlead_build.squashfs.squash import CHUNK, Sink
 from fairlead_build.tools import tool_tree
 
 _KINDS = {
-    tarfile.REGTYPE: "file",
-    tarfile.AREGTYPE: "file",
-    tarfile.CONTTYPE: "file",
-    tarfile.DIRTYPE: "folder",
-    tarfile.SYMTYPE: "link",
-    tarfile.CHRTYPE: "char",
-    tarfile.BLKTYPE: "block",
-    tarfile.FIFOTYPE: "pipe",
-}
+    tarfile.REGTYPE: "file", tarfile.AREGTYPE: "file", tarfile.CONTTYPE: "file",
+    tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.FIFOTYPE: "pipe",
+    tarfile.CHRTYPE: "char", tarfile.BLKTYPE: "block",
+}  # fmt: skip
 
 # No reader of content may ask for more at once either.
 _MOST_HEADER = 16 << 20

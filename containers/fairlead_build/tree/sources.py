@@ -28,6 +28,8 @@ from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
 from fairlead_build.tree.wheel_staging import Built, plan_of, request, stage_wheels, variables_of
 
+# Variables that are the same in every build.
+_FIXED = {"LC_ALL": "C", "TZ": "UTC", "HOME": "/nonexistent", "PYTHONHASHSEED": "0"}
 _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 
 
@@ -176,10 +178,7 @@ def _request(
             **variables_of(job.loaded.recipe),
             "JOBS": str(len(os.sched_getaffinity(0))),
             "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
-            "LC_ALL": "C",
-            "TZ": "UTC",
-            "HOME": "/nonexistent",
-            "PYTHONHASHSEED": "0",
+            **_FIXED,
             **declared.env,
         },
     }

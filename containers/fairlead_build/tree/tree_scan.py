@@ -59,14 +59,9 @@ def scan_squashfs(
         "python": python,
     }
     argv, env = in_namespaces(__name__)
-    answer = run(
-        argv,
-        env=env,
-        stdin=json.dumps(asked).encode(),
-        doing="look into the image's tree",
-        remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",
-    )
-    results = json.loads(answer)
+    doing, given = "look into the image's tree", json.dumps(asked).encode()
+    remedy = "check that user namespaces are allowed: `unshare --user --map-root-user true`"
+    results = json.loads(run(argv, env=env, stdin=given, doing=doing, remedy=remedy))
     if "findings" in results:
         raise FairleadError([Finding(Severity.ERROR, **finding) for finding in results["findings"]])
     bytecode = {}
@@ -104,14 +99,10 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         compiled = b""
         if asked["wheel"]:
             # Nothing is written to the tree: the wheel goes in by stdin and comes out by stdout.
-            script = _BYTECODE.read_text("utf-8")
-            compiled = run(
-                ["chroot", mount, asked["python"], "-I", "-S", "-c", script],
-                env=clean_environment(),
-                stdin=base64.b64decode(asked["wheel"]),
-                doing="compile fairlead for the image's Python",
-                remedy="fairlead doctor",
-            )
+            script, wheel = _BYTECODE.read_text("utf-8"), base64.b64decode(asked["wheel"])
+            inside = ["chroot", mount, asked["python"], "-I", "-S", "-c", script]
+            doing, remedy = "compile fairlead for the image's Python", "fairlead doctor"
+            compiled = run(inside, env=clean_environment(), stdin=wheel, doing=doing, remedy=remedy)
         return {
             "facts": to_json(scan_tree(mount)) if asked["facts"] else None,
             "installed": to_json(installed(mount)) if asked["facts"] else None,

@@ -173,7 +173,7 @@ def test_rendered_source_is_built_in_a_stage_of_its_own(tmp_path: Path, form: st
     loaded, lock = _with_source(tmp_path)
     found = contents(loaded, lock)
     assert {"given/tool/a.patch", "given/tool/tree/x"} < set(found)
-    text = found[form].decode()
+    text = found[form][0].decode()
     assert "patch -d /usr/src/fairlead/tool -p1 < /files/given/tool/a.patch" in text
     assert not re.search(r"\{\{\s*x", text)
     stages = {
