@@ -143,7 +143,10 @@ def build(
             with _holding(job):
                 entry = _current(job)  # another process may have built it while we waited
                 if entry is None:
-                    warnings = _name_warnings(job)
+                    # Two recipes of one name in different folders share one image name.
+                    before = read_entry(cache, job.loaded.name)
+                    if before and before.recipe_path != str(job.loaded.folder):
+                        warnings = (warning("image-name", loaded=job.loaded, before=before),)
                     entry = _make(job)
         if entry is not None and not dry_run:
             outputs = tuple(_output(job, entry, form, output) for form in chosen)
@@ -228,14 +231,6 @@ def _stages(
         StageState("sif", False, str(cache.image(key))),
         *others,
     )
-
-
-def _name_warnings(job: _Job) -> tuple[Finding, ...]:
-    """Two recipes of one name in different folders share one image name: the last one has it."""
-    before = read_entry(job.cache, job.loaded.name)
-    if before is None or before.recipe_path == str(job.loaded.folder):
-        return ()
-    return (warning("image-name", loaded=job.loaded, before=before),)
 
 
 def _make(job: _Job) -> ImageEntry:

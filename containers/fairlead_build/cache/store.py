@@ -284,9 +284,11 @@ def scratch_parent(need: int) -> Path:
     Raises:
         FairleadError: there is no room, or mmdebstrap's user ids cannot reach the folder.
     """
-    if "TMPDIR" not in os.environ:
-        memory = Path("/dev/shm")
-        if os.access(memory, os.W_OK) and _available(memory) > 2 * need:
+    memory = Path("/dev/shm")
+    if "TMPDIR" not in os.environ and os.access(memory, os.W_OK):
+        kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+        unused = int(kilobytes[1]) * 1024 if kilobytes else 0  # what fits without swapping
+        if min(unused, shutil.disk_usage(memory).free) > 2 * need:
             return memory
     folder = Path(tempfile.gettempdir()).resolve()
     need_space(folder, need, "unpacking the image", "TMPDIR")
@@ -295,13 +297,6 @@ def scratch_parent(need: int) -> Path:
             if not part.stat().st_mode & stat.S_IXOTH:
                 raise fail("tmpdir-closed", part=part)
     return folder
-
-
-def _available(memory: Path) -> int:
-    """Bytes that fit into the file system ``memory`` without swapping."""
-    kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
-    free = int(kilobytes[1]) * 1024 if kilobytes else 0
-    return min(free, shutil.disk_usage(memory).free)
 
 
 # --- what is kept between builds ---------------------------------------------------------------

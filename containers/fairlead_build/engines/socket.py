@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,20 +121,14 @@ def refused(
 
 def _first(tried: tuple[str, ...], again: str) -> str:
     for address in tried:
-        if _is_socket(Path(address.removeprefix("unix://"))):
-            return address
+        with suppress(OSError):
+            if stat.S_ISSOCK(Path(address.removeprefix("unix://")).stat().st_mode):
+                return address
     raise fail(
         "engine-missing",
         tried=", ".join(address.removeprefix("unix://") for address in tried),
         again=again,
     )
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:
-        return False
 
 
 def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> FairleadError:

@@ -23,10 +23,10 @@ def meta(image: Wrapping) -> str:
     Raises:
         FairleadError: a variable or a word of the command cannot be written in it.
     """
-    wrong = [
-        *(f for name, value in image.env.items() if (f := _line(f"env.{name}", value, image))),
-        *(f for word in image.command if (f := _word(word, image))),
-    ]
+    wrong = [f for name, value in image.env.items() if (f := _line(f"env.{name}", value, image))]
+    for word in image.command:
+        if re.search(r"['\x00\n\r]", word):
+            wrong.append(error("shifter-value-command-word", word=word, image_name=image.name))
     if wrong:
         raise FairleadError(wrong)
     words = ", ".join(f"'{word}'" for word in image.command)
@@ -46,12 +46,6 @@ def _line(key: str, value: str, image: Wrapping) -> Finding | None:
         return error("shifter-value-trailing-spaces", key=key, image_name=image.name)
     if value.endswith("\\"):
         return error("shifter-value-trailing-backslash", key=key, image_name=image.name)
-    return None
-
-
-def _word(word: str, image: Wrapping) -> Finding | None:
-    if re.search(r"['\x00\n\r]", word):
-        return error("shifter-value-command-word", word=word, image_name=image.name)
     return None
 
 

@@ -331,7 +331,8 @@ class _Reader:
         program = _json_list(value.text)
         if program is not None:
             shell = len(program) == 3 and _is_shell(program[0]) and program[1] == "-c"
-            text = program[2] if shell else " ".join(map(_shell_quoted, program))
+            quoted = ("'" + word.replace("'", "'\\''") + "'" for word in program)
+            text = program[2] if shell else " ".join(quoted)
             # It was decoded, so all of it is put on the first of its lines.
             value = Located(text, (self.at.where.first,) * len(text))
         elif self.at.bodies:
@@ -482,7 +483,3 @@ def _json_list(text: str) -> list[str] | None:
     except ValueError:
         return None
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else None
-
-
-def _shell_quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"

@@ -212,19 +212,18 @@ def _source(files: _Files, number: int, source: Source, shipped: bool) -> Recipe
         # Other commands than the usual one get all files, and compile them as they say.
         usual = " ".join((source.run or "").split()) == INSTALL_CORE and not source.env
         ours = shipped and usual
-        needed = tuple(f for f in _native() if not (ours and f.target.startswith("src/")))
+        folder = native.core_folder()
+        paths = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+        needed = tuple(
+            RecipeFile(name, path, 0o644, sha256_of(path))
+            for name, path in sorted(paths.items(), key=lambda item: item[1])
+            if not (ours and name.startswith("src/"))
+        )
         return RecipeSource(source, (), needed, core_from_wheel=ours)
     loc = ("source", number, "patches")
     patches = (files.one(loc, Path(name).name, name) for name in source.patches)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
     return RecipeSource(source, tuple(filter(None, patches)), tuple(tree))
-
-
-def _native() -> Iterator[RecipeFile]:
-    """The source of fairlead's collective core and of its operation for TensorFlow, and the script that compiles them."""
-    folder = native.core_folder()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, sha256_of(path))
 
 
 class _Files:

@@ -63,23 +63,19 @@ def plan(given: str, parent: str) -> NewRecipe:
     if (folder / "recipe.toml").exists():
         raise fail("recipe-new-exists", folder=folder)
     load_recipe(parent)  # it must be valid
+    extends = parent
+    if split_variant(parent)[0] not in bundled_names():
+        place, variant = find(parent)
+        relative = os.path.relpath(place, folder.resolve())
+        extends = f"{relative}:{variant}" if variant else relative
     text = _TEXT.format(
         name=name,
         parent=parent,
-        extends=json.dumps(_extends(parent, folder)),
+        extends=json.dumps(extends),
         quoted=json.dumps(name),
         summary=json.dumps(f"{parent} and more"),
     )
     return NewRecipe(folder, text)
-
-
-def _extends(parent: str, folder: Path) -> str:
-    head, variant = split_variant(parent)
-    if "/" not in head and head in bundled_names():
-        return parent
-    place, named = find(parent)
-    relative = os.path.relpath(place, folder.resolve())
-    return f"{relative}:{named}" if variant else relative
 
 
 def write(made: NewRecipe) -> None:

@@ -169,19 +169,16 @@ def _head(loaded: LoadedRecipe, lock: Lock | None, command: str) -> list[str]:
         )
     text += [
         "    PIP_INDEX_URL        URL of a Python package index; otherwise PyPI",
-        "    PIP_EXTRA_INDEX_URL  URLs of further ones" + _needed_indexes(lock),
+        "    PIP_EXTRA_INDEX_URL  URLs of further ones",
     ]
+    if lock is not None and (names := sorted({w.index for w in lock.wheel} - {"PyPI"})):
+        text[-1] += f"; needed for {', '.join(names)}"
     return [f"# {line}".rstrip() for line in text] + [""]
 
 
 def _arguments(lock: Lock | None) -> list[str]:
     """Besides BASE. No text holds a host: empty means what the base image's own apt and pip know."""
     return [*(["MIRROR"] if lock is not None else []), "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"]
-
-
-def _needed_indexes(lock: Lock | None) -> str:
-    names = sorted({w.index for w in lock.wheel} - {"PyPI"}) if lock else []
-    return f"; needed for {', '.join(names)}" if names else ""
 
 
 def _base(loaded: LoadedRecipe, lock: Lock | None) -> str:

@@ -106,14 +106,10 @@ def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
     lines = ["#clear APT::Architectures;", f'APT::Architectures "{architecture}";']
     lines += [f'{key} "{value}";' for key, value in settings.items()]
     (folder / "apt.conf").write_text("\n".join(lines) + "\n")
-    return AptRoot(folder, {**_inherited(), "APT_CONFIG": str(folder / "apt.conf")})
-
-
-def _inherited() -> dict[str, str]:
-    """A clean environment that still knows this machine's proxies and certificates."""
+    # This machine's proxies and certificates stay known.
     names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
     kept = {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy") or n in names}
-    return clean_environment(kept)
+    return AptRoot(folder, clean_environment({**kept, "APT_CONFIG": str(folder / "apt.conf")}))
 
 
 def _update(root: AptRoot, remedy: str, what: str) -> None:

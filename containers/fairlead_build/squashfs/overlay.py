@@ -114,9 +114,13 @@ def lay(
     if (lower.compressor, lower.block_size) != (upper.compressor, upper.block_size):
         raise NotLaid("the two have other compressors or block sizes")
     end = lower.data[1]
-    _shift(upper.root, end - upper.data[0], len(lower.fragments))
-    shifted = ((start + end - upper.data[0], size) for start, size in upper.fragments)
-    fragments = [*lower.fragments, *shifted]
+    by = end - upper.data[0]
+    for inode in _inodes(upper.root):
+        if inode.kind == _FILE:
+            inode.start += by
+            if inode.fragment != _NO_FRAGMENT:
+                inode.fragment += len(lower.fragments)
+    fragments = [*lower.fragments, *((start + by, size) for start, size in upper.fragments)]
     _merge(lower.root, upper.root)
     end += upper.data[1] - upper.data[0]
     tables, header = _tables(lower, fragments, end)
@@ -160,15 +164,6 @@ def _merge(lower: _Inode, upper: _Inode) -> None:
             _merge(existing, inode)
         else:
             lower.names[name] = inode
-
-
-def _shift(inode: _Inode, by: int, fragments: int) -> None:
-    """Moves the blocks and fragments of all files below ``inode``."""
-    for each in _inodes(inode):
-        if each.kind == _FILE:
-            each.start += by
-            if each.fragment != _NO_FRAGMENT:
-                each.fragment += fragments
 
 
 def _inodes(root: _Inode) -> Iterator[_Inode]:

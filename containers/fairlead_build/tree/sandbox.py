@@ -76,7 +76,10 @@ def enter(asked: Mapping[str, Any]) -> Path:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # process 1 ignores it otherwise
     os.umask(0o022)
     socket.sethostname("fairlead")
-    _loopback_up()
+    # MPI programs want an interface to listen on, even alone. Source: netdevice(7).
+    with socket.socket() as any_socket:
+        flags = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
+        fcntl.ioctl(any_socket, 0x8914, flags)  # SIOCSIFFLAGS
     root = Path(asked["root"])
     root.mkdir()
     with subprocess.Popen(asked["untar"], stdout=subprocess.PIPE) as source:
@@ -112,13 +115,6 @@ def _bind(source: Path, target: Path) -> None:
 
 def _mount(*words: str | Path) -> None:
     subprocess.run(["mount", *words], check=True)
-
-
-def _loopback_up() -> None:
-    """MPI programs want an interface to listen on, even alone. Source: netdevice(7)."""
-    with socket.socket() as any_socket:
-        request = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
-        fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
 
 
 def spawn(

@@ -27,6 +27,10 @@ _FROM_SOURCES = "/usr/src/fairlead"
 def download(loaded: LoadedRecipe, lock: Lock) -> list[str]:
     """Brings the locked files to ``WORK``, and checks them. Needs apt; pip, where there are wheels."""
     wheels = _used(lock)
+    suite = " ".join((lock.inputs.suite, *lock.inputs.components))
+    if lock.base is not None:
+        suite = f"{lock.base.suite} main"
+        suite += " universe" if lock.base.distribution == "ubuntu" else ""
     steps = [f"mkdir -p {WORK}/debs", f"cd {WORK}"]
     for debs, target in ((lock.deb, "debs.list"), (lock.build_deb, "build-debs.list")):
         if debs or target == "debs.list":
@@ -38,7 +42,7 @@ def download(loaded: LoadedRecipe, lock: Lock) -> list[str]:
         # A lock names no host: without MIRROR it is the one that the base's own apt knows.
         'if [ -n "$MIRROR" ]; then \\\n'
         "      rm -f /etc/apt/sources.list.d/*; \\\n"
-        f'      echo "deb ${{MIRROR%% *}} {_suite(lock)}" > /etc/apt/sources.list; \\\n'
+        f'      echo "deb ${{MIRROR%% *}} {suite}" > /etc/apt/sources.list; \\\n'
         "    fi",
         "uris=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | sort -u)}",
         # apt's own downloader knows its proxies, certificates and passwords.
@@ -93,14 +97,6 @@ def _used(lock: Lock) -> dict[str, list[Wheel]]:
     """The wheels of each role that has any."""
     wheels = {role: [w for w in lock.wheel if w.role == role] for role in ROLES}
     return {role: of_role for role, of_role in wheels.items() if of_role}
-
-
-def _suite(lock: Lock) -> str:
-    """``bookworm main``: what apt takes from a mirror."""
-    if lock.base is None:
-        return " ".join((lock.inputs.suite, *lock.inputs.components))
-    more = " universe" if lock.base.distribution == "ubuntu" else ""
-    return f"{lock.base.suite} main{more}"
 
 
 def _list(lines: Iterable[str], target: str) -> str:
