@@ -31,8 +31,9 @@ from fairlead_build.recipe.lock import (
     SourceArchive,
     Wheel,
     inputs_of,
+    render,
     upstream,
-    write_lock,
+    write_text,
 )
 from fairlead_build.recipe.model import Source
 from fairlead_build.registry.layout import read_layout
@@ -122,7 +123,7 @@ def lock_recipe(
     )
     if keep is not None:
         _keep(job, lock, keep)
-    write_lock(lock, loaded.lock_path)
+    write_text(loaded.lock_path, render(lock))
     return lock
 
 

@@ -286,7 +286,8 @@ def lock_command(
 
 def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
     from fairlead_build.cache.store import Cache
-    from fairlead_build.recipe.lock import write_lock
+    from fairlead_build.recipe.lock import render as lock_text
+    from fairlead_build.recipe.lock import write_text
     from fairlead_build.tools import tool_tree
 
     if name is None:
@@ -301,7 +302,7 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
         before, after = dict(lock.tools), tool_tree.versions(lock.architecture)
         packages = tuple(after)
         if not dry_run:
-            write_lock(lock.model_copy(update={"tools": after}), path)
+            write_text(path, lock_text(lock.model_copy(update={"tools": after})))
     if as_json:
         names = {"dry_run": dry_run, "path": str(path), "tools": list(packages)}
         print_json("recipe-lock-tools", {**names, "before": before, "after": after})

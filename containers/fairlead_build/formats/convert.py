@@ -65,11 +65,13 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
     with workspace(scratch_parent(room), "fairlead-convert-") as scratch:
         squashfs = scratch / "image.squashfs"
         how = Compression("zstd", 3, config.epoch)
+        go = f"cd {shlex.quote(config.folder)} || exit\n" if config.folder not in ("", "/") else ""
+        run = go + _invocation(config.entrypoint, config.command)
         with (
             progress.stage("squash", merged.bytes, "B") as stage,
             squashing(squashfs, how, "run the same command again") as sink,
         ):
-            for path, (body, mode) in sorted(_scripts(config).items()):
+            for path, (body, mode) in engine_files(config.env, config.labels, run).items():
                 # An image made from a SIF has scripts of its own there, which would win.
                 merged.tree.remove(path)
                 sink.write(tar.small_file(path, body, mode, config.epoch))
@@ -192,13 +194,6 @@ def _epoch(created: Any) -> int:
     except ValueError:
         return 0
     return min(max(seconds, 0), (1 << 32) - 1)
-
-
-def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:
-    """The scripts from which Apptainer reads the configuration: content and mode by path."""
-    go = f"cd {shlex.quote(config.folder)} || exit\n" if config.folder not in ("", "/") else ""
-    run = go + _invocation(config.entrypoint, config.command)
-    return engine_files(config.env, config.labels, run)
 
 
 def _invocation(entrypoint: Sequence[str], command: Sequence[str]) -> str:

@@ -11,10 +11,6 @@ from fairlead_build.base.digest import sha256_of
 from fairlead_build.formats.images import ImageEntry
 
 
-def _never(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Format:
     """One format: the ``FORMAT`` of a module of this package, or an entry point of another one.
@@ -40,5 +36,5 @@ class Format:
     folder: bool = False
     sidecars: Mapping[str, Callable[[ImageEntry], str]] = field(default_factory=dict)
     copied: bool = False
-    holds: Callable[[Path, Path, ImageEntry, Progress], bool] = _never
+    holds: Callable[[Path, Path, ImageEntry, Progress], bool] = lambda *_: False
     digest: Callable[[Path], str] | None = sha256_of

@@ -268,11 +268,7 @@ def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> b
         return False
 
 
-def _digest(layout: Path) -> str:
-    return read_result(layout).manifest_digest
-
-
 FORMAT = Format(
     "oci", ".oci", "an OCI image layout, for Podman, Docker and registries", _write,
-    folder=True, copied=True, holds=_holds, digest=_digest,
+    folder=True, copied=True, holds=_holds, digest=lambda path: read_result(path).manifest_digest,
 )  # fmt: skip

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, error
 from fairlead_build.formats import squashfs
-from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 from fairlead_build.formats.wrapping import Wrapping, wrapping_of
 
@@ -49,11 +48,7 @@ def _line(key: str, value: str, image: Wrapping) -> Finding | None:
     return None
 
 
-def _meta_of(entry: ImageEntry) -> str:
-    return meta(wrapping_of(Path(entry.path), entry.sif_sha256))
-
-
 FORMAT = Format(
     "shifter", ".squashfs", "the squashfs and `.meta`, for Shifter's imagePath", squashfs.write,
-    sidecars={".meta": _meta_of},
+    sidecars={".meta": lambda entry: meta(wrapping_of(Path(entry.path), entry.sif_sha256))},
 )  # fmt: skip

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.base.paths import atomic_write
-from fairlead.base.progress import Progress
 from fairlead.image.sif import (
     ARCHES,
     DATA_GENERIC_JSON,
@@ -29,7 +28,6 @@ from fairlead.image.sif import (
     VERSION,
     identity,
 )
-from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
@@ -107,9 +105,8 @@ def _align(offset: int) -> int:
     return -(-offset // PAGE) * PAGE
 
 
-def _copy_image(entry: ImageEntry, target: Path, progress: Progress) -> None:
-    shutil.copyfile(entry.path, target)
-
-
 # The build itself writes it; all other formats are made from it.
-FORMAT = Format("sif", ".sif", "the squashfs and its record in one file", _copy_image)
+FORMAT = Format(
+    "sif", ".sif", "the squashfs and its record in one file",
+    lambda entry, target, _: shutil.copyfile(entry.path, target),
+)  # fmt: skip

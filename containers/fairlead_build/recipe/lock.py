@@ -347,30 +347,29 @@ def _cross(data: dict[str, Any]) -> Iterator[Mistake]:
 
 
 def render(lock: Lock) -> str:
-    """The text of ``lock.toml``: one line a package, so that a change of version is one line."""
-    head = {
-        key: getattr(lock, key)
-        for key in ("version", "recipe", "architecture", "source_date_epoch")
-    }
+    """The text of ``lock.toml``: one line a package, so that a change of version is one line.
+
+    JSON's strings, integers and lists of strings are TOML's.
+    """
+    head = ("version", "recipe", "architecture", "source_date_epoch")
     lines = [
         "# Made by `fairlead recipe lock`; edit recipe.toml instead.",
-        *(f"{key} = {_toml(value)}" for key, value in head.items()),
-        f"inputs_sha256 = {_toml(lock.inputs.digest)}",
-        f"packages_sha256 = {_toml(lock.packages_digest)}",
+        *(f"{key} = {json.dumps(getattr(lock, key))}" for key in head),
+        f"inputs_sha256 = {json.dumps(lock.inputs.digest)}",
+        f"packages_sha256 = {json.dumps(lock.packages_digest)}",
     ]
     if lock.base is not None:
         lines.append(f"base = {_inline(lock.base)}")
-    arrays: dict[str, tuple[Package, ...]] = {
-        "deb": lock.deb,
-        "build_deb": lock.build_deb,
-        "wheel": lock.wheel,
-        "source": lock.source,
-    }
-    for name, array in arrays.items():
+    for name in ("deb", "build_deb", "wheel", "source"):
+        array: tuple[Package, ...] = getattr(lock, name)
         if array or name == "deb":
             lines += ["", *array_lines(name, array)]
     for title, table in (("inputs", lock.inputs.model_dump(mode="json")), ("tools", lock.tools)):
-        lines += ["", f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        lines += [
+            "",
+            f"[{title}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in table.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -383,22 +382,8 @@ def array_lines(name: str, packages: Iterable[Package]) -> Iterator[str]:
 
 
 def _inline(item: Strict) -> str:
-    cells = (f"{key} = {_toml(value)}" for key, value in item.model_dump(mode="json").items())
+    cells = (f"{key} = {json.dumps(value)}" for key, value in item.model_dump(mode="json").items())
     return f"{{ {', '.join(cells)} }}"
-
-
-def _toml(value: object) -> str:
-    # JSON's strings, integers and lists of strings are TOML's.
-    return json.dumps(value)
-
-
-def write_lock(lock: Lock, path: Path) -> None:
-    """Writes the lock under its final name, whole or not at all.
-
-    Raises:
-        FairleadError: the recipe's folder cannot be written to.
-    """
-    write_text(path, render(lock))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -67,6 +67,7 @@ def describe(
     """
     wheels = {w.name: w.version for w in lock.wheel if w.role in ("python", "mpi")}
     recipe, python = loaded.recipe, loaded.recipe.python
+    base = {"distribution", "suite", *(("image", "digest") if lock.base else ())}
     return {
         "schema": "fairlead/image",
         "version": SCHEMA_VERSION,
@@ -81,7 +82,8 @@ def describe(
         "fairlead_version": __version__,
         "architecture": lock.architecture,
         "source_date_epoch": lock.source_date_epoch,
-        "base": _base(lock),
+        # Of an image that was built on another, that image and its digest too.
+        "base": (lock.base or lock.inputs).model_dump(mode="json", include=base),
         "python": {"version": python.version, "prefix": python.prefix, "site": python.site}
         if python
         else {},
@@ -101,14 +103,6 @@ def describe(
         },
         "facts": to_json(facts),
     }
-
-
-def _base(lock: Lock) -> dict[str, str]:
-    """Distribution and suite; of an image that was built on another, image and digest too."""
-    if lock.base is None:
-        return {"distribution": lock.inputs.distribution, "suite": lock.inputs.suite}
-    base = lock.base.model_dump(mode="json")
-    return {key: base[key] for key in ("distribution", "suite", "image", "digest")}
 
 
 def _mpi(recipe: Recipe, facts: ImageFacts) -> dict[str, str]:

@@ -14,9 +14,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.serde import from_json
-from fairlead.elf.facts import ImageFacts
-from fairlead.image.packages import Installed
 from fairlead_build.base import tar
 from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.proc import clean_environment, piped
@@ -84,9 +81,7 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
         with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
             _assemble(job, below, built, scratch, tee)
         scanned = json.loads((scratch / "found.json").read_text("utf-8"))
-        facts = from_json(ImageFacts, scanned["facts"])
-        installed = from_json(Installed, scanned["installed"])
-        return publish_tree(made, cache, key, tee.tree, facts, installed)
+        return publish_tree(made, cache, key, tee.tree, scanned["facts"], scanned["installed"])
 
 
 def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
