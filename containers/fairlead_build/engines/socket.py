@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,10 @@ def connected(again: str, environ: Mapping[str, str] = os.environ) -> Iterator[E
     import requests
 
     tried = addresses(environ)
-    address = tried[0] if environ.get("DOCKER_HOST") else _first(tried, again)
+    listening = tried if environ.get("DOCKER_HOST") else filter(_is_socket, tried)
+    if (address := next(iter(listening), "")) == "":
+        shown = ", ".join(address.removeprefix("unix://") for address in tried)
+        raise fail("engine-missing", tried=shown, again=again)
     broken = (requests.RequestException, OSError, ValueError, AttributeError, LookupError)
     with ExitStack() as stack:
         try:
@@ -119,16 +122,11 @@ def refused(
     return fail("engine-refused", engine=engine, doing=doing, reason=reason, remedy=remedy)
 
 
-def _first(tried: tuple[str, ...], again: str) -> str:
-    for address in tried:
-        with suppress(OSError):
-            if stat.S_ISSOCK(Path(address.removeprefix("unix://")).stat().st_mode):
-                return address
-    raise fail(
-        "engine-missing",
-        tried=", ".join(address.removeprefix("unix://") for address in tried),
-        again=again,
-    )
+def _is_socket(address: str) -> bool:
+    try:
+        return stat.S_ISSOCK(Path(address.removeprefix("unix://")).stat().st_mode)
+    except OSError:
+        return False
 
 
 def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> FairleadError:

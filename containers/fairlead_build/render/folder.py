@@ -88,7 +88,11 @@ def render_recipe(
     folder = output or parent / "rendered" / file_name(loaded.name)
     wanted = contents(loaded, lock)
     changes = _changes(folder, wanted)
-    _refuse_foreign(folder, loaded)
+    ours = folder / FORMS[0]
+    if not ours.is_file() or MARK not in ours.read_text("utf-8", "replace"):
+        foreign = ", ".join(name for name in (*FORMS, *_FOLDERS) if (folder / name).exists())
+        if foreign or (folder.exists() and not folder.is_dir()):
+            raise fail("render-folder", folder=folder, existing=foreign, given=loaded.given)
     if not dry_run:
         _write(folder, wanted)
     return Rendered(loaded.name, folder, lock is not None, changes)
@@ -110,16 +114,6 @@ def _changes(folder: Path, wanted: Contents) -> tuple[RenderedFile, ...]:
         if p.is_file()
     }
     return tuple(RenderedFile(path, change(path)) for path in sorted({*wanted, *stale}))
-
-
-def _refuse_foreign(folder: Path, loaded: LoadedRecipe) -> None:
-    """Raises when the folder holds what this verb has not made and would replace."""
-    ours = folder / FORMS[0]
-    if ours.is_file() and MARK in ours.read_text("utf-8", "replace"):
-        return
-    existing = [name for name in (*FORMS, *_FOLDERS) if (folder / name).exists()]
-    if existing or (folder.exists() and not folder.is_dir()):
-        raise fail("render-folder", folder=folder, existing=", ".join(existing), given=loaded.given)
 
 
 def _write(folder: Path, wanted: Contents) -> None:

@@ -187,7 +187,12 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
     for name in ("bin", "lib", "methods", "real"):
         (target / name).mkdir(parents=True)
     for deb in packages:
-        _take(deb, cache, target, arch)
+        argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
+        with piped(argv, doing=f"unpack {deb.name}", remedy=RELOCK) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    _lay(archive, member, target, arch)
+            stream.read()
     for name in (*_PROGRAMS, *_METHODS):
         place = target / ("methods" if name in _METHODS else "bin") / name
         _write(place, _starter(name, arch))
@@ -212,19 +217,10 @@ exec {program} "$tree/real/{name}"{options} "$@"
 """
 
 
-def _take(deb: Deb, cache: Cache, target: Path, arch: Architecture) -> None:
-    """Lays the programs and libraries of one package where the tree has them."""
-    argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
-    with piped(argv, doing=f"unpack {deb.name}", remedy=RELOCK) as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                _lay(archive, member, target, arch)
-        stream.read()
-
-
 def _lay(
     archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Architecture
 ) -> None:
+    """Lays a program or library of a package where the tree has it."""
     path = member.name.removeprefix("./")
     head, _, name = path.rpartition("/")
     head = head.removeprefix("usr/")
