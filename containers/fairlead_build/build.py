@@ -81,7 +81,7 @@ class BuildResult:
 
     Attributes:
         entry: the image in the cache; None after a dry run that has none.
-        cached: nothing had to be made.
+        cached: the image existed already.
         outputs: the files or folders of the chosen formats, in the same order.
         warnings: what does not stop a build, e.g. a name that meant another recipe until now.
     """
@@ -156,7 +156,7 @@ def build(
 
 @contextmanager
 def _system_errors_named(cache: Cache) -> Iterator[None]:
-    """What the system refuses in the cache, by its name: full, not to be written to, gone."""
+    """Turns errors of the file system into findings: the cache is full, unwritable or gone."""
     try:
         yield
     except FairleadError as exc:

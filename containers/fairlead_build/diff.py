@@ -1,7 +1,7 @@
 """What two images differ in: packages, MPI, environment, labels, and every file.
 
-Equal digests end the comparison early: two images that fairlead built need not be read to be found
-the same.
+Equal digests end the comparison early: two images that fairlead built are compared without being
+read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from fairlead_build.squashfs.tree_stream import image_tree
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is not the same. ``old`` is empty for what was added, ``new`` for what was
-    removed."""
+    """One difference. ``old`` is empty for what was added, ``new`` for what was removed."""
 
     name: str
     old: str
@@ -31,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One path that is not the same.
+    """One path that differs.
 
     Attributes:
         kind: ``added``, ``removed`` or ``changed``.
@@ -99,7 +98,7 @@ def compare(a: Image, b: Image, progress: Progress) -> Difference:
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    """What is not the same in two tables, sorted by name."""
+    """The differences of two tables, sorted by name."""
     return tuple(
         Change(name, old.get(name, ""), new.get(name, ""))
         for name in sorted({*old, *new})

@@ -153,7 +153,7 @@ def old_lock(loaded: LoadedRecipe) -> Lock | None:
 
 
 def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
-    """The lock as it is, in which all of ``upgrade`` is to be found; None when there is none.
+    """The lock as it is, after checking that it has all of ``upgrade``; None when there is none.
 
     Raises:
         FairleadError: exit code 2; something in ``upgrade`` is not in it.
@@ -198,7 +198,7 @@ class _Ground:
 
 
 def _ground(job: _Job) -> _Ground:
-    """The distribution of the recipe, or that of its base image, found by looking into it."""
+    """The distribution of the recipe, or that of its base image, read from the image itself."""
     inputs = job.inputs
     if not inputs.image:
         return _Ground(AptIndex(inputs.distribution, inputs.suite, inputs.components))

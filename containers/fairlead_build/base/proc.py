@@ -1,4 +1,4 @@
-"""Runs the tools of a build: nothing outlives the build, and a full disk is called by its name."""
+"""Runs the tools of a build: nothing outlives the build, and a full disk is reported as such."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def piped(
 def tool_failed(
     argv: Sequence[str | os.PathLike[str]], code: int, text: str, doing: str, remedy: str
 ) -> FairleadError:
-    """The error of a tool that ended with ``code``, having said ``text``."""
+    """The error of a tool that ended with ``code`` and printed ``text``."""
     name = Path(os.fspath(argv[0])).name
     if says_no_space(text):
         return no_space(doing)

@@ -29,7 +29,7 @@ _CHATTER = re.compile(
 
 
 class Phases:
-    """One stage after another, as the lines say."""
+    """Shows one stage after another, as the lines announce them."""
 
     def __init__(self, progress: Progress):
         self.progress = progress

@@ -10,8 +10,8 @@
     trees/KEY.squashfs, .json    an image without our wheel, and what is known of it
     images/KEY.sif               whole images
     images/by-name/NAME.json     which of them is the newest of a recipe
-    locks/                       who is at work
-    work/                        half-made files; never read by anybody else
+    locks/                       which builds are running
+    work/                        half-made files; no other build reads them
 
 What no build has used for a month is removed: it can be made again. Trees of the images that are
 known by name stay, however old. A file gets its final name by a rename from ``work/``, synced, so a name means a whole file.
@@ -110,12 +110,12 @@ class Cache:
             raise self.unwritable(exc) from None
 
     def unwritable(self, exc: OSError) -> FairleadError:
-        """The error of a cache that the system does not let be written to."""
+        """The error of a cache that cannot be written to."""
         reason = exc.strerror or str(exc)
         return fail("cache-unwritable", filename=exc.filename or self.root, reason=reason)
 
     def removed(self, exc: OSError) -> FairleadError:
-        """The error of a cache of which something went while it was in use."""
+        """The error of a cache from which something was removed while it was in use."""
         return fail("cache-removed", filename=exc.filename or self.root)
 
 
@@ -123,7 +123,7 @@ class Cache:
 def holding(
     cache: Cache, name: str, waiting: Callable[[str], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    """Holds the lock called ``name``; a second holder waits, inside ``waiting(for whom)``."""
+    """Holds the lock called ``name``; a second holder waits, inside ``waiting(HOLDER)``."""
     path = cache.root / "locks" / f"{name}.lock"
     with path.open("a+") as stream:
         try:
@@ -215,7 +215,7 @@ B = TypeVar("B", bound=Blob)
 
 
 def missing(files: Iterable[B], cache: Cache) -> list[B]:
-    """What is not in the store yet."""
+    """The files that the store lacks."""
     return [file for file in files if not cache.blob(file.sha256).is_file()]
 
 
@@ -305,7 +305,7 @@ KEPT_S = 30 * 24 * 3600.0
 
 
 def used(*paths: Path) -> None:
-    """Says that a build uses ``paths`` now; what cannot be written to is not swept either."""
+    """Records that a build uses ``paths`` now; what cannot be written to is not swept either."""
     for path in paths:
         with suppress(OSError):
             os.utime(path)

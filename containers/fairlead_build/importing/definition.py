@@ -52,9 +52,9 @@ class _Section:
     rows: list[Row] = field(default_factory=list)
 
     @property
-    def spoken(self) -> list[Row]:
-        """Its lines that say something."""
-        return [row for row in self.rows if _says_something(row[1])]
+    def content(self) -> list[Row]:
+        """Its lines that are neither blank nor comments."""
+        return [row for row in self.rows if _has_content(row[1])]
 
 
 @dataclass
@@ -78,13 +78,13 @@ def read(text: str, ledger: Ledger, folder: Path) -> None:
         _Reader(ledger, folder, stages).stage(stages[-1])
 
 
-def _says_something(line: str) -> bool:
+def _has_content(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
 def _lose(ledger: Ledger, rows: list[Row], why: str, instead: str) -> None:
     for row in rows:
-        if _says_something(row[1]):
+        if _has_content(row[1]):
             ledger.lose(of_lines([row]), why, instead)
 
 
@@ -98,7 +98,7 @@ def _stage(rows: list[Row], ledger: Ledger) -> _Stage:
             stage.sections.append(_Section(title.lstrip("%").lower(), "".join(argument), row))
         elif stage.sections:
             stage.sections[-1].rows.append(row)
-        elif _says_something(line):
+        elif _has_content(line):
             value = line.split("#")[0].strip()
             if key and header[key][0].endswith("\\"):
                 before, where = header[key]
@@ -124,7 +124,7 @@ class _Reader:
         self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger, docker=False)
         self.arguments: dict[str, str] = {}  # the defaults of all %arguments
         sections = (s for stage in stages for s in stage.sections if s.name == "arguments")
-        for name, equals, value in (r[1].partition("=") for s in sections for r in s.spoken):
+        for name, equals, value in (r[1].partition("=") for s in sections for r in s.content):
             if equals:
                 self.arguments[name.strip()] = value.strip()
 
@@ -177,7 +177,7 @@ class _Reader:
             self.ledger.carry(at)
 
     def _section(self, section: _Section) -> None:
-        name, rows, lose = section.name, section.spoken, self.ledger.lose
+        name, rows, lose = section.name, section.content, self.ledger.lose
         whole = of_lines([section.title, *section.rows])
         self.ledger.carry(of_lines([section.title]))
         if reader := getattr(self, f"read_{name}", None):
@@ -193,7 +193,7 @@ class _Reader:
             lose(whole, "no such section is known", "check its spelling", f"%{name}")
 
     def read_arguments(self, section: _Section) -> None:
-        for row in section.spoken:
+        for row in section.content:
             name, equals, _ = row[1].strip().partition("=")
             known = equals and name.strip() in self.arguments
             why = "" if known else "a recipe has no arguments, and this one has no default"
@@ -258,7 +258,7 @@ class _Reader:
 
     def _entries(self, section: _Section) -> Iterator[tuple[Row, str]]:
         """Each line of a section with what spython reads in it; lost where it cannot read all."""
-        rows = section.spoken
+        rows = section.content
         entries = _read_section(section.name, [line for _, line in rows])
         if len(entries) == len(rows):
             yield from zip(rows, entries, strict=True)

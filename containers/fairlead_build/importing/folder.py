@@ -151,7 +151,7 @@ def _settle(ledger: Ledger) -> None:
 
 
 def meaningful(line: str) -> bool:
-    """Whether a line says anything: no comment, and more than signs between commands."""
+    """Whether a line has content: not a comment, and more than separators of commands."""
     return not line.lstrip().startswith("#") and re.fullmatch(r"[\s;&\\`]*", line) is None
 
 
@@ -177,7 +177,6 @@ def _losses_text(file: str, losses: tuple[Loss, ...]) -> str:
 
 
 def recipe_text(ledger: Ledger, name: str, source: str, losses: int) -> str:
-    """The text of recipe.toml."""
     document = tomlkit.document()
     document.add(
         tomlkit.comment(f"Made from {' '.join(source.split())} by `fairlead recipe import`.")

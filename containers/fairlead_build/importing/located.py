@@ -24,7 +24,6 @@ class Located:
         return bool(self.text)
 
     def strip(self) -> Located:
-        """Without white space at both ends."""
         start = len(self.text) - len(self.text.lstrip())
         return self[start : len(self.text.rstrip())] if self.text.strip() else self[:0]
 

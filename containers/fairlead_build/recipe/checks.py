@@ -28,7 +28,7 @@ _OWN_FOLDERS = ("/.fairlead", "/.singularity.d", "/proc", "/sys", "/dev", "/tmp"
 
 
 def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    """What single keys cannot show."""
+    """Mistakes that no single key shows."""
     base, mpi, python = _table(data, "base"), _table(data, "mpi"), _table(data, "python")
     if "base" in data:
         yield from _base_mistakes(base)

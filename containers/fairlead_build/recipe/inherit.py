@@ -119,7 +119,7 @@ def _chain(
     before: list[tuple[Path, str]],
     findings: list[Finding],
 ) -> Iterator[Layer]:
-    """The layers of a recipe, the one that counts least first."""
+    """The layers of a recipe, lowest priority first."""
     try:
         document = read(folder / "recipe.toml", remedy)
     except FairleadError as exc:

@@ -45,7 +45,7 @@ class AptRoot:
         return {name for name, _ in self.packages}
 
     def essential(self) -> list[str]:
-        """What the distribution marks so."""
+        """The packages that the distribution marks as essential."""
         return sorted(
             {s["Package"] for _, s in self.packages.values() if s.get("Essential") == "yes"}
         )
@@ -241,7 +241,7 @@ class Pins:
         )
 
     def release(self, output: str) -> bool:
-        """Frees what apt complains of; False when there is nothing left to free."""
+        """Unpins what apt complains about; False when there is nothing left to unpin."""
         freed = False
         for pair in _UNMET.findall(output):
             # What is wanted goes along; else the one that wants something else of it.

@@ -24,7 +24,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 def pip() -> list[str | Path]:
-    """The pip of this Python, talking only about its work."""
+    """The pip of this Python, without its notices."""
     # -P: the current folder may hold a json.py.
     return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
 

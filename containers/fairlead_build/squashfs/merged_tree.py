@@ -62,7 +62,7 @@ class Node:
 
 
 class MergedTree:
-    """Members in, names out."""
+    """Applies members of layers, and yields the names that are left."""
 
     def __init__(self) -> None:
         self.root = Node(Inode("dir", 0o755, 0, -1, -1), -1)
@@ -217,7 +217,7 @@ def _child(parent: Node, part: str, name: str, make: int | None) -> Node | None:
 
 
 def _refused(name: str, why: str, make: int | None) -> Node | None:
-    """None; an error when it was to be made."""
+    """None; with ``make``, raises."""
     if make is not None:
         raise HostileMember(name, why)
     return None

@@ -125,7 +125,7 @@ def command(name: str, cache: Cache | None = None) -> list[str | Path]:
     return [unpacked(cache or Cache.default()) / "bin" / name]
 
 
-# Trees that this process has looked over: 10 MB to read each time would be felt.
+# Trees that this process has verified: reading 10 MB each time would be noticeable.
 _SEEN: set[Path] = set()
 
 
@@ -244,7 +244,7 @@ def _write(path: Path, data: str | bytes, mode: int = 0o755) -> None:
 
 
 def _lost(tree: Path) -> Iterator[str]:
-    """Programs that are not there, and libraries that something needs and nothing is."""
+    """Missing programs, and libraries that something needs and the tree lacks."""
     from fairlead.elf.reader import NotElf, read
 
     for name in (*_PROGRAMS, *_METHODS):

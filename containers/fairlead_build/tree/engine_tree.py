@@ -51,7 +51,7 @@ _PLAIN = {
 }
 # What a base that fairlead or Apptainer made holds; an image's own is laid in later.
 _OURS = (".fairlead", ".singularity.d")
-_SAID = 280  # characters
+_REASON_CHARACTERS = 280
 # Traces of when and where a package was configured.
 _TRACES = (
     "/var/lib/dpkg/*-old /var/lib/dpkg/lock* /var/cache/debconf/*-old /etc/*- /etc/.pwd.lock "
@@ -214,17 +214,17 @@ def _built(engine: Engine, context: Path, job: TreeJob) -> Iterator[str]:
 
 
 def _follow(engine: Engine, lines: Any, again: str, stage: Stage) -> None:
-    """Passes on what the engine says of its build.
+    """Passes on what the engine reports of its build.
 
     Raises:
-        FairleadError: it failed; with the last that was said.
+        FairleadError: it failed; with its last messages.
     """
     tail: deque[str] = deque(maxlen=8)
     for line in lines:
         if "error" in line:
             # The reason stands at the end, and a message shows the beginning.
             reason = "; ".join((*tail, str(line["error"])))
-            raise refused(engine, "build the image", reason[-_SAID:], again)
+            raise refused(engine, "build the image", reason[-_REASON_CHARACTERS:], again)
         for words in str(line.get("stream") or line.get("status") or "").splitlines():
             if words.strip():
                 tail.append(words.strip())

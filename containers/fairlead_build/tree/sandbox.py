@@ -1,4 +1,4 @@
-"""A tree that one works in: unpacked, with programs of its own running in it, cut off from the rest.
+"""A tree to work in: unpacked, with its own programs running in it, isolated from the machine.
 
 A process of its own is root of user, mount, process, network and host name namespaces that end with
 it: nothing mounted or started in it outlives it, nothing in it reaches a network, and an ordinary
@@ -195,7 +195,7 @@ def walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
 
 
 def leave(root: Path, asked: Mapping[str, Any]) -> None:
-    """Takes away all that is not the tree's, but for the system's own file systems.
+    """Removes all that is not the tree's, but for the system's own file systems.
 
     Raises:
         OSError, subprocess.CalledProcessError: it cannot be.

@@ -28,7 +28,7 @@ class BillOfMaterials:
 def bill_of_materials(
     loaded: LoadedRecipe, lock: Lock, lock_sha256: str, wheel_sha256: str, installed: Installed
 ) -> BillOfMaterials:
-    """What an image is made of: its lock, fairlead itself, and what is ``installed`` besides."""
+    """What an image is made of: its lock, fairlead itself, and what else is ``installed``."""
     components = {c.purl: c for c in _components(lock, wheel_sha256, installed)}
     text = document(
         loaded.name,
