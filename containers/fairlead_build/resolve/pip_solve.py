@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -38,11 +39,11 @@ class PipSolver:
     old: Sequence[Wheel] = ()
     stay: bool = False
     moved: frozenset[str] = frozenset()
-    indexes: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def indexes(self) -> dict[str, str]:
         named = self.loaded.recipe.packages.index
-        self.indexes = {project(name): index for name, index in named.items()}
+        return {project(name): index for name, index in named.items()}
 
     def wheels(self, stage_note: Callable[[str], None]) -> list[Wanted]:
         """All wheels of the image and of the builder of its sources.

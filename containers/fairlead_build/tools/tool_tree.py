@@ -19,9 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import StringConstraints
+from typing import Literal
 
 from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
@@ -59,12 +57,6 @@ class ToolLock(Strict):
     components: tuple[OneLine, ...]
     packages: tuple[AptName, ...]
     deb: tuple[Deb, ...]
-
-
-class _Manifest(Strict):
-    """``tree.json``: what an unpacked tree holds, so that a damaged one is noticed."""
-
-    files: dict[str, Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]]
 
 
 @once
@@ -167,11 +159,11 @@ def _make(final: Path, packages: Sequence[Deb], cache: Cache, progress: Progress
 
 def _whole(tree: Path) -> bool:
     try:
-        manifest = _Manifest.model_validate_json((tree / "tree.json").read_bytes())
+        files: dict[str, str] = json.loads((tree / "tree.json").read_bytes())["files"]
         # An older fairlead may have wanted fewer programs of the same packages.
-        complete = {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys()
-        return complete and all(sha256_of(tree / n) == d for n, d in manifest.files.items())
-    except (OSError, ValueError):
+        complete = {f"bin/{name}" for name in _PROGRAMS} <= files.keys()
+        return complete and all(sha256_of(tree / name) == files[name] for name in files)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
 
 
@@ -200,7 +192,8 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
         raise fail("tool-tree", lock=LOCK, lost=", ".join(lost), relock=RELOCK)
     paths = sorted(path for path in target.rglob("*") if path.is_file())
     files = {str(path.relative_to(target)): sha256_of(path) for path in paths}
-    _write(target / "tree.json", _Manifest(files=files).model_dump_json(), 0o644)
+    # What it holds, so that a damaged tree is noticed.
+    _write(target / "tree.json", json.dumps({"files": files}), 0o644)
     for path in (target, *target.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
