@@ -193,7 +193,7 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
     paths = sorted(path for path in target.rglob("*") if path.is_file())
     files = {str(path.relative_to(target)): sha256_of(path) for path in paths}
     # What it holds, so that a damaged tree is noticed.
-    _write(target / "tree.json", json.dumps({"files": files}), 0o644)
+    _write(target / "tree.json", json.dumps({"files": files}, separators=(",", ":")), 0o644)
     for path in (target, *target.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
