@@ -170,17 +170,17 @@ def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
     """
     from fairlead_build.recipe import new as newrecipe
 
-    made = newrecipe.plan(name, parent)
-    path = made.folder / "recipe.toml"
+    folder, text = newrecipe.plan(name, parent)
+    path = folder / "recipe.toml"
     if not dry_run:
-        newrecipe.write(made)
+        newrecipe.write(folder, text)
     if as_json:
-        print_json("recipe-new", {"dry_run": dry_run, "path": str(path), "text": made.text})
+        print_json("recipe-new", {"dry_run": dry_run, "path": str(path), "text": text})
         return
     if dry_run:
-        click.echo(made.text, nl=False)
+        click.echo(text, nl=False)
         return
-    shown = recipes.shown_folder(made.folder)
+    shown = recipes.shown_folder(folder)
     click.echo(f"{path}: edit it, then")
     click.echo(f"  fairlead recipe lock {shown}\n  fairlead build {shown}")
 

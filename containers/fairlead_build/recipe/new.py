@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import fail
@@ -39,16 +38,8 @@ pip = []  # requirements as pip knows them, e.g. "einops>=0.8"
 """
 
 
-@dataclass(frozen=True)
-class NewRecipe:
-    """What would be written, and where."""
-
-    folder: Path
-    text: str
-
-
-def plan(given: str, parent: str) -> NewRecipe:
-    """The recipe called ``given``, a name or a folder, that extends ``parent``.
+def plan(given: str, parent: str) -> tuple[Path, str]:
+    """The folder and the text of the recipe ``given``, a name or a folder, that extends ``parent``.
 
     Raises:
         FairleadError: the name is taken or none, there is a recipe already, or ``parent`` is none.
@@ -75,23 +66,21 @@ def plan(given: str, parent: str) -> NewRecipe:
         quoted=json.dumps(name),
         summary=json.dumps(f"{parent} and more"),
     )
-    return NewRecipe(folder, text)
+    return folder, text
 
 
-def write(made: NewRecipe) -> None:
+def write(folder: Path, text: str) -> None:
     """Writes the recipe, and the schema that editors read, into its folder.
 
     Raises:
         FairleadError: the folder cannot be written to.
     """
     try:
-        made.folder.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            ("recipe.schema.json", schema_text(schema_of(Written))),
-            ("recipe.toml", made.text),
-        ):
-            with atomic_write(made.folder / name, "w") as out:
-                out.write(text)
+        folder.mkdir(parents=True, exist_ok=True)
+        schema = schema_text(schema_of(Written))
+        for name, content in (("recipe.schema.json", schema), ("recipe.toml", text)):
+            with atomic_write(folder / name, "w") as out:
+                out.write(content)
     except OSError as exc:
         reason = exc.strerror or str(exc)
-        raise fail("recipe-new-unwritable", folder=made.folder, reason=reason) from None
+        raise fail("recipe-new-unwritable", folder=folder, reason=reason) from None

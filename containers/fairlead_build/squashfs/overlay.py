@@ -233,7 +233,7 @@ class _Squashfs:
             raw = self._listed(fragment_table, fragments, _FRAGMENT.size) if fragments else b""
             self.fragments = [(start, size) for start, size, _ in _FRAGMENT.iter_unpack(raw)]
             self.owners = struct.unpack(f"<{owners}I", self._listed(owner_table, owners, 4))
-        self.seen: dict[int, _Inode] = {}
+        self.known: dict[int, _Inode] = {}
         self.waiting: list[tuple[_Inode, int, int, int]] = []
         self.root = self._inode(root >> 16, root & 0xFFFF)
         while self.waiting:
@@ -281,13 +281,13 @@ class _Squashfs:
         data, at = self.inodes.data, self.inodes.find(block, offset)
         kind, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
         extended, kind = kind > _EXTENDED, kind - _EXTENDED * (kind > _EXTENDED)
-        if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.seen):
+        if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.known):
             raise NotLaid(f"{self.path.name} is damaged: inode {number} cannot be")
-        if number in self.seen:
-            return self.seen[number]
+        if number in self.known:
+            return self.known[number]
         at += _COMMON.size
         made = _Inode(kind, mode, self.owners[owner], self.owners[group], time)
-        self.seen[number] = made
+        self.known[number] = made
         attributes = _NO_ATTRIBUTES
         if kind == _FOLDER:
             attributes = self._folder(made, at, extended)
