@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import fairlead
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed
+from fairlead_build.base.digest import json_digest
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import (
@@ -39,15 +40,17 @@ from fairlead_build.cache.store import (
     missing,
     need_space,
     scratch_parent,
+    sweep,
+    used,
     workspace,
 )
-from fairlead_build.cache.sweep import sweep, used
 from fairlead_build.formats import store as forms
 from fairlead_build.formats.images import ImageEntry, read_entry, trees_in_use, write_entry
 from fairlead_build.formats.model import Format
 from fairlead_build.formats.registry import chosen as chosen_formats
 from fairlead_build.formats.sif import FORMAT as SIF
 from fairlead_build.formats.sif import write_sif
+from fairlead_build.formats.wrapping import as_json
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, load_recipe
 from fairlead_build.recipe.lock import load_lock
 from fairlead_build.resolve import fetch
@@ -56,7 +59,6 @@ from fairlead_build.tree import engine_tree, payload, sources
 from fairlead_build.tree.debian import debian_key
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.mpi_check import image_findings
-from fairlead_build.tree.payload import Description
 from fairlead_build.tree.record import TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
 from fairlead_build.tree.tree import build_tree, tree_key
@@ -79,7 +81,7 @@ class BuildResult:
 
     Attributes:
         entry: the image in the cache; None after a dry run that has none.
-        cached: nothing had to be made.
+        cached: the image existed already.
         outputs: the files or folders of the chosen formats, in the same order.
         warnings: what does not stop a build, e.g. a name that meant another recipe until now.
     """
@@ -94,35 +96,19 @@ class BuildResult:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Job(TreeJob):
     """All that a build works from.
 
     Attributes:
         wheel: fairlead's own; None for an image without Python.
         key: of the finished image.
+        own: fairlead's own sources that are compiled, to be laid over the tree.
     """
 
-    work: TreeJob
     wheel: bytes | None
     made_from: payload.Keys
     key: str
-
-    @property
-    def name(self) -> str:
-        return self.work.loaded.name
-
-    @property
-    def cache(self) -> Cache:
-        return self.work.cache
-
-    @property
-    def tree(self) -> str:
-        return self.made_from.tree
-
-    @property
-    def sources(self) -> tuple[RecipeSource, ...]:
-        """Fairlead's own sources that are compiled, to be laid over the tree."""
-        return sources.compiled_bundled(self.work.loaded, self.work.lock)
+    own: tuple[RecipeSource, ...]
 
 
 def build(
@@ -147,31 +133,30 @@ def build(
     """
     chosen = chosen_formats(formats, output)
     cache = cache or Cache.default()
+    warnings: tuple[Finding, ...] = ()
+    outputs: tuple[Path, ...] = ()
     with _system_errors_named(cache):
         job = _prepare(load_recipe(recipe), cache, progress or Silent())
-    entry = _current(job)
-    if dry_run:
-        return BuildResult(
-            job.name, job.key, entry is not None, entry, (), _stages(job, entry, chosen), ()
-        )
-    cached = entry is not None
-    warnings: tuple[Finding, ...] = ()
-    with _system_errors_named(cache):
-        if entry is None:
+        entry = _current(job)
+        cached = entry is not None
+        if entry is None and not dry_run:
             with _holding(job):
                 entry = _current(job)  # another process may have built it while we waited
                 if entry is None:
-                    warnings = _name_warnings(job)
+                    # Two recipes of one name in different folders share one image name.
+                    before = read_entry(cache, job.loaded.name)
+                    if before and before.recipe_path != str(job.loaded.folder):
+                        warnings = (warning("image-name", loaded=job.loaded, before=before),)
                     entry = _make(job)
-        outputs = tuple(_output(job, entry, form, output) for form in chosen)
-    return BuildResult(
-        job.name, job.key, cached, entry, outputs, _stages(job, entry, chosen), warnings
-    )
+        if entry is not None and not dry_run:
+            outputs = tuple(_output(job, entry, form, output) for form in chosen)
+    stages = _stages(job, entry, chosen)
+    return BuildResult(job.loaded.name, job.key, cached, entry, outputs, stages, warnings)
 
 
 @contextmanager
 def _system_errors_named(cache: Cache) -> Iterator[None]:
-    """What the system refuses in the cache, by its name: full, not to be written to, gone."""
+    """Turns errors of the file system into findings: the cache is full, unwritable or gone."""
     try:
         yield
     except FairleadError as exc:
@@ -196,15 +181,8 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
 def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     python = loaded.recipe.python is not None
     lock, lock_sha256 = load_lock(loaded, runtime_requirements() if python else ())
-    if lock.architecture != architecture():
-        raise fail(
-            "architecture-lock-differs",
-            loaded_name=loaded.name,
-            architecture=lock.architecture,
-            architecture_2=architecture(),
-            lock_path=loaded.lock_path,
-            given=loaded.given,
-        )
+    if lock.architecture != (here := architecture()):
+        raise fail("architecture-lock-differs", loaded=loaded, lock=lock, here=here)
     if wrong := tool_tree.mismatch(lock, loaded.given, loaded.lock_path):
         raise FairleadError([wrong], ExitCode.USAGE)
     cache.make()
@@ -214,135 +192,107 @@ def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
     # The wheel holds the code that writes the payload; an image without Python has no wheel.
     versions = (fairlead.__version__, payload.SCHEMA_VERSION)
     inputs = [tree, loaded.digest, lock_sha256, wheel_sha256, *versions]
-    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
+    key = json_digest(inputs)
     made_from = payload.Keys(lock_sha256, wheel_sha256, tree)
-    return _Job(TreeJob(loaded, lock, cache, progress), wheel, made_from, key)
+    own = sources.compiled_bundled(loaded, lock)
+    return _Job(loaded, lock, cache, progress, wheel, made_from, key, own)
 
 
 def _current(job: _Job) -> ImageEntry | None:
-    entry = read_entry(job.cache, job.name)
+    entry = read_entry(job.cache, job.loaded.name)
     return entry if entry is not None and entry.key == job.key else None
 
 
 def _stages(
     job: _Job, entry: ImageEntry | None, chosen: Sequence[Format]
 ) -> tuple[StageState, ...]:
+    key, cache = job.key, job.cache
     others = tuple(
-        StageState(
-            form.name,
-            forms.is_kept(form, job.cache, job.key),
-            str(forms.kept(form, job.cache, job.key)[0]),
-        )
+        StageState(form.name, forms.is_kept(form, cache, key), str(forms.kept(form, cache, key)[0]))
         for form in chosen
         if form is not SIF
     )
     if entry is not None:
         names = ("fetch", "tree", "facts", "payload", "sif")
         return (*(StageState(name, True, "") for name in names), *others)
-    lock = job.work.lock
-    absent = missing(lock.packages, job.cache)
-    record = read_record(job.cache, job.tree)
-    tree = record is not None
-    needed = not tree and bool(absent)
+    lock = job.lock
+    absent = missing(lock.packages, cache)
+    record = read_record(cache, job.made_from.tree)
     size = sum(item.size for item in absent)
+    fetch_detail = f"{len(absent)} files, {size / 1e6:.0f} MB"
+    needed = record is None and bool(absent)
+    debs_and_wheels = f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
+    known = record is not None and record.facts is not None
     return (
-        StageState(
-            "fetch", not needed, f"{len(absent)} files, {size / 1e6:.0f} MB" if needed else ""
-        ),
-        StageState("tree", tree, f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"),
-        StageState(
-            "facts",
-            record is not None and record.facts is not None,
-            "MPI libraries and who uses them",
-        ),
+        StageState("fetch", not needed, fetch_detail if needed else ""),
+        StageState("tree", record is not None, debs_and_wheels),
+        StageState("facts", known, "MPI libraries and who uses them"),
         StageState("payload", False, "fairlead and the image's description"),
-        StageState("sif", False, str(job.cache.image(job.key))),
+        StageState("sif", False, str(cache.image(key))),
         *others,
-    )
-
-
-def _name_warnings(job: _Job) -> tuple[Finding, ...]:
-    """Two recipes of one name in different folders share one image name: the last one has it."""
-    before = read_entry(job.cache, job.name)
-    if before is None or before.recipe_path == str(job.work.loaded.folder):
-        return ()
-    return (
-        warning(
-            "image-name",
-            job_name=job.name,
-            folder=job.work.loaded.folder,
-            recipe_path=before.recipe_path,
-        ),
     )
 
 
 def _make(job: _Job) -> ImageEntry:
     record = _tree(job)
-    cache, tree = job.cache, job.cache.tree(job.tree)
+    cache, tree = job.cache, job.cache.tree(job.made_from.tree)
     size = tree.stat().st_size
-    need_space(cache.root, size + size // 8, f"the image of `{job.name}`", "XDG_CACHE_HOME")
+    need_space(cache.root, size + size // 8, f"the image of `{job.loaded.name}`", "XDG_CACHE_HOME")
     with (
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
         facts, packages, bytecode = _facts(job, record, scratch)
-        loaded, lock, keys = job.work.loaded, job.work.lock, job.made_from
+        loaded, lock, keys = job.loaded, job.lock, job.made_from
         sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, packages)
-        below = engine_tree.base_environment(job.work)
+        below = engine_tree.base_environment(job)
         description = payload.describe(loaded, lock, facts, keys, sbom, below)
         members = payload.layer(loaded, description, job.wheel, bytecode, sbom)
         members += payload.core(loaded, lock, job.wheel)
-        members += payload.of_sources(sources.build_sources(job.work, job.sources))
+        members += payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
-        overlaid = payload.overlay(tree, record, members, squashfs, job.work)
+        overlaid = payload.overlay(tree, record, members, squashfs, job)
         return _wrap(job, squashfs, overlaid, description, work)
 
 
 def _tree(job: _Job) -> TreeRecord:
     """The record of the tree in the cache, which is built if it is not there."""
-    work, cache = job.work, job.cache
-    loaded, lock = work.loaded, work.lock
+    loaded, lock, cache = job.loaded, job.lock, job.cache
     parts = [cache.debian(debian_key(debs, lock)) for debs in (lock.deb, lock.deb + lock.build_deb)]
-    for declared in (loaded.sources, job.sources):
+    for declared in (loaded.sources, job.own):
         parts += [cache.source(key) for key in sources.keys(loaded, lock, declared)]
-    used(cache.tree(job.tree), cache.tree_record(job.tree), *parts)
-    record = read_record(cache, job.tree)
-    built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.sources))
+    used(cache.tree(job.made_from.tree), cache.tree_record(job.made_from.tree), *parts)
+    record = read_record(cache, job.made_from.tree)
+    built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.own))
     if record is None or not built:
         absent = sum(package.size for package in missing(lock.packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
         need = absent + 3 * lock.download_bytes
-        need_space(cache.root, need, f"building `{job.name}`", "XDG_CACHE_HOME")
-        fetch.fetch(loaded, lock, cache, work.progress)
+        need_space(cache.root, need, f"building `{job.loaded.name}`", "XDG_CACHE_HOME")
+        fetch.fetch(loaded, lock, cache, job.progress)
     if record is None:
-        record = (engine_tree.build_tree if lock.base else build_tree)(work, job.tree)
+        record = (engine_tree.build_tree if lock.base else build_tree)(job, job.made_from.tree)
     return record
 
 
 def _wrap(
-    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: Description, work: Path
+    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: dict[str, Any], work: Path
 ) -> ImageEntry:
     """The SIF of a finished squashfs, under its name."""
-    size, keys, lock = squashfs.stat().st_size, job.made_from, job.work.lock
+    size, keys, lock = squashfs.stat().st_size, job.made_from, job.lock
     document = {
-        **description.to_json(),
+        **description,
         "squashfs_sha256": overlaid.sha256,
         "squashfs_bytes": size,
         "tree_sha256": overlaid.tree_sha256,
         "tree_bytes": overlaid.tree_bytes,
     }
-    text = json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
-    with job.work.progress.stage("write the SIF", size, "B") as stage:
+    with job.progress.stage("write the SIF", size, "B") as stage:
         sif_sha256 = write_sif(
-            work / "image.sif",
-            squashfs,
-            ("image.json", text),
-            arch=lock.architecture,
-            epoch=lock.source_date_epoch,
-            squashfs_sha256=overlaid.sha256,
-            advance=stage.advance,
-        )
+            work / "image.sif", squashfs, ("image.json", as_json(document)), arch=lock.architecture,
+            epoch=lock.source_date_epoch, squashfs_sha256=overlaid.sha256, advance=stage.advance,
+        )  # fmt: skip
         final = (work / "image.sif").replace(job.cache.image(job.key))  # write_sif has synced it
         stage.result(f"{final.stat().st_size / 1e6:.0f} MB")
     entry = ImageEntry(
@@ -351,11 +301,9 @@ def _wrap(
         sif_sha256=sif_sha256,
         squashfs_sha256=overlaid.sha256,
         tree_sha256=overlaid.tree_sha256,
-        recipe=job.name,
-        recipe_path=str(job.work.loaded.folder),
-        lock_sha256=keys.lock_sha256,
-        wheel_sha256=keys.wheel_sha256,
-        tree=keys.tree,
+        recipe=job.loaded.name,
+        recipe_path=str(job.loaded.folder),
+        **asdict(keys),
         bytes=final.stat().st_size,
     )
     write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))
@@ -372,10 +320,10 @@ def _facts(
     """
     facts, packages = record.facts, record.installed
     known = facts is not None and packages is not None
-    python = job.work.loaded.recipe.python
-    with job.work.progress.stage("examine the tree") as stage:
-        scan = scan_squashfs(
-            job.cache.tree(job.tree),
+    python = job.loaded.recipe.python
+    with job.progress.stage("examine the tree") as stage:
+        scanned, listed, bytecode = scan_squashfs(
+            job.cache.tree(job.made_from.tree),
             scratch,
             facts=not known,
             wheel=job.wheel,
@@ -383,13 +331,15 @@ def _facts(
             site=python.site if python else "",
         )
         if not known:
-            facts, packages = scan.facts, scan.installed
-            write_record(job.cache, job.tree, replace(record, facts=facts, installed=packages))
+            facts, packages = scanned, listed
+            write_record(
+                job.cache, job.made_from.tree, replace(record, facts=facts, installed=packages)
+            )
         assert facts is not None and packages is not None
         stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
-    if wrong := image_findings(facts, job.work.loaded):
+    if wrong := image_findings(facts, job.loaded):
         raise FairleadError(wrong)
-    return facts, packages, scan.bytecode
+    return facts, packages, bytecode
 
 
 def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> Path:
@@ -397,12 +347,14 @@ def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> 
         return Path(entry.path)
     with _holding(job):
         if output is None:
-            return forms.make(form, entry, job.cache, job.work.progress)
-        return forms.hand_out(form, entry, job.cache, output, job.work.progress)
+            return forms.make(form, entry, job.cache, job.progress)
+        return forms.hand_out(form, entry, job.cache, output, job.progress)
 
 
 def _holding(job: _Job) -> AbstractContextManager[None]:
     """The lock of the recipe: one build at a time; a second one shows what it waits for."""
-    title = f"which is building `{job.name}` too"
-    stage = job.work.progress.stage
-    return holding(job.cache, f"recipe-{job.name}", lambda who: stage(f"wait for {who}, {title}"))
+    title = f"which is building `{job.loaded.name}` too"
+    stage = job.progress.stage
+    return holding(
+        job.cache, f"recipe-{job.loaded.name}", lambda who: stage(f"wait for {who}, {title}")
+    )

@@ -113,9 +113,9 @@ def check(
         scratch.mkdir()
         scratch.chmod(0o755)
         if user:
-            _give(user, folder / "cache", scratch)
-        result = _again(given, formats, own, scratch, user)
-        again = [Path(name) for name in result["outputs"]]
+            for path in (scratch, folder / "cache", *(folder / "cache").rglob("*")):
+                shutil.chown(path, user.pw_uid, user.pw_gid)
+        again = [Path(name) for name in _again(given, formats, own, scratch, user)["outputs"]]
         compared = tuple(
             Compared(form.name, form.digest(first), form.digest(second))
             for form, first, second in zip(chosen(formats, None), outputs, again, strict=True)
@@ -123,7 +123,9 @@ def check(
         )
         difference = ""
         if any(c.first != c.second for c in compared):
-            difference = first_difference(_tree(outputs), _tree(again))
+            # Any file will do; a folder where there is none.
+            first, second = (next(filter(Path.is_file, p), p[0]) for p in (outputs, again))
+            difference = first_difference(first, second)
         if difference:
             stage.failed("they differ")
         else:
@@ -147,8 +149,8 @@ def _ordinary_user(given: str, lock: Lock) -> tuple[pwd.struct_passwd | None, st
         env = {**os.environ, "PYTHONPATH": _path(), "PYTHONDONTWRITEBYTECODE": "1"}
         if subprocess.run(probe, env=env, capture_output=True, check=False).returncode == 0:
             return user, ""
-    names_shown = ", ".join(u.pw_name for u in users)
-    return None, f"{names_shown} may not read this Python, fairlead's own files or the recipe"
+    tried = ", ".join(u.pw_name for u in users)
+    return None, f"{tried} may not read this Python, fairlead's own files or the recipe"
 
 
 def _delegated(file: str) -> set[str]:
@@ -165,12 +167,6 @@ def _becoming(user: pwd.struct_passwd) -> list[str]:
     return ["setpriv", *who, "--pdeathsig", "TERM"]
 
 
-def _give(user: pwd.struct_passwd, *folders: Path) -> None:
-    for folder in folders:
-        for path in (folder, *folder.rglob("*")):
-            shutil.chown(path, user.pw_uid, user.pw_gid)
-
-
 def _path() -> str:
     return os.pathsep.join(filter(None, sys.path))
 
@@ -178,17 +174,10 @@ def _path() -> str:
 def _again(
     given: str, formats: Sequence[str], own: Cache, scratch: Path, user: pwd.struct_passwd | None
 ) -> dict[str, Any]:
-    inner = [
-        sys.executable, "-P", "-m", "fairlead", "build", given, "--json",
-        "--format", ",".join(formats),
-    ]  # fmt: skip
-    env = {
-        **os.environ,
-        **DISTURBED,
-        "XDG_CACHE_HOME": str(own.root.parent),
-        "TMPDIR": str(scratch),
-        "PYTHONPATH": _path(),
-    }
+    verb = ["build", given, "--json", "--format", ",".join(formats)]
+    inner = [sys.executable, "-P", "-m", "fairlead", *verb]
+    env = {**os.environ, **DISTURBED, "TMPDIR": str(scratch), "PYTHONPATH": _path()}
+    env["XDG_CACHE_HOME"] = str(own.root.parent)
     if user:
         inner = [*_becoming(user), *inner]
         env |= {"HOME": str(scratch), "USER": user.pw_name, "LOGNAME": user.pw_name}
@@ -211,10 +200,6 @@ def _again(
         text = "\n".join(reasons) or err.decode("utf-8", "replace")
         raise tool_failed(argv, process.returncode, text, doing, remedy)
     return answer
-
-
-def _tree(outputs: Sequence[Path]) -> Path:
-    return next((path for path in outputs if path.is_file()), outputs[0])
 
 
 def first_difference(first_image: Path, second_image: Path) -> str:
@@ -247,25 +232,19 @@ def _attributes(a: tarfile.TarInfo, b: tarfile.TarInfo) -> str:
         return f"time {times[0]} and {times[1]}"
     if a.linkname != b.linkname:
         return f"a link to {a.linkname} and to {b.linkname}"
-    if (a.devmajor, a.devminor) != (b.devmajor, b.devminor):
-        return "another device"
-    return ""
+    return "" if (a.devmajor, a.devminor) == (b.devmajor, b.devminor) else "another device"
 
 
 def _content(left: IO[bytes] | None, right: IO[bytes] | None) -> str:
     at = 0
     while left is not None and right is not None:
-        left_chunk, right_chunk = left.read(CHUNK), right.read(CHUNK)
-        if left_chunk != right_chunk:
-            pairs = enumerate(zip(left_chunk, right_chunk, strict=False))
-            where = next(
-                (i for i, (x, y) in pairs if x != y), min(len(left_chunk), len(right_chunk))
-            )
-            shown = [
-                part[where : where + 16].hex(" ") or "its end" for part in (left_chunk, right_chunk)
-            ]
+        mine, other = left.read(CHUNK), right.read(CHUNK)
+        if mine != other:
+            pairs = enumerate(zip(mine, other, strict=False))
+            where = next((i for i, (x, y) in pairs if x != y), min(len(mine), len(other)))
+            shown = [part[where : where + 16].hex(" ") or "its end" for part in (mine, other)]
             return f"content from byte {at + where} on: {shown[0]} and {shown[1]}"
-        if not left_chunk:
+        if not mine:
             break
-        at += len(left_chunk)
+        at += len(mine)
     return ""

@@ -1,12 +1,12 @@
 """What two images differ in: packages, MPI, environment, labels, and every file.
 
-Equal digests end the comparison early: two images that fairlead built need not be read to be found
-the same.
+Equal digests end the comparison early: two images that fairlead built are compared without being
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,7 @@ from fairlead_build.squashfs.tree_stream import image_tree
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that is not the same. ``old`` is empty for what was added, ``new`` for what was
-    removed."""
+    """One difference. ``old`` is empty for what was added, ``new`` for what was removed."""
 
     name: str
     old: str
@@ -31,7 +30,7 @@ class Change:
 
 @dataclass(frozen=True)
 class FileChange:
-    """One path that is not the same.
+    """One path that differs.
 
     Attributes:
         kind: ``added``, ``removed`` or ``changed``.
@@ -73,12 +72,17 @@ def compare(a: Image, b: Image, progress: Progress) -> Difference:
         FairleadError: one of them is damaged.
         OSError: a part of a folder cannot be read.
     """
-    same_bits = _same_bits(a, b)
+    comparable = "sandbox" not in (a.format, b.format) and a.bytes == b.bytes
+    same_bits = comparable and sha256_of(Path(a.path)) == sha256_of(Path(b.path))
     known = [str(i.record.get("tree_sha256", "")) for i in (a, b) if not i.looked]
     same_squashfs = bool(a.digest) and a.digest == b.digest
     if same_bits or same_squashfs or (len(known) == 2 and known[0] and known[0] == known[1]):
         return Difference(same_bits, True)
-    files = compare_trees(*(_tree(image, progress) for image in (a, b)))
+    trees = []
+    for path in (Path(a.path), Path(b.path)):
+        with progress.stage(f"reading {path.name}", unit="B") as stage:
+            trees.append(image_tree(path, stage.advance))
+    files = compare_trees(*trees)
     if not files:
         return Difference(False, True)
     return Difference(
@@ -93,19 +97,8 @@ def compare(a: Image, b: Image, progress: Progress) -> Difference:
     )
 
 
-def _same_bits(a: Image, b: Image) -> bool:
-    if "sandbox" in (a.format, b.format) or a.bytes != b.bytes:
-        return False
-    return sha256_of(Path(a.path)) == sha256_of(Path(b.path))
-
-
-def _tree(image: Image, progress: Progress) -> Tree:
-    with progress.stage(f"reading {Path(image.path).name}", unit="B") as stage:
-        return image_tree(Path(image.path), stage.advance)
-
-
 def changes(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[Change, ...]:
-    """What is not the same in two tables, sorted by name."""
+    """The differences of two tables, sorted by name."""
     return tuple(
         Change(name, old.get(name, ""), new.get(name, ""))
         for name in sorted({*old, *new})
@@ -145,21 +138,17 @@ def _mpi(image: Image) -> dict[str, str]:
 
 def compare_trees(old: Tree, new: Tree) -> tuple[FileChange, ...]:
     """The paths in which two trees differ, sorted."""
-    return tuple(_file_changes(old, new))
-
-
-def _file_changes(old: Tree, new: Tree) -> Iterable[FileChange]:
-    for path in sorted({*old, *new}):
+    differing = []
+    for path in sorted(path for path in {*old, *new} if old.get(path) != new.get(path)):
         before, after = old.get(path), new.get(path)
-        if before == after:
-            continue
         growth = _size(after) - _size(before)
-        if before is None and after is not None:
-            yield FileChange("added", path, _named(after), growth)
-        elif after is None and before is not None:
-            yield FileChange("removed", path, _named(before), growth)
-        elif before is not None and after is not None:
-            yield FileChange("changed", path, _what(before, after), growth)
+        if before is not None and after is not None:
+            differing.append(FileChange("changed", path, _what(before, after), growth))
+        elif after is not None:
+            differing.append(FileChange("added", path, _named(after), growth))
+        elif before is not None:
+            differing.append(FileChange("removed", path, _named(before), growth))
+    return tuple(differing)
 
 
 def _size(entry: Entry | None) -> int:
@@ -173,13 +162,13 @@ def _named(entry: Entry) -> str:
 def _what(old: Entry, new: Entry) -> str:
     if old.kind != new.kind:
         return f"{_named(old)} -> {_named(new)}"
-    changes_seen = []
+    differences = []
     if old.kind == "link":
-        changes_seen.append(f"link to {old.detail} -> {new.detail}")
+        differences.append(f"link to {old.detail} -> {new.detail}")
     elif old.sha256 != new.sha256:
-        changes_seen.append("content")
+        differences.append("content")
     elif old.detail != new.detail:
-        changes_seen.append(f"device {old.detail} -> {new.detail}")
+        differences.append(f"device {old.detail} -> {new.detail}")
     if old.mode != new.mode:
-        changes_seen.append(f"mode {old.mode:o} -> {new.mode:o}")
-    return ", ".join(changes_seen)
+        differences.append(f"mode {old.mode:o} -> {new.mode:o}")
+    return ", ".join(differences)

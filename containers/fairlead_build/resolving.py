@@ -9,20 +9,21 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, error, fail
 from fairlead.base.progress import Progress
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import load
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, adopt, missing, publish
-from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import (
+    AptIndex,
     Deb,
     Inputs,
     Lock,
@@ -30,15 +31,17 @@ from fairlead_build.recipe.lock import (
     SourceArchive,
     Wheel,
     inputs_of,
+    render,
     upstream,
-    write_lock,
+    write_text,
 )
 from fairlead_build.recipe.model import Source
+from fairlead_build.registry.layout import read_layout
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.download import Place, download
 from fairlead_build.resolve.fetch_debs import fetch_debs
-from fairlead_build.resolve.fetch_wheels import Wanted, fetch_wheels
+from fairlead_build.resolve.fetch_wheels import fetch_wheels
 from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.simple_index import source_archive
@@ -70,10 +73,6 @@ class _Job:
     def again(self) -> str:
         return f"fairlead recipe lock {self.loaded.given}"
 
-    @property
-    def arch(self) -> str:
-        return self.loaded.architecture
-
 
 def lock_recipe(
     loaded: LoadedRecipe,
@@ -96,13 +95,17 @@ def lock_recipe(
     cache.make()
     runtime = runtime_requirements() if loaded.recipe.python else ()
     inputs = inputs_of(loaded.recipe, runtime)
-    if inputs.python:
-        _same_minor(inputs.python)
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if inputs.python not in ("", running):
+        executable = sys.executable
+        raise fail("python-minor", running=running, wanted=inputs.python, executable=executable)
     old = check_upgrade(loaded, upgrade)
     job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade))
     ground = _ground(job)
     debs, build_debs, epoch = _resolve_debs(job, ground)
-    glibc = _glibc(debs, ground)
+    glibc = upstream(next((d.version for d in debs if d.name == "libc6"), ""))
+    if ground.locked is not None:
+        glibc = ground.locked.glibc
     wheels = _resolve_wheels(job, glibc) if inputs.python else ()
     lock = Lock(
         version=2,
@@ -120,7 +123,7 @@ def lock_recipe(
     )
     if keep is not None:
         _keep(job, lock, keep)
-    write_lock(lock, loaded.lock_path)
+    write_text(loaded.lock_path, render(lock))
     return lock
 
 
@@ -136,22 +139,12 @@ def _keep(job: _Job, lock: Lock, folder: Path) -> None:
     if lock.base is not None:
         again, relock = f"{job.again} --archive {folder}", job.again
         base = base_layout(lock.base.image, lock.base.digest, cache, progress, again, relock)
-        archive.keep(
-            base_files(lock.base.image, base),
-            lock.recipe,
-            folder,
-            progress,
-            base.joinpath("blobs/sha256").joinpath,
-        )
+        files = base_files(lock.base.image, read_layout(base))
+        path_of = base.joinpath("blobs/sha256").joinpath
+        archive.keep(files, lock.recipe, folder, progress, path_of)
 
 
-def _same_minor(wanted: str) -> None:
-    running = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if running != wanted:
-        raise fail("python-minor", running=running, wanted=wanted, executable=sys.executable)
-
-
-def _old_lock(loaded: LoadedRecipe) -> Lock | None:
+def old_lock(loaded: LoadedRecipe) -> Lock | None:
     """The lock as it is, stale or not; None when there is none that can be read."""
     try:
         return load(loaded.lock_path, Lock, "fairlead recipe lock")
@@ -160,38 +153,25 @@ def _old_lock(loaded: LoadedRecipe) -> Lock | None:
 
 
 def check_upgrade(loaded: LoadedRecipe, upgrade: Sequence[str]) -> Lock | None:
-    """The lock as it is, in which all of ``upgrade`` is to be found; None when there is none.
+    """The lock as it is, after checking that it has all of ``upgrade``; None when there is none.
 
     Raises:
         FairleadError: exit code 2; something in ``upgrade`` is not in it.
     """
-    old = _old_lock(loaded)
+    old = old_lock(loaded)
     if not upgrade:
         return old
     if old is None:
-        raise fail(
-            "upgrade-without-lock",
-            loaded_name=loaded.name,
-            lock_path=loaded.lock_path,
-            given=loaded.given,
-        )
+        raise fail("upgrade-without-lock", loaded=loaded)
     debs = {d.name for d in (*old.deb, *old.build_deb)}
     wheels = {project(w.name) for w in old.wheel}
-    unknown = [n for n in upgrade if n not in debs and project(n) not in wheels]
+    unknown = [
+        error("upgrade-lock-recipe-no-package", loaded=loaded, name=n, near=_near(n, debs | wheels))
+        for n in upgrade
+        if n not in debs and project(n) not in wheels
+    ]
     if unknown:
-        raise FairleadError(
-            [
-                error(
-                    "upgrade-lock-recipe-no-package",
-                    loaded_name=loaded.name,
-                    name=name,
-                    near=_near(name, debs | wheels),
-                    given=loaded.given,
-                )
-                for name in unknown
-            ],
-            ExitCode.USAGE,
-        )
+        raise FairleadError(unknown, ExitCode.USAGE)
     return old
 
 
@@ -218,7 +198,7 @@ class _Ground:
 
 
 def _ground(job: _Job) -> _Ground:
-    """The distribution of the recipe, or that of its base image, found by looking into it."""
+    """The distribution of the recipe, or that of its base image, read from the image itself."""
     inputs = job.inputs
     if not inputs.image:
         return _Ground(AptIndex(inputs.distribution, inputs.suite, inputs.components))
@@ -227,28 +207,11 @@ def _ground(job: _Job) -> _Ground:
         image = f"{image}@{old.base.digest}"  # what stays, stays to the bit
     base = open_base(image, job.cache, job.progress)
     if base.python and inputs.python and base.python != inputs.python:
-        raise fail(
-            "base-image",
-            python=base.python,
-            inputs_python=inputs.python,
-            folder=job.loaded.folder / "recipe.toml",
-            again=job.again,
-        )
-    locked = LockedBase(
-        image=inputs.image,
-        digest=base.digest,
-        distribution=base.distribution,
-        suite=base.suite,
-        glibc=base.glibc,
-    )
+        raise fail("base-image", base=base, inputs=inputs, loaded=job.loaded, again=job.again)
+    fields = {f: getattr(base, f) for f in ("digest", "distribution", "suite", "glibc")}
+    locked = LockedBase(image=inputs.image, **fields)
     parts = ("main", "universe") if locked.distribution == "ubuntu" else ("main",)
     return _Ground(AptIndex(locked.distribution, locked.suite, parts), base.dpkg_status, locked)
-
-
-def _glibc(debs: Sequence[Deb], ground: _Ground) -> str:
-    if ground.locked is not None:
-        return ground.locked.glibc
-    return upstream(next(d.version for d in debs if d.name == "libc6"))
 
 
 # --- Debian packages --------------------------------------------------------------------------
@@ -257,14 +220,18 @@ def _glibc(debs: Sequence[Deb], ground: _Ground) -> str:
 def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[Deb, ...], int]:
     """The image's .debs, those for building only, and the epoch of the image."""
     inputs, old, index = job.inputs, job.old, ground.index
-    indexes = [index, index.security] if _wants_security(job, index) else [index]
+    # A lock never falls back behind corrections that were asked for before.
+    before = (*old.deb, *old.build_deb) if old else ()
+    of_index = {d.name: d.index for d in before}
+    security = any(n in of_index for n in job.upgrade) or index.security.name in of_index.values()
+    security = security and not index.suite.endswith("-security")
+    indexes = [index, index.security] if security else [index]
     remedy = f"check the network and /etc/apt, then `{job.again}`"
     with (
         job.progress.stage("resolve Debian packages") as stage,
-        apt_root(indexes, job.arch, remedy=remedy, status=ground.status) as root,
+        apt_root(indexes, job.loaded.architecture, remedy=remedy, status=ground.status) as root,
     ):
         _check_known(root, job, index)
-        before = (*old.deb, *old.build_deb) if old else ()
         pins = _pins(job, before, indexes)
         _keep_vanished(root, job, pins, before)
         doing = f"resolve the Debian packages of recipe `{job.loaded.name}`"
@@ -288,14 +255,6 @@ def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[De
         return tuple(debs), tuple(extra), epoch
 
 
-def _wants_security(job: _Job, index: AptIndex) -> bool:
-    """Whether corrections are asked for, or were before: a lock never falls back behind them."""
-    if job.old is None or index.suite.endswith("-security"):
-        return False
-    debs = {d.name: d.index for d in (*job.old.deb, *job.old.build_deb)}
-    return any(name in debs for name in job.upgrade) or index.security.name in debs.values()
-
-
 def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins:
     pins = Pins(security_suite=indexes[1].suite if len(indexes) > 1 else "")
     if pins.security_suite:
@@ -308,8 +267,9 @@ def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins
 
 def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) -> None:
     """Packages that stay although no index has them any more are taken from the store."""
-    known = {pair for part in root.packages for pair in part.stanzas}
-    lost = [d for d in before if d.name in pins.versions and (d.name, d.version) not in known]
+    lost = [
+        d for d in before if d.name in pins.versions and (d.name, d.version) not in root.packages
+    ]
     if not lost:
         return
     if absent := missing(lost, job.cache):
@@ -319,23 +279,14 @@ def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) 
 
 def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
     known = root.names
-    wrong: list[Finding] = []
-    for key, names in (("packages.apt", job.inputs.apt), ("source.apt", job.inputs.build_apt)):
-        for name in names:
-            if name not in known:
-                title = f"{index.distribution.capitalize()} {index.suite}"
-                wrong.append(
-                    error(
-                        "apt-unknown-edit",
-                        title=title,
-                        name=name,
-                        folder=job.loaded.folder / "recipe.toml",
-                        key=key,
-                        index_name=index.name,
-                        near=_near(name, known),
-                        again=job.again,
-                    )
-                )
+    title = f"{index.distribution.capitalize()} {index.suite}"
+    given: dict[str, Any] = {"title": title, "index": index, "loaded": job.loaded}
+    wrong = [
+        error("apt-unknown-edit", key=key, name=n, near=_near(n, known), again=job.again, **given)
+        for key, names in (("packages.apt", job.inputs.apt), ("source.apt", job.inputs.build_apt))
+        for n in names
+        if n not in known
+    ]
     if wrong:
         raise FairleadError(wrong, ExitCode.USAGE)
 
@@ -344,33 +295,18 @@ def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
 
 
 def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
-    target = target_of(job.inputs.python, job.arch, glibc)
-    solver = PipSolver(
-        job.loaded,
-        job.inputs,
-        target,
-        old=job.old.wheel if job.old else (),
-        stay=bool(job.upgrade),
-        moved=frozenset(map(project, job.upgrade)),
-    )
+    target = target_of(job.inputs.python, job.loaded.architecture, glibc)
+    old, moved = job.old.wheel if job.old else (), frozenset(map(project, job.upgrade))
+    solver = PipSolver(job.loaded, job.inputs, target, old, stay=bool(job.upgrade), moved=moved)
     with job.progress.stage("resolve Python packages") as stage:
         wheels = solver.wheels(stage.note)
         stage.result(f"{len(wheels)} wheels")
     # A build needs the files anyway, and pip's report does not say how large they are.
     if absent := missing(wheels, job.cache):
         fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)
-    return tuple(_lock_wheel(wheel, job.cache) for wheel in wheels)
-
-
-def _lock_wheel(wheel: Wanted, cache: Cache) -> Wheel:
-    return Wheel(
-        name=wheel.name,
-        version=wheel.version,
-        size=cache.blob(wheel.sha256).stat().st_size,
-        sha256=wheel.sha256,
-        index=wheel.index,
-        file=wheel.file,
-        role=wheel.role,
+    sizes = [job.cache.blob(wheel.sha256).stat().st_size for wheel in wheels]
+    return tuple(
+        Wheel(**{**asdict(w), "size": size}) for w, size in zip(wheels, sizes, strict=True)
     )
 
 
@@ -381,8 +317,8 @@ def _resolve_sources(job: _Job) -> tuple[SourceArchive, ...]:
     wanted = [s.source for s in job.loaded.sources if s.source.path is None]
     if not wanted:
         return ()
+    archives = []
     with job.progress.stage("resolve sources") as stage:
-        archives = []
         for source in wanted:
             stage.note(source.name)
             archives.append(_source(job, source))
@@ -401,9 +337,8 @@ def _source(job: _Job, source: Source) -> SourceArchive:
         place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
         file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
     else:
-        listed = source_archive(
-            source.name, source.version, pip, f"edit [[source]], then `{job.again}`"
-        )
+        remedy = f"edit [[source]], then `{job.again}`"
+        listed = source_archive(source.name, source.version, pip, remedy)
         place, sha256, file = listed.place, listed.sha256, listed.file
     partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
     if not sha256:

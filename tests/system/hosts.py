@@ -29,7 +29,7 @@ from fairlead.engines.find import find_apptainer
 from fairlead.image.sif import copy_object, read_sif
 from fairlead_build.build import build
 from fairlead_build.cache.store import scratch_parent
-from fairlead_build.recipe.apt_index import AptIndex
+from fairlead_build.recipe.lock import AptIndex
 from fairlead_build.resolve.apt_sources import apt_sources
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,8 +14,7 @@ from fairlead.engines.find import find_apptainer
 from fairlead.image.open import open_image
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
-from fairlead_build.formats.convert import from_layout, layer_files, read_configuration
-from fairlead_build.registry.layout import read_layout
+from fairlead_build.formats.convert import from_layout, open_layout
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import unsquash_argv
 from fairlead_build.squashfs.tree_stream import TarStream, image_tree, read_tree
@@ -61,8 +60,7 @@ def layout(engine: Podman, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.full
 def test_layers_merge_as_podman_unpacks_them(engine: Podman, layout: Path, tmp_path: Path) -> None:
-    manifest = read_layout(layout)
-    files = layer_files(layout, manifest, read_configuration(layout, manifest))
+    _, files, _ = open_layout(layout)
     assert len(files) >= 4
     ours = tmp_path / "ours.tar"
     with ours.open("wb") as out:
@@ -115,8 +113,7 @@ def test_converted_image_is_the_same_every_time(layout: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("packing", ["zstd", "gzip"])
 def test_layers_packed_either_way_are_read(layout: Path, tmp_path: Path, packing: str) -> None:
-    manifest = read_layout(layout)
-    top = layer_files(layout, manifest, read_configuration(layout, manifest))[-1]
+    top = open_layout(layout)[1][-1]
     plain = tmp_path / "plain"
     with plain.open("wb") as out:
         write_tar(read_layers([top]), out)
@@ -131,8 +128,7 @@ def test_layers_packed_either_way_are_read(layout: Path, tmp_path: Path, packing
 def test_converted_image_has_the_tree_of_its_layers(layout: Path, tmp_path: Path) -> None:
     sif = tmp_path / "made.sif"
     from_layout(layout, sif)
-    manifest = read_layout(layout)
-    files = layer_files(layout, manifest, read_configuration(layout, manifest))
+    _, files, _ = open_layout(layout)
     tar = tmp_path / "tree.tar"
     with tar.open("wb") as out:
         write_tar(read_layers(files), out)

@@ -23,9 +23,8 @@ import pytest
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
 from fairlead_build.cache.store import Cache
-from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.load import load_recipe
-from fairlead_build.recipe.lock import Deb, Wheel, inputs_of
+from fairlead_build.recipe.lock import AptIndex, Deb, Wheel, inputs_of
 from fairlead_build.resolve import apt_solve
 from fairlead_build.resolve.apt_solve import Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.apt_sources import AptSource

@@ -1,13 +1,20 @@
-"""sha256 of files, the only hash that fairlead's store, locks and images use."""
+"""sha256 of files and values, the only hash that fairlead's store, locks and images use."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 Advance = Callable[[int], object]
 _CHUNK = 1 << 20
+
+
+def json_digest(value: Any) -> str:
+    """The sha256 of a value's JSON, keys sorted, hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def sha256_of(path: Path, advance: Advance = lambda amount: None) -> str:

@@ -8,6 +8,8 @@ from typing import Literal
 from fairlead.base.errors import fail
 
 Architecture = Literal["amd64", "arm64"]
+# As the kernel and the tags of wheels name them.
+MACHINES: dict[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def architecture() -> Architecture:
@@ -16,10 +18,8 @@ def architecture() -> Architecture:
     Raises:
         FairleadError: it is one that images are not made for.
     """
-    match platform.machine():
-        case "x86_64":
-            return "amd64"
-        case "aarch64":
-            return "arm64"
-        case other:
-            raise fail("architecture-unsupported", other=other)
+    machine = platform.machine()
+    for architecture, name in MACHINES.items():
+        if name == machine:
+            return architecture
+    raise fail("architecture-unsupported", other=machine)

@@ -1,4 +1,4 @@
-"""Runs the tools of a build: nothing outlives the build, and a full disk is called by its name."""
+"""Runs the tools of a build: nothing outlives the build, and a full disk is reported as such."""
 
 from __future__ import annotations
 
@@ -12,23 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
 
 # Debian's names for what provides each tool.
 PACKAGE = {
-    "apt-get": "apt",
-    "dpkg-deb": "dpkg",
-    "mmdebstrap": "mmdebstrap",
-    "setpriv": "util-linux",
-    "tar2sqfs": "squashfs-tools-ng",
-    "sqfs2tar": "squashfs-tools-ng",
-    "unshare": "util-linux",
-    "squashfuse_ll": "squashfuse",
-    "newuidmap": "uidmap",
-}
+    "apt-get": "apt", "dpkg-deb": "dpkg", "mmdebstrap": "mmdebstrap", "setpriv": "util-linux",
+    "tar2sqfs": "squashfs-tools-ng", "sqfs2tar": "squashfs-tools-ng", "unshare": "util-linux",
+    "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
+}  # fmt: skip
 
+_PATIENCE_S = 20
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
@@ -64,13 +59,11 @@ def child(
     stdin: int | IO[bytes] | None = subprocess.DEVNULL,
     stdout: int | IO[bytes] | None = subprocess.PIPE,
     stderr: int | IO[bytes] | None = subprocess.STDOUT,
-    patience_s: float = 20,
     parting: str = "TERM",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A child process that ends with the block, and with this process even if that is killed.
 
     Args:
-        patience_s: how long it may clean up after SIGTERM before it is killed.
         parting: the signal that it gets when this process is killed.
     """
     # The kernel sends the signal when this process dies, so a `kill -9` leaves nothing running.
@@ -86,7 +79,7 @@ def child(
         yield process
     finally:
         if process.poll() is None:
-            _end(process, patience_s)
+            _end(process)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None and not pipe.closed:
                 # Data that an ended child did not read is of no use.
@@ -94,9 +87,9 @@ def child(
                     pipe.close()
 
 
-def _end(process: subprocess.Popen[bytes], patience_s: float) -> None:
-    """Ends a child and its group, within about ``patience_s``."""
-    deadline = time.monotonic() + patience_s
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child and its group; it may clean up for ``_PATIENCE_S``."""
+    deadline = time.monotonic() + _PATIENCE_S
     # The whole group, and again: mmdebstrap itself ignores the signal while a child of it works.
     while time.monotonic() < deadline:
         with suppress(ProcessLookupError):
@@ -140,12 +133,8 @@ def run(
         if code:
             raise tool_failed(argv, code, "\n".join(tail), doing, remedy)
         return b""
-    with child(
-        argv,
-        env=env,
-        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
+    given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
+    with child(argv, env=env, stdin=given, stderr=subprocess.PIPE) as process:
         out, err = process.communicate(stdin)
     if process.returncode:
         raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
@@ -184,29 +173,15 @@ def piped(
 def tool_failed(
     argv: Sequence[str | os.PathLike[str]], code: int, text: str, doing: str, remedy: str
 ) -> FairleadError:
-    """The error of a tool that ended with ``code``, having said ``text``."""
+    """The error of a tool that ended with ``code`` and printed ``text``."""
     name = Path(os.fspath(argv[0])).name
     if says_no_space(text):
         return no_space(doing)
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
-    return (
-        fail(
-            "tool-failed-ended-exit-code",
-            doing=doing,
-            name=name,
-            status=code,
-            why=f":\n{tail}" if tail else "",
-            remedy=remedy,
-        )
-        if code >= 0
-        else fail(
-            "tool-failed-killed-signal",
-            doing=doing,
-            name=name,
-            status=-code,
-            why=f":\n{tail}" if tail else "",
-            remedy=remedy,
-        )
+    given: dict[str, Any] = {"doing": doing, "name": name, "status": abs(code), "remedy": remedy}
+    given["why"] = f":\n{tail}" if tail else ""
+    return fail(
+        "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal", **given
     )
 
 

@@ -12,13 +12,14 @@ import re
 import selectors
 import subprocess
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import IO
 
+from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Progress, Stage
-from fairlead_build.base.proc import says_no_space
+from fairlead_build.base.proc import no_space, says_no_space, tool_failed
 
 CHUNK = 1 << 20
 # What apt and dpkg say all the time.
@@ -27,32 +28,22 @@ _CHATTER = re.compile(
 )
 
 
-@dataclass
-class _Phase:
-    stage: Stage
-    context: AbstractContextManager[Stage]
-
-
 class Phases:
-    """One stage after another, as the lines say."""
+    """Shows one stage after another, as the lines announce them."""
 
     def __init__(self, progress: Progress):
         self.progress = progress
         self.tail: deque[str] = deque(maxlen=25)
         self.no_space = False
-        self._phase: _Phase | None = None
+        self._open = ExitStack()
+        self._stage: Stage | None = None
         self._title = ""
 
     @contextmanager
     def open(self) -> Iterator[None]:
         """Closes the last stage when the block ends; an exception marks it as failed."""
-        try:
+        with self._open:
             yield
-        except BaseException as exc:
-            if self._phase is not None:
-                self._phase.context.__exit__(type(exc), exc, exc.__traceback__)
-            raise
-        self.leave()
 
     def feed(self, line: str) -> None:
         """Takes in one line."""
@@ -74,23 +65,26 @@ class Phases:
         """Begins a stage, unless it is the present one."""
         if title == self._title:
             return
-        self.leave()
+        self._open.close()
         self.tail.clear()
-        context = self.progress.stage(title, total, unit)
-        self._phase, self._title = _Phase(context.__enter__(), context), title
+        self._stage = self._open.enter_context(self.progress.stage(title, total, unit))
+        self._title = title
+
+    def failed(
+        self, argv: Sequence[str | Path], code: int, doing: str, folder: Path, remedy: str
+    ) -> FairleadError:
+        """The error of the program, which ended with ``code``; it worked in ``folder``."""
+        if self.no_space:
+            return no_space(doing, folder)
+        return tool_failed(argv, code, "\n".join(self.tail), doing, remedy)
 
     def advance(self, amount: float) -> None:
-        if self._phase is not None:
-            self._phase.stage.advance(amount)
+        if self._stage is not None:
+            self._stage.advance(amount)
 
     def note(self, text: str) -> None:
-        if self._phase is not None:
-            self._phase.stage.note(text)
-
-    def leave(self) -> None:
-        if self._phase is not None:
-            self._phase.context.__exit__(None, None, None)
-            self._phase = None
+        if self._stage is not None:
+            self._stage.note(text)
 
 
 def stdout_of(process: subprocess.Popen[bytes], feed: Callable[[str], None]) -> Iterator[bytes]:

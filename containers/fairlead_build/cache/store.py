@@ -10,10 +10,11 @@
     trees/KEY.squashfs, .json    an image without our wheel, and what is known of it
     images/KEY.sif               whole images
     images/by-name/NAME.json     which of them is the newest of a recipe
-    locks/                       who is at work
-    work/                        half-made files; never read by anybody else
+    locks/                       which builds are running
+    work/                        half-made files; no other build reads them
 
-A file gets its final name by a rename from ``work/``, synced, so a name means a whole file.
+What no build has used for a month is removed: it can be made again. Trees of the images that are
+known by name stay, however old. A file gets its final name by a rename from ``work/``, synced, so a name means a whole file.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
@@ -108,13 +110,12 @@ class Cache:
             raise self.unwritable(exc) from None
 
     def unwritable(self, exc: OSError) -> FairleadError:
-        """The error of a cache that the system does not let be written to."""
-        return fail(
-            "cache-unwritable", filename=exc.filename or self.root, reason=exc.strerror or str(exc)
-        )
+        """The error of a cache that cannot be written to."""
+        reason = exc.strerror or str(exc)
+        return fail("cache-unwritable", filename=exc.filename or self.root, reason=reason)
 
     def removed(self, exc: OSError) -> FairleadError:
-        """The error of a cache of which something went while it was in use."""
+        """The error of a cache from which something was removed while it was in use."""
         return fail("cache-removed", filename=exc.filename or self.root)
 
 
@@ -122,7 +123,7 @@ class Cache:
 def holding(
     cache: Cache, name: str, waiting: Callable[[str], AbstractContextManager[object]]
 ) -> Iterator[None]:
-    """Holds the lock called ``name``; a second holder waits, inside ``waiting(for whom)``."""
+    """Holds the lock called ``name``; a second holder waits, inside ``waiting(HOLDER)``."""
     path = cache.root / "locks" / f"{name}.lock"
     with path.open("a+") as stream:
         try:
@@ -160,13 +161,14 @@ def workspace(parent: Path, prefix: str) -> Iterator[Path]:
 def _claim(parent: Path, stem: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=stem, dir=parent))
-        folder.chmod(0o755)
-        # Held until this process ends, however it ends; that is how _sweep knows dead ones.
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder, fd
-        os.close(fd)  # another build swept it before we held it
+        with suppress(FileNotFoundError):  # another build swept it before we held it
+            # Held until this process ends, however it ends; that is how _sweep knows dead ones.
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if folder.exists():
+                folder.chmod(0o755)
+                return folder, fd
+            os.close(fd)
 
 
 def _sweep(parent: Path, stem: str) -> None:
@@ -213,7 +215,7 @@ B = TypeVar("B", bound=Blob)
 
 
 def missing(files: Iterable[B], cache: Cache) -> list[B]:
-    """What is not in the store yet."""
+    """The files that the store lacks."""
     return [file for file in files if not cache.blob(file.sha256).is_file()]
 
 
@@ -272,14 +274,8 @@ def need_space(folder: Path, need: int, what: str, variable: str) -> None:
     """
     free = shutil.disk_usage(folder).free
     if free < need:
-        raise fail(
-            "no-space-not-enough",
-            what=what,
-            folder=folder,
-            need=need / 1e6,
-            free=free / 1e6,
-            variable=variable,
-        )
+        given: dict[str, Any] = {"need": need / 1e6, "free": free / 1e6, "variable": variable}
+        raise fail("no-space-not-enough", what=what, folder=folder, **given)
 
 
 def scratch_parent(need: int) -> Path:
@@ -288,9 +284,11 @@ def scratch_parent(need: int) -> Path:
     Raises:
         FairleadError: there is no room, or mmdebstrap's user ids cannot reach the folder.
     """
-    if "TMPDIR" not in os.environ:
-        memory = Path("/dev/shm")
-        if os.access(memory, os.W_OK) and _available(memory) > 2 * need:
+    memory = Path("/dev/shm")
+    if "TMPDIR" not in os.environ and os.access(memory, os.W_OK):
+        kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+        unused = int(kilobytes[1]) * 1024 if kilobytes else 0  # what fits without swapping
+        if min(unused, shutil.disk_usage(memory).free) > 2 * need:
             return memory
     folder = Path(tempfile.gettempdir()).resolve()
     need_space(folder, need, "unpacking the image", "TMPDIR")
@@ -301,8 +299,26 @@ def scratch_parent(need: int) -> Path:
     return folder
 
 
-def _available(memory: Path) -> int:
-    """Bytes that fit into the file system ``memory`` without swapping."""
-    kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
-    free = int(kilobytes[1]) * 1024 if kilobytes else 0
-    return min(free, shutil.disk_usage(memory).free)
+# --- what is kept between builds ---------------------------------------------------------------
+
+KEPT_S = 30 * 24 * 3600.0
+
+
+def used(*paths: Path) -> None:
+    """Records that a build uses ``paths`` now; what cannot be written to is not swept either."""
+    for path in paths:
+        with suppress(OSError):
+            os.utime(path)
+
+
+def sweep(cache: Cache, trees: Collection[str]) -> None:
+    """Removes Debian parts, sources and trees unused for ``KEPT_S``, but for the keys ``trees``."""
+    oldest = time.time() - KEPT_S
+    for name in ("debian", "sources", "trees"):
+        for path in (cache.root / name).glob("*"):
+            if path.name.partition(".")[0] in trees:
+                continue
+            # Another build may have removed it meanwhile.
+            with suppress(OSError):
+                if path.lstat().st_mtime < oldest:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()

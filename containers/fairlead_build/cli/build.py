@@ -89,20 +89,13 @@ def build(
     from fairlead_build.cache.store import Cache
 
     chosen = [part.strip() for part in formats.split(",")]
-    result = make(
-        name,
-        formats=chosen,
-        progress=progress(as_json),
-        cache=Cache.default(archive),
-        output=output,
-        dry_run=dry_run,
-    )
+    cache, shown = Cache.default(archive), progress(as_json)
+    result = make(name, formats=chosen, progress=shown, cache=cache, output=output, dry_run=dry_run)
     checked = None
     if check and not dry_run:
         from fairlead_build.check import check as build_again
 
-        cache = Cache.default(archive)
-        checked = build_again(name, chosen, result.outputs, cache, progress(as_json))
+        checked = build_again(name, chosen, result.outputs, cache, shown)
     if result.warnings and not as_json:
         print_findings(result.warnings)
     if as_json:
@@ -136,16 +129,13 @@ def _print(result: BuildResult, checked: CheckResult | None) -> None:
     assert result.entry is not None
     for path in result.outputs:
         click.echo(str(path))
-    state = "unchanged" if result.cached else "built"
-    click.echo(
-        f"{state}: {result.recipe}, {human_bytes(result.entry.bytes)}, squashfs sha256 {result.entry.squashfs_sha256}",
-        err=True,
-    )
+    state, size = "unchanged" if result.cached else "built", human_bytes(result.entry.bytes)
+    digest = result.entry.squashfs_sha256
+    click.echo(f"{state}: {result.recipe}, {size}, squashfs sha256 {digest}", err=True)
     if checked is None:
         return
-    rows = [
-        (c.what, "same" if c.first == c.second else "differs", c.first) for c in checked.compared
-    ]
+    words = {True: "same", False: "differs"}
+    rows = [(c.what, words[c.first == c.second], c.first) for c in checked.compared]
     click.echo(table(rows, ("FORMAT", "SECOND BUILD", "DIGEST")))
     click.echo(f"the second build ran as {checked.user}", err=True)
     if checked.left_out:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -15,8 +15,7 @@ _SHOWN = 20
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
-    short_help="Compare two images.",
+    context_settings={"help_option_names": ["-h", "--help"]}, short_help="Compare two images."
 )
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
@@ -61,23 +60,13 @@ def _text(difference: Difference, limit: int | None) -> str:
         return "same bits"
     if difference.same_tree:
         return "same tree, wrapped in another way"
-    parts = [
-        f"{click.style(title, bold=True)}\n{_rows(rows)}"
-        for title, rows in (
-            ("System", difference.system),
-            ("Packages", difference.packages),
-            ("MPI", difference.mpi),
-            ("Environment", difference.environment),
-            ("Labels", difference.labels),
-        )
-        if rows
-    ]
-    parts.append(_files(difference.files, limit))
-    return "\n\n".join(parts)
-
-
-def _rows(rows: Iterable[Change]) -> str:
-    return table(((c.name, c.old or "-", "->", c.new or "-") for c in rows), indent="  ")
+    parts = []
+    for title in ("System", "Packages", "MPI", "Environment", "Labels"):
+        changes: tuple[Change, ...] = getattr(difference, title.lower())
+        rows = [(c.name, c.old or "-", "->", c.new or "-") for c in changes]
+        if rows:
+            parts.append(f"{click.style(title, bold=True)}\n{table(rows, indent='  ')}")
+    return "\n\n".join([*parts, _files(difference.files, limit)])
 
 
 def _totals(files: Sequence[FileChange]) -> dict[str, int]:

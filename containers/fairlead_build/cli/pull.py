@@ -56,21 +56,19 @@ def pull(
     options = PullOptions(output, arch or "", layers, insecure, dry_run)
     result = fetch(reference, options, progress=progress(as_json))
     if as_json:
-        print_json(
-            "pull",
-            {
-                "reference": result.reference,
-                "digest": result.digest,
-                "dry_run": dry_run,
-                "cached": result.cached,
-                "source": result.source,
-                "bytes_transferred": 0 if dry_run else result.to_transfer,
-                "bytes_to_transfer": result.to_transfer if dry_run else 0,
-                "image": asdict(result.image) if result.image else None,
-                "output": str(result.output) if result.output else None,
-                "signed": result.signed,
-            },
-        )
+        payload = {
+            "reference": result.reference,
+            "digest": result.digest,
+            "dry_run": dry_run,
+            "cached": result.cached,
+            "source": result.source,
+            "bytes_transferred": 0 if dry_run else result.to_transfer,
+            "bytes_to_transfer": result.to_transfer if dry_run else 0,
+            "image": asdict(result.image) if result.image else None,
+            "output": str(result.output) if result.output else None,
+            "signed": result.signed,
+        }
+        print_json("pull", payload)
         return
     what = "its SIF" if result.source == "sif" else "a SIF made of its layers"
     if dry_run:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
 
 
@@ -53,29 +54,19 @@ def push(
     layers = parse_reference(reference).scheme == "docker"
     with source_of(image, layers, cache, shown) as source:
         result = give(
-            reference,
-            source,
-            insecure=insecure,
-            dry_run=dry_run,
-            cache=cache,
-            progress=shown,
+            reference, source, insecure=insecure, dry_run=dry_run, cache=cache, progress=shown
         )
     if as_json:
-        print_json(
-            "push",
-            {
-                "reference": result.reference,
-                "digest": result.digest,
-                "sif": {"reference": result.sif_reference, "digest": result.sif_digest}
-                if result.sif_reference
-                else None,
-                "signature": result.signature_reference or None,
-                "engine": None,
-                "dry_run": dry_run,
-                "digest_before": result.before or None,
-                "bytes_sent": result.bytes_sent,
-                "parts": [asdict(part) for part in result.parts],
-            },
+        sif = {"reference": result.sif_reference, "digest": result.sif_digest}
+        _print_json(
+            reference=result.reference,
+            digest=result.digest,
+            sif=sif if result.sif_reference else None,
+            signature=result.signature_reference or None,
+            dry_run=dry_run,
+            digest_before=result.before or None,
+            bytes_sent=result.bytes_sent,
+            parts=[asdict(part) for part in result.parts],
         )
         return
     if dry_run:
@@ -102,8 +93,12 @@ def _by_engine(
     from fairlead_build.engines.store import push as send_on
     from fairlead_build.registry.reference import parse_reference
 
-    if (send and not text.startswith("docker://")) or insecure:
-        raise _no_engine_use(image, text, insecure)
+    if insecure:
+        why = "whether a registry may speak plain HTTP is set for the engine in registries.conf(5)"
+        raise fail("push-engine-insecure", why=why, image=image)
+    if send and not text.startswith("docker://"):
+        why = "an engine pushes layers to docker:// references, and manages its store itself"
+        raise fail("push-engine", text=text[:200], why=why, image=image)
     named = text.startswith(SCHEME)
     reference = parse_name(text if named else SCHEME + str(parse_reference(text))[9:])
     again = f"fairlead push {image} {text}{' --engine' if send else ''}"
@@ -119,24 +114,13 @@ def _by_engine(
             if send:
                 stored = send_on(engine, stored, reference, again, shown)
     if as_json:
-        print_json(
-            "push",
-            {
-                "reference": text,
-                "digest": stored.digest,
-                "sif": None,
-                "signature": None,
-                "engine": {
-                    "name": stored.engine,
-                    "address": stored.address,
-                    "image": stored.name,
-                    "id": stored.image_id,
-                },
-                "dry_run": dry_run,
-                "digest_before": None,
-                "bytes_sent": stored.bytes_sent,
-                "parts": [],
-            },
+        names = {"name": stored.engine, "address": stored.address, "image": stored.name}
+        _print_json(
+            reference=text,
+            digest=stored.digest,
+            engine={**names, "id": stored.image_id},
+            dry_run=dry_run,
+            bytes_sent=stored.bytes_sent,
         )
         return
     if dry_run:
@@ -150,12 +134,7 @@ def _by_engine(
     click.echo(f"{state}: {human_bytes(stored.bytes_sent)} sent to {stored.engine}", err=True)
 
 
-def _no_engine_use(image: str, text: str, insecure: bool) -> FairleadError:
-    why = "an engine pushes layers to docker:// references, and manages its store itself"
-    if insecure:
-        why = "whether a registry may speak plain HTTP is set for the engine in registries.conf(5)"
-    return (
-        fail("push-engine-insecure", why=why, image=image)
-        if insecure
-        else fail("push-engine", text=text[:200], why=why, image=image)
-    )
+def _print_json(**values: Any) -> None:
+    keys = ("reference", "digest", "sif", "signature", "engine", "dry_run", "digest_before")
+    payload = {**dict.fromkeys(keys), "bytes_sent": 0, "parts": [], **values}
+    print_json("push", payload)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.cli.screen import (
     human_bytes,
     json_option,
+    print_findings,
     print_json,
     progress,
     show_schema,
     table,
 )
-from fairlead_build.cli.importing import import_
-from fairlead_build.cli.render import render
 from fairlead_build.recipe import load as recipes
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
@@ -38,10 +38,6 @@ def recipe() -> None:
     fairlead recipe check ./my-image
     fairlead recipe lock ./my-image       resolve it against today's indexes
     """
-
-
-recipe.add_command(render)
-recipe.add_command(import_)
 
 
 @recipe.command("list")
@@ -80,16 +76,8 @@ def show(name: str, as_json: bool) -> None:
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
     tables = loaded.recipe.model_dump(mode="json", exclude_none=True)
     if as_json:
-        summary = _lock_summary(lock) if lock else None
-        print_json(
-            "recipe",
-            {
-                "path": str(loaded.folder),
-                "sha256": loaded.digest,
-                "recipe": tables,
-                "lock": summary,
-            },
-        )
+        head = {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": tables}
+        print_json("recipe", {**head, "lock": _lock_summary(lock) if lock else None})
         return
     click.echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
     for title, content in tables.items():
@@ -103,12 +91,8 @@ def show(name: str, as_json: bool) -> None:
         return
     click.echo(table([(k, _shown(v)) for k, v in _lock_summary(lock).items()]))
     asked = {re.split(r"[^A-Za-z0-9._-]", text)[0].lower() for text in loaded.recipe.packages.pip}
-    rows = [
-        (w.name, w.version, w.role)
-        for w in lock.wheel
-        if w.name.lower() in asked or w.role == "mpi"
-    ]
-    if rows:
+    wheels = [w for w in lock.wheel if w.name.lower() in asked or w.role == "mpi"]
+    if rows := [(w.name, w.version, w.role) for w in wheels]:
         click.echo("\n" + table(rows, ("ASKED FOR", "VERSION", "PREFIX")))
 
 
@@ -134,7 +118,7 @@ def requirements(name: str, as_json: bool) -> None:
         f"# of the lock of {lock.recipe}, for Python {lock.inputs.python} on {lock.architecture}"
     )
     for w in wheels:
-        click.echo(f"{w.name}=={w.version} --hash=sha256:{w.sha256}")
+        click.echo(w.pin)
 
 
 @recipe.command()
@@ -152,21 +136,16 @@ def check(name: str, as_json: bool) -> None:
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
     why = "" if lock else why_unlocked(loaded)
     if as_json:
-        head = {"recipe": loaded.name, "path": str(loaded.folder)}
-        print_json(
-            "recipe-check",
-            {**head, "locked": lock is not None, "not_locked_because": why, "findings": []},
-        )
+        head = {"recipe": loaded.name, "path": str(loaded.folder), "locked": lock is not None}
+        print_json("recipe-check", {**head, "not_locked_because": why, "findings": []})
         return
+    sound = f"ok: recipe `{loaded.name}` is sound"
     if lock is None:
-        click.echo(f"ok: recipe `{loaded.name}` is sound")
-        click.echo(f"    not locked, because {why}")
+        click.echo(f"{sound}\n    not locked, because {why}")
         click.echo(f"next: fairlead recipe lock {loaded.given}")
         return
-    click.echo(
-        f"ok: recipe `{loaded.name}` is sound, and its lock matches it "
-        f"({len(lock.deb)} Debian packages, {len(lock.wheel)} wheels)"
-    )
+    packages = f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
+    click.echo(f"{sound}, and its lock matches it ({packages})")
 
 
 @recipe.command()
@@ -191,17 +170,17 @@ def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
     """
     from fairlead_build.recipe import new as newrecipe
 
-    made = newrecipe.plan(name, parent)
-    path = made.folder / "recipe.toml"
+    folder, text = newrecipe.plan(name, parent)
+    path = folder / "recipe.toml"
     if not dry_run:
-        newrecipe.write(made)
+        newrecipe.write(folder, text)
     if as_json:
-        print_json("recipe-new", {"dry_run": dry_run, "path": str(path), "text": made.text})
+        print_json("recipe-new", {"dry_run": dry_run, "path": str(path), "text": text})
         return
     if dry_run:
-        click.echo(made.text, nl=False)
+        click.echo(text, nl=False)
         return
-    shown = recipes.shown_folder(made.folder)
+    shown = recipes.shown_folder(folder)
     click.echo(f"{path}: edit it, then")
     click.echo(f"  fairlead recipe lock {shown}\n  fairlead build {shown}")
 
@@ -219,9 +198,10 @@ def schema(output: Path | None, as_json: bool) -> None:
     \b
     fairlead recipe schema -o recipe.schema.json
     """
-    from fairlead_build.recipe import schema as recipeschema
+    from fairlead.base.json_schema import schema_of, schema_text
+    from fairlead_build.recipe.model import Written
 
-    show_schema("recipe-schema", recipeschema.text(), output, as_json)
+    show_schema("recipe-schema", schema_text(schema_of(Written)), output, as_json)
 
 
 @recipe.command("lock")
@@ -265,20 +245,21 @@ def lock_command(
         raise click.UsageError("Missing argument 'RECIPE'.")
     from fairlead_build.cache.store import Cache
     from fairlead_build.recipe.lock import inputs_of
-    from fairlead_build.resolving import check_upgrade, lock_recipe
+    from fairlead_build.resolving import check_upgrade, lock_recipe, old_lock
 
     loaded = recipes.load_recipe(name)
     if dry_run:
         check_upgrade(loaded, upgrade)
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
         if as_json:
-            path, inputs = str(loaded.lock_path), wanted.model_dump()
-            print_json("recipe-lock", {"dry_run": True, "path": path, "inputs": inputs})
+            head = {"dry_run": True, "path": str(loaded.lock_path)}
+            print_json("recipe-lock", {**head, "inputs": wanted.model_dump()})
         else:
             click.echo(f"would resolve, and write to {loaded.lock_path}:")
             click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
         return
-    before = _versions(_packages(loaded))
+    known = old_lock(loaded)
+    before = _versions(known.packages if known else ())
     cache = Cache.default(archive if archive is not None and archive.is_dir() else None)
     lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=archive)
     after = _versions(lock.packages)
@@ -289,13 +270,12 @@ def lock_command(
     ]
     if as_json:
         payload = {"dry_run": False, "path": str(loaded.lock_path), "lock": _lock_summary(lock)}
-        moves = [
-            {"package": p, "before": old or None, "after": new or None} for p, old, new in moved
-        ]
+        moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
         print_json("recipe-lock", {**payload, "moves": moves})
         return
     for package, old, new in moved if before else ():
-        click.echo(_move(package, old, new))
+        added_or_gone = f"+ {package} {new}" if new else f"- {package} {old}"
+        click.echo(f"  {package} {old} -> {new}" if old and new else added_or_gone)
     if before and not moved:
         click.echo("nothing moved")
     click.echo(
@@ -306,7 +286,8 @@ def lock_command(
 
 def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
     from fairlead_build.cache.store import Cache
-    from fairlead_build.recipe.lock import write_lock
+    from fairlead_build.recipe.lock import render as lock_text
+    from fairlead_build.recipe.lock import write_text
     from fairlead_build.tools import tool_tree
 
     if name is None:
@@ -321,7 +302,7 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
         before, after = dict(lock.tools), tool_tree.versions(lock.architecture)
         packages = tuple(after)
         if not dry_run:
-            write_lock(lock.model_copy(update={"tools": after}), path)
+            write_text(path, lock_text(lock.model_copy(update={"tools": after})))
     if as_json:
         names = {"dry_run": dry_run, "path": str(path), "tools": list(packages)}
         print_json("recipe-lock-tools", {**names, "before": before, "after": after})
@@ -335,6 +316,93 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
     click.echo(f"{path}: tool tree {after['tree'][:12]}{'' if before != after else ', unchanged'}")
 
 
+@recipe.command()
+@click.argument("name", metavar="RECIPE")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to write; containers/rendered/NAME of a checkout, or rendered/NAME, otherwise.",
+)
+@click.option("--dry-run", is_flag=True, help="Show which files would change; write nothing.")
+@json_option
+def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
+    """Write a recipe as a Containerfile and a Singularity.def, for people without fairlead.
+
+    Both install exactly the packages of the lock. Base image, mirror and Python index are arguments
+    of the build; everything else they need is in the same folder.
+
+    \b
+    fairlead recipe render mpi-base -o for-colleagues
+    podman build -t mpi-base for-colleagues
+    """
+    from fairlead_build.render.folder import render_recipe
+
+    result = render_recipe(name, output, dry_run=dry_run)
+    if as_json:
+        head = {"recipe": result.recipe, "folder": str(result.folder), "pinned": result.pinned}
+        files = [asdict(file) for file in result.files]
+        print_json("recipe-render", {**head, "dry_run": dry_run, "files": files})
+        return
+    for file in result.files:
+        click.echo(f"{file.change:<9}  {result.folder / file.path}")
+    if not result.pinned:
+        click.echo("versions are not pinned: the recipe has no lock", err=True)
+
+
+@recipe.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The recipe's folder, which must be new. [default: the file's name]",
+)
+@click.option("--allow-loss", is_flag=True, help="Write the recipe even if parts are lost.")
+@click.option("--dry-run", is_flag=True, help="Show the recipe and what is lost; write nothing.")
+@json_option
+def import_(
+    file: Path, output: Path | None, allow_loss: bool, dry_run: bool, as_json: bool
+) -> int | None:
+    """Convert a Containerfile or a Singularity.def to a recipe, and list what was lost.
+
+    A recipe says what is in an image; these files say what to run. Whatever may not carry over
+    exactly is listed with its line, the reason, and what to do instead. Then nothing is written
+    and the exit code is 2, unless you pass --allow-loss.
+
+    \b
+    fairlead recipe import hep.def --dry-run
+    fairlead recipe import hep.def -o hep --allow-loss
+    """
+    from fairlead_build.importing.folder import import_file, lossy
+
+    result = import_file(file, output, allow_loss=allow_loss, dry_run=dry_run)
+    severity = Severity.WARNING if allow_loss else Severity.ERROR
+    findings = [loss.finding(severity) for loss in result.losses]
+    refused = bool(findings) and not allow_loss
+    if refused and not dry_run:
+        raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
+    if as_json:
+        head = {"name": result.name, "folder": str(result.folder), "written": result.written}
+        losses = [asdict(loss) for loss in result.losses]
+        made = {**head, "recipe": result.recipe, "files": result.files, "losses": losses}
+        print_json("recipe-import", made)
+        return int(ExitCode.USAGE) if refused else None
+    if dry_run:
+        click.echo(result.recipe, nl=False)
+    if findings:
+        print_findings(findings)
+    if result.written:
+        click.echo(str(result.folder / "recipe.toml"))
+        click.echo(f"next: fairlead recipe lock {result.folder}", err=True)
+    return int(ExitCode.USAGE) if refused else None
+
+
+# --- what several of them show ----------------------------------------------------------------
+
+
 def _versions(packages: Iterable[Package]) -> dict[str, str]:
     """What a lock has, by name; a package may be there in several roles."""
     versions_of: dict[str, set[str]] = {}
@@ -343,25 +411,8 @@ def _versions(packages: Iterable[Package]) -> dict[str, str]:
     return {name: ", ".join(sorted(versions)) for name, versions in versions_of.items()}
 
 
-def _move(package: str, old: str, new: str) -> str:
-    if old and new:
-        return f"  {package} {old} -> {new}"
-    return f"+ {package} {new}" if new else f"- {package} {old}"
-
-
 def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
     return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
-
-
-def _packages(loaded: recipes.LoadedRecipe) -> list[Package]:
-    """The packages of the lock as it is, stale or not; none when it cannot be read."""
-    from fairlead.base.toml import load
-
-    try:
-        old = load(loaded.lock_path, Lock, "fairlead recipe lock")
-    except FairleadError:
-        return []
-    return list(old.packages)
 
 
 def _lock_summary(lock: Lock) -> dict[str, Any]:

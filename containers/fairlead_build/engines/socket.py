@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,22 +60,22 @@ def connected(again: str, environ: Mapping[str, str] = os.environ) -> Iterator[E
     import requests
 
     tried = addresses(environ)
-    address = tried[0] if environ.get("DOCKER_HOST") else _first(tried, again)
-    try:
-        client = docker.APIClient(base_url=address, version="auto", timeout=_PING_S)
-    except (docker.errors.DockerException, requests.RequestException, OSError, ValueError) as exc:
-        raise _silent(address, _reason(exc), again, environ) from None
-    try:
+    listening = tried if environ.get("DOCKER_HOST") else filter(_is_socket, tried)
+    if (address := next(iter(listening), "")) == "":
+        shown = ", ".join(address.removeprefix("unix://") for address in tried)
+        raise fail("engine-missing", tried=shown, again=again)
+    broken = (requests.RequestException, OSError, ValueError, AttributeError, LookupError)
+    with ExitStack() as stack:
         try:
+            client = docker.APIClient(base_url=address, version="auto", timeout=_PING_S)
+            stack.callback(client.close)
             about = client.version()
             parts = about.get("Components") or [{}]
             name = f"{parts[0].get('Name') or 'Engine'} {about.get('Version', '')}".strip()
-        except (requests.RequestException, OSError, ValueError, AttributeError, LookupError) as exc:
+        except (docker.errors.DockerException, *broken) as exc:
             raise _silent(address, _reason(exc), again, environ) from None
         client.timeout = _SILENCE_S
         yield Engine(address, plain(name), client)
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -103,13 +103,9 @@ def asking(engine: Engine, doing: str, again: str, secrets: tuple[str, ...] = ()
         ConnectionError,
         ValueError,  # an answer that is cut in the middle of its JSON
     ) as exc:
+        reason = plain(_reason(exc), secrets)
         raise fail(
-            "engine-broke-off-midway",
-            engine_name=engine.name,
-            doing=doing,
-            address=engine.address,
-            reason=plain(_reason(exc), secrets),
-            again=again,
+            "engine-broke-off-midway", engine=engine, doing=doing, reason=reason, again=again
         ) from None
 
 
@@ -123,46 +119,23 @@ def refused(
         remedy = f"name the registry with `insecure = true` in registries.conf(5), then `{again}`"
     elif "no space left" in reason:
         remedy = f"podman system prune (or docker system prune), then `{again}`"
-    return fail(
-        "engine-refused",
-        engine_name=engine.name,
-        doing=doing,
-        address=engine.address,
-        reason=reason,
-        remedy=remedy,
-    )
+    return fail("engine-refused", engine=engine, doing=doing, reason=reason, remedy=remedy)
 
 
-def _first(tried: tuple[str, ...], again: str) -> str:
-    for address in tried:
-        if _is_socket(Path(address.removeprefix("unix://"))):
-            return address
-    raise fail(
-        "engine-missing",
-        tried=", ".join(address.removeprefix("unix://") for address in tried),
-        again=again,
-    )
-
-
-def _is_socket(path: Path) -> bool:
+def _is_socket(address: str) -> bool:
     try:
-        return stat.S_ISSOCK(path.stat().st_mode)
+        return stat.S_ISSOCK(Path(address.removeprefix("unix://")).stat().st_mode)
     except OSError:
         return False
 
 
 def _silent(address: str, why: str, again: str, environ: Mapping[str, str]) -> FairleadError:
-    named = "DOCKER_HOST" in environ
     remedy = "systemctl --user restart podman.socket (or: podman system service --time=0 &)"
     if "ermission" in why:
         remedy = "use an engine of your own: systemctl --user start podman.socket"
-    return fail(
-        "engine-silent-docker-host" if named else "engine-silent",
-        address=address,
-        why=why,
-        remedy=remedy,
-        again=again,
-    )
+    given: dict[str, Any] = {"address": address, "why": why, "remedy": remedy, "again": again}
+    named = "DOCKER_HOST" in environ
+    return fail("engine-silent-docker-host" if named else "engine-silent", **given)
 
 
 def _reason(exc: BaseException) -> str:

@@ -6,25 +6,26 @@ from the OCI layout; nothing is written to disk on the way.
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress, Stage
+from fairlead.base.progress import Progress
+from fairlead_build.base import tar
 from fairlead_build.engines.socket import Engine, asking, refused
-from fairlead_build.registry.auth import Credential, find_credential
+from fairlead_build.registry.auth import find_credential
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.layout import blob_of, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.registry.reference import Reference, parse_reference
-from fairlead_build.squashfs.squash import CHUNK
 
 SCHEME = "docker-daemon:"
-_RECORD = 512
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Stored:
         name: the engine's name for it, ``HOST/REPOSITORY:TAG``.
         image_id: the engine's own identifier.
         bytes_sent: 0 when the engine had it.
-        digest: of the manifest in the registry, after a push; the engine may pack layers anew.
+        digest: of the manifest in the registry, after a push; the engine may pack the layers again.
     """
 
     engine: str
@@ -72,7 +73,9 @@ def load(
     with asking(engine, "look into its store", again):
         stored = _inspect(engine, name)
     sent = 0
-    if not _is_same(stored, manifest):
+    # Docker and Podman call an image by the digest of its configuration, or of its manifest.
+    ident = str((stored or {}).get("Id", "")).removeprefix("sha256:")
+    if ident not in (manifest.config.hex, manifest.digest.partition(":")[2]):
         archive = _Archive(layout, manifest, name)
         with (
             progress.stage(f"load into {engine.name}", archive.size, "B") as stage,
@@ -103,35 +106,30 @@ def push(
     """
     credential = find_credential(reference)
     secrets = credential.secrets if credential else ()
+    login = {}
+    if credential and credential.identity_token:
+        login = {"identitytoken": credential.identity_token}
+    elif credential:
+        login = {"username": credential.user, "password": credential.password}
     digest = ""
     with (
         progress.stage(f"push by {engine.name}") as stage,
         asking(engine, "push the image", again, secrets),
     ):
-        lines = engine.client.push(
-            stored.name.rpartition(":")[0],
-            tag=reference.tag,
-            stream=True,
-            decode=True,
-            auth_config=_login(credential),
-        )
+        name, tag = stored.name.rpartition(":")[0], reference.tag
+        lines = engine.client.push(name, tag=tag, stream=True, decode=True, auth_config=login)
         for line in lines:
             if "error" in line:
                 raise refused(engine, "push the image", str(line["error"]), again, secrets)
             digest = str((line.get("aux") or {}).get("Digest") or digest)
-            _tell(line, stage)
-        # Podman 4 does not report it.
-        digest = digest or _digest_at(reference)
+            words = " ".join(str(line.get(k) or "") for k in ("status", "id", "stream")).strip()
+            if words and words.isprintable():
+                stage.note(words[:60])
+        if not digest:  # Podman 4 does not report it
+            with suppress(FairleadError):  # only the engine may be let in
+                digest = Client(reference).has_manifest(reference.tag)
         stage.result(digest or stored.name)
     return replace(stored, digest=digest)
-
-
-def _digest_at(reference: Reference) -> str:
-    """What the registry calls the image; empty when only the engine is let in to it."""
-    try:
-        return Client(reference).has_manifest(reference.tag)
-    except FairleadError:
-        return ""
 
 
 def name_of(reference: Reference) -> str:
@@ -147,26 +145,6 @@ def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
     except (ImageNotFound, NotFound):
         return None
     return image
-
-
-def _is_same(image: dict[str, Any] | None, manifest: Manifest) -> bool:
-    """Docker and Podman call an image by the digest of its configuration, or of its manifest."""
-    ident = str((image or {}).get("Id", "")).removeprefix("sha256:")
-    return ident in (manifest.config.hex, manifest.digest.partition(":")[2])
-
-
-def _login(credential: Credential | None) -> dict[str, str]:
-    if credential is None:
-        return {}
-    if credential.identity_token:
-        return {"identitytoken": credential.identity_token}
-    return {"username": credential.user, "password": credential.password}
-
-
-def _tell(line: dict[str, Any], stage: Stage) -> None:
-    words = " ".join(str(line.get(key) or "") for key in ("status", "id", "stream")).strip()
-    if words and words.isprintable():
-        stage.note(words[:60])
 
 
 class _Archive:
@@ -187,33 +165,22 @@ class _Archive:
         }
         self._table = json.dumps([table]).encode()
         sizes = [len(self._table), *(size for _, _, size in self._blobs)]
-        self.size = sum(_RECORD + size + -size % _RECORD for size in sizes) + 2 * _RECORD
+        whole = (tar.BLOCK + size + -size % tar.BLOCK for size in sizes)
+        self.size = sum(whole) + len(tar.END)
 
     def chunks(self, advance: Callable[[int], None]) -> Iterator[bytes]:
-        for chunk in self._all():
-            yield chunk
-            advance(len(chunk))
-
-    def _all(self) -> Iterator[bytes]:
-        yield _header("manifest.json", len(self._table)) + _padded(self._table)
+        yield from _member("manifest.json", len(self._table), io.BytesIO(self._table), advance)
         for name, path, size in self._blobs:
-            yield _header(name, size)
             with path.open("rb") as stream:
-                left = size
-                while left and (chunk := stream.read(min(CHUNK, left))):
-                    left -= len(chunk)
-                    yield chunk
-            if left:
-                raise ValueError(f"{path.name} is shorter than its manifest says")
-            yield bytes(-size % _RECORD)
-        yield bytes(2 * _RECORD)
+                yield from _member(name, size, stream, advance)
+        yield tar.END
 
 
-def _header(name: str, size: int) -> bytes:
+def _member(
+    name: str, size: int, content: IO[bytes], advance: Callable[[int], None]
+) -> Iterator[bytes]:
     info = tarfile.TarInfo(name)
     info.size = size
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def _padded(body: bytes) -> bytes:
-    return body + bytes(-len(body) % _RECORD)
+    for chunk in tar.member(info, content):
+        yield chunk
+        advance(len(chunk))

@@ -8,12 +8,9 @@ Source: OCI image format specification 1.1, config.md; apptainer/apptainer, the 
 from __future__ import annotations
 
 import calendar
-import hashlib
-import io
 import json
 import re
 import shlex
-import tarfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Progress, Silent
+from fairlead_build.base import tar
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
+from fairlead_build.formats.wrapping import as_json, engine_files
 from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
-from fairlead_build.registry.manifest import Manifest
+from fairlead_build.registry.manifest import Manifest, digest_of
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import Compression, squashing
 
 _MOST_CONFIG_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_HOOKS = "# Apptainer adds the caller's variables after this file.\n"
 
 
 @dataclass(frozen=True)
@@ -57,10 +55,7 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
         OSError: as writing does; nothing is left under ``target`` then.
     """
     progress = progress or Silent()
-    manifest = read_layout(layout)
-    config = read_configuration(layout, manifest)
-    layers = layer_files(layout, manifest, config)
-    packed = sum(layer.path.stat().st_size for layer in layers)
+    config, layers, packed = open_layout(layout)
     with progress.stage("read the layers", packed, "B") as stage:
         merged = read_layers(layers, advance=stage.advance)
         stage.result(f"{merged.tree.entries} members in {len(layers)} layers")
@@ -70,46 +65,50 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
     with workspace(scratch_parent(room), "fairlead-convert-") as scratch:
         squashfs = scratch / "image.squashfs"
         how = Compression("zstd", 3, config.epoch)
+        go = f"cd {shlex.quote(config.folder)} || exit\n" if config.folder not in ("", "/") else ""
+        run = go + _invocation(config.entrypoint, config.command)
         with (
             progress.stage("squash", merged.bytes, "B") as stage,
             squashing(squashfs, how, "run the same command again") as sink,
         ):
-            # An image made from a SIF has scripts of its own there, which would win.
-            for path in _scripts(config):
+            for path, (body, mode) in engine_files(config.env, config.labels, run).items():
+                # An image made from a SIF has scripts of its own there, which would win.
                 merged.tree.remove(path)
-            sink.write(_tar(_scripts(config), config.epoch))
+                sink.write(tar.small_file(path, body, mode, config.epoch))
             write_tar(merged, sink, advance=stage.advance)
         digest = sha256_of(squashfs)
         with progress.stage("write the SIF", squashfs.stat().st_size, "B") as stage:
+            note = {
+                "schema": "fairlead/converted",
+                "version": 1,
+                "manifest": read_layout(layout).digest,
+            }
             write_sif(
-                target,
-                squashfs,
-                ("oci.json", _note(manifest)),
-                arch=config.architecture,
-                epoch=config.epoch,
-                squashfs_sha256=digest,
-                advance=stage.advance,
-            )
+                target, squashfs, ("oci.json", as_json(note)), arch=config.architecture,
+                epoch=config.epoch, squashfs_sha256=digest, advance=stage.advance,
+            )  # fmt: skip
 
 
-def layer_files(layout: Path, manifest: Manifest, config: Configuration) -> list[LayerFile]:
-    """The layers of an image on disk, each with the digests that it must have.
+def open_layout(layout: Path) -> tuple[Configuration, list[LayerFile], int]:
+    """The configuration of the image in ``layout``, its layers with the digests that they must have,
+    and the bytes of their files.
 
     Raises:
-        FairleadError: one is missing, or the configuration counts others.
+        FairleadError: the layout is damaged, or the configuration counts other layers.
     """
-    if len(config.diff_ids) != len(manifest.layers):
-        raise layout_damaged(
-            layout,
-            f"it has {len(manifest.layers)} layers, its configuration lists {len(config.diff_ids)}",
-        )
+    manifest = read_layout(layout)
+    config = read_configuration(layout, manifest)
+    have, listed = len(manifest.layers), len(config.diff_ids)
+    if have != listed:
+        why = f"it has {have} layers, its configuration lists {listed}"
+        raise layout_damaged(layout, why)
     layers = []
     for item, diff_id in zip(manifest.layers, config.diff_ids, strict=True):
         path = blob_of(layout, item)
         if not path.is_file():
             raise layout_damaged(layout, f"layer {item.digest} is missing")
         layers.append(LayerFile(path, item.digest, diff_id))
-    return layers
+    return config, layers, sum(layer.path.stat().st_size for layer in layers)
 
 
 def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
@@ -126,7 +125,7 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
         raise layout_damaged(layout, f"its configuration cannot be read: {exc.strerror}") from None
     if len(body) > _MOST_CONFIG_BYTES:
         raise layout_damaged(layout, f"its configuration is longer than {_MOST_CONFIG_BYTES} bytes")
-    if f"sha256:{hashlib.sha256(body).hexdigest()}" != manifest.config.digest:
+    if digest_of(body) != manifest.config.digest:
         raise layout_damaged(layout, "its configuration is not the one that its manifest names")
     try:
         return parse_configuration(json.loads(body))
@@ -188,29 +187,13 @@ def _architecture(name: str) -> str:
 
 
 def _epoch(created: Any) -> int:
-    if isinstance(created, str) and re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", created):
-        try:
-            seconds = calendar.timegm(time.strptime(created[:19], "%Y-%m-%dT%H:%M:%S"))
-        except ValueError:
-            return 0
-        return min(max(seconds, 0), (1 << 32) - 1)
-    return 0
-
-
-def _scripts(config: Configuration) -> dict[str, tuple[bytes, int]]:
-    """The scripts from which Apptainer reads the configuration: content and mode by path."""
-    variables = "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in config.env.items()
-    )
-    go = f"cd {shlex.quote(config.folder)} || exit\n" if config.folder not in ("", "/") else ""
-    run = f"#!/bin/sh\n{go}{_invocation(config.entrypoint, config.command)}"
-    labels = json.dumps(config.labels, indent=1, sort_keys=True) + "\n"
-    return {
-        ".singularity.d/env/90-environment.sh": (variables.encode(), 0o644),
-        ".singularity.d/env/99-base.sh": (_HOOKS.encode(), 0o644),
-        ".singularity.d/labels.json": (labels.encode(), 0o644),
-        ".singularity.d/runscript": (run.encode(), 0o755),
-    }
+    if not isinstance(created, str) or not re.match(r"\d{4}(-\d\d){2}T\d\d(:\d\d){2}", created):
+        return 0
+    try:
+        seconds = calendar.timegm(time.strptime(created[:19], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0
+    return min(max(seconds, 0), (1 << 32) - 1)
 
 
 def _invocation(entrypoint: Sequence[str], command: Sequence[str]) -> str:
@@ -219,19 +202,3 @@ def _invocation(entrypoint: Sequence[str], command: Sequence[str]) -> str:
     lines = f"[ $# -gt 0 ] || set -- {default}\n" if default else ""
     words = f"{shlex.join(entrypoint)} " if entrypoint else ""
     return f'{lines}exec {words}"$@"\n'
-
-
-def _tar(files: Mapping[str, tuple[bytes, int]], epoch: int) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for path, (body, mode) in sorted(files.items()):
-            info = tarfile.TarInfo(f"./{path}")
-            info.mode, info.size, info.mtime = mode, len(body), epoch
-            archive.addfile(info, io.BytesIO(body))
-        size = archive.offset
-    return buffer.getvalue()[:size]
-
-
-def _note(manifest: Manifest) -> bytes:
-    note = {"schema": "fairlead/converted", "version": 1, "manifest": manifest.digest}
-    return json.dumps(note, indent=1, sort_keys=True).encode() + b"\n"

@@ -63,31 +63,36 @@ def write_entry(cache: Cache, entry: ImageEntry, forget: Callable[[str], None]) 
     for left in path.parent.glob(f".{path.name}.*.partial"):
         left.unlink(missing_ok=True)
     old = read_entry(cache, entry.recipe)
-    oldest = _before(path)
+    oldest = before = _before(path)
     if old is not None and old.key != entry.key:
         before = {"key": old.key, "tree": old.tree}
-    else:
-        before = oldest
     document = {"schema": "fairlead/image-index", "version": SCHEMA_VERSION, **asdict(entry)}
     with atomic_write(path, "w") as out:
         json.dump({**document, "before": before}, out, indent=2)
         out.write("\n")
     if not oldest or oldest == before:
         return
-    used = [e for p in path.parent.glob("*.json") if (e := read_entry(cache, p.stem)) is not None]
-    held = [kept for p in path.parent.glob("*.json") if (kept := _before(p))]
-    if oldest["key"] not in {e.key for e in used} | {kept["key"] for kept in held}:
+    held = _held(cache)
+    if oldest["key"] not in {kept["key"] for kept in held}:
         forget(oldest["key"])
-    if oldest["tree"] not in {e.tree for e in used} | {kept["tree"] for kept in held}:
+    if oldest["tree"] not in {kept["tree"] for kept in held}:
         cache.tree(oldest["tree"]).unlink(missing_ok=True)
         cache.tree_record(oldest["tree"]).unlink(missing_ok=True)
 
 
 def trees_in_use(cache: Cache) -> set[str]:
     """The keys of the trees of all images that are known by name, and of those before them."""
-    names = list((cache.root / "images" / "by-name").glob("*.json"))
-    newest = {e.tree for p in names if (e := read_entry(cache, p.stem)) is not None}
-    return newest | {kept["tree"] for p in names if (kept := _before(p))}
+    return {kept["tree"] for kept in _held(cache)}
+
+
+def _held(cache: Cache) -> list[dict[str, str]]:
+    """Key and tree of every image that is known by name, and of the one before it."""
+    held = []
+    for path in (cache.root / "images" / "by-name").glob("*.json"):
+        if (entry := read_entry(cache, path.stem)) is not None:
+            held.append({"key": entry.key, "tree": entry.tree})
+        held += [before] if (before := _before(path)) else []
+    return held
 
 
 def _before(path: Path) -> dict[str, str]:
@@ -123,6 +128,5 @@ def hand_out_copy(source: Path, output: Path, suffix: str, name: str) -> Path:
 
 
 def unwritable(target: Path, exc: OSError) -> FairleadError:
-    return fail(
-        "output-unwritable-cannot-write-image", target=target, reason=exc.strerror or str(exc)
-    )
+    reason = exc.strerror or str(exc)
+    return fail("output-unwritable-cannot-write-image", target=target, reason=reason)

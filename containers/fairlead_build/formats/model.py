@@ -11,10 +11,6 @@ from fairlead_build.base.digest import sha256_of
 from fairlead_build.formats.images import ImageEntry
 
 
-def _never(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class Format:
     """One format: the ``FORMAT`` of a module of this package, or an entry point of another one.
@@ -28,7 +24,7 @@ class Format:
         sidecars: files next to the result, by suffix, and what makes their text. They are written
             first: a result without them is incomplete.
         copied: handing it out copies the result that is kept in the cache, because making it takes
-            longer; otherwise it is written anew, and the cache keeps none.
+            longer; otherwise it is written again, and the cache keeps none.
         holds: whether an existing folder (target, kept, entry, progress) already is this image.
         digest: what ``build --check`` compares; None when there is no such digest.
     """
@@ -40,5 +36,5 @@ class Format:
     folder: bool = False
     sidecars: Mapping[str, Callable[[ImageEntry], str]] = field(default_factory=dict)
     copied: bool = False
-    holds: Callable[[Path, Path, ImageEntry, Progress], bool] = _never
+    holds: Callable[[Path, Path, ImageEntry, Progress], bool] = lambda *_: False
     digest: Callable[[Path], str] | None = sha256_of

@@ -16,26 +16,24 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import IO, Any
 
 from fairlead.base.progress import Progress
+from fairlead_build.base import tar
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import child, clean_environment, tool_failed
 from fairlead_build.cache.store import need_space
 from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 from fairlead_build.formats.wrapping import PARTS, Wrapping, wrapping_of
-from fairlead_build.squashfs.squash import CHUNK
+from fairlead_build.registry.manifest import OCI_INDEX, OCI_MANIFEST
 from fairlead_build.squashfs.tree_stream import bare_squashfs, squashfs_entries
 from fairlead_build.tools import tool_tree
 
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
-_INDEX = "application/vnd.oci.image.index.v1+json"
-_RECORD = 512
 
 
 @dataclass(frozen=True)
@@ -80,18 +78,13 @@ def write_layout(
             layers = _write_layers(blobs, squashfs, wrapping, advance, links=False)
     config = _blob(blobs, _config(wrapping, layers))
     manifest = _blob(blobs, _manifest(wrapping, layers, config))
-    index = {
-        "schemaVersion": 2,
-        "mediaType": _INDEX,
-        "manifests": [
-            {
-                "mediaType": _MANIFEST,
-                **manifest,
-                "platform": {"architecture": wrapping.architecture, "os": "linux"},
-                "annotations": {"org.opencontainers.image.ref.name": "latest"},
-            }
-        ],
+    entry = {
+        "mediaType": OCI_MANIFEST,
+        **manifest,
+        "platform": {"architecture": wrapping.architecture, "os": "linux"},
+        "annotations": {"org.opencontainers.image.ref.name": "latest"},
     }
+    index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}
     (folder / "index.json").write_bytes(_json(index))
     (folder / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
     return OciResult(manifest["digest"], config["digest"], tuple(layers))
@@ -106,7 +99,7 @@ def _write_layers(
 ) -> list[Layer]:
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(_Writer(blobs / f"layer-{part}.partial", title))
+            _Writer(stack, blobs / f"layer-{part}.partial", title)
             for part, title in enumerate(PARTS)
         ]
         folders: dict[str, TarInfo] = {}
@@ -120,36 +113,22 @@ def _write_layers(
                 if parts.get(info.linkname) != part:
                     raise _LinkBetweenLayers(info.name)
             writers[part].add(info, content, folders, advance)
-        return [writer.close() for writer in writers if writer.members]
+        return [writer.close() for writer in writers if writer.written]
 
 
 class _Writer:
-    """One layer on its way through pigz into a file."""
+    """One layer on its way through pigz into a file; ``stack`` ends both."""
 
-    def __init__(self, path: Path, title: str):
+    def __init__(self, stack: ExitStack, path: Path, title: str):
         self._path, self._title = path, title
-        self._stack = ExitStack()
         self._digest = hashlib.sha256()
-        self._written: set[str] = set()
-        self.members = 0
-
-    def __enter__(self) -> _Writer:
-        out = self._stack.enter_context(self._path.open("wb"))
+        self.written: set[str] = set()
+        out = stack.enter_context(path.open("wb"))
+        stack.callback(path.unlink, missing_ok=True)
         self._argv = [*tool_tree.command("pigz"), "--no-name", "--stdout"]
-        self._process = self._stack.enter_context(
-            child(
-                self._argv,
-                env=clean_environment(),
-                stdin=subprocess.PIPE,
-                stdout=out,
-                stderr=subprocess.PIPE,
-            )
-        )
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
-        self._path.unlink(missing_ok=True)
+        env, pipe = clean_environment(), subprocess.PIPE
+        pigz = child(self._argv, env=env, stdin=pipe, stdout=out, stderr=pipe)
+        self._process = stack.enter_context(pigz)
 
     def add(
         self,
@@ -160,21 +139,16 @@ class _Writer:
     ) -> None:
         # A layer lists the folders above its files too: else an engine would create them,
         # with modes of its own, over those of the layers below.
-        for above in reversed(_parents(info.name)):
-            if above not in self._written and above in folders:
-                self._member(folders[above])
-        if info.name not in self._written:
-            self._member(info)
+        parents = reversed(PurePosixPath(info.name).parents)
+        for member in (*(folders.get(str(above)) for above in parents), info):
+            if member is not None and member.name not in self.written:
+                self.written.add(member.name)
+                self._put(tar.header(member, tarfile.PAX_FORMAT))
         if content is not None:
-            while chunk := content.read(CHUNK):
+            while chunk := content.read(tar.CHUNK):
                 self._put(chunk)
                 advance(len(chunk))
-            self._put(bytes(-info.size % _RECORD))
-
-    def _member(self, info: TarInfo) -> None:
-        self._written.add(info.name)
-        self.members += 1
-        self._put(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))
+            self._put(bytes(-info.size % tar.BLOCK))
 
     def _put(self, data: bytes) -> None:
         self._digest.update(data)
@@ -185,7 +159,7 @@ class _Writer:
             raise self._failed() from None
 
     def close(self) -> Layer:
-        self._put(bytes(2 * _RECORD))
+        self._put(tar.END)
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._process.wait():
@@ -198,21 +172,12 @@ class _Writer:
     def _failed(self) -> Exception:
         assert self._process.stderr is not None
         output = self._process.stderr.read().decode("utf-8", "replace")
-        return tool_failed(
-            self._argv, self._process.wait(), output, "write an OCI layer", "fairlead build RECIPE"
-        )
-
-
-def _parents(path: str) -> list[str]:
-    """The folders above ``path``, nearest first, the root included."""
-    parents = []
-    while path != ".":
-        path = posixpath.dirname(path) or "."
-        parents.append(path)
-    return parents
+        code, doing = self._process.wait(), "write an OCI layer"
+        return tool_failed(self._argv, code, output, doing, "fairlead build RECIPE")
 
 
 def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
+    made = {"created": _time(image.epoch), "created_by": f"fairlead build {image.name}"}
     return {
         "created": _time(image.epoch),
         "architecture": image.architecture,
@@ -224,14 +189,7 @@ def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
             "Labels": dict(sorted(image.labels.items())),
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
-        "history": [
-            {
-                "created": _time(image.epoch),
-                "created_by": f"fairlead build {image.name}",
-                "comment": layer.title,
-            }
-            for layer in layers
-        ],
+        "history": [{**made, "comment": layer.title} for layer in layers],
     }
 
 
@@ -246,7 +204,7 @@ def _manifest(image: Wrapping, layers: list[Layer], config: dict[str, Any]) -> d
     }
     return {
         "schemaVersion": 2,
-        "mediaType": _MANIFEST,
+        "mediaType": OCI_MANIFEST,
         "config": {"mediaType": _CONFIG, **config},
         "layers": [
             {"mediaType": _LAYER, "digest": layer.digest, "size": layer.size} for layer in layers
@@ -282,11 +240,10 @@ def read_result(folder: Path) -> OciResult:
     config_digest = manifest["config"]["digest"]
     config = json.loads((blobs / config_digest.partition(":")[2]).read_text("utf-8"))
     rows = zip(manifest["layers"], config["rootfs"]["diff_ids"], config["history"], strict=True)
-    layers = [
-        Layer(history["comment"], file["digest"], diff, file["size"])
-        for file, diff, history in rows
-    ]
-    return OciResult(digest, config_digest, tuple(layers))
+    layers = tuple(
+        Layer(h["comment"], file["digest"], diff, file["size"]) for file, diff, h in rows
+    )
+    return OciResult(digest, config_digest, layers)
 
 
 def _write(entry: ImageEntry, target: Path, progress: Progress) -> None:
@@ -311,11 +268,7 @@ def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> b
         return False
 
 
-def _digest(layout: Path) -> str:
-    return read_result(layout).manifest_digest
-
-
 FORMAT = Format(
     "oci", ".oci", "an OCI image layout, for Podman, Docker and registries", _write,
-    folder=True, copied=True, holds=_holds, digest=_digest,
+    folder=True, copied=True, holds=_holds, digest=lambda path: read_result(path).manifest_digest,
 )  # fmt: skip

@@ -30,10 +30,6 @@ def unpack(image: Path, folder: Path, progress: Progress) -> None:
         folder.chmod(0o755)
 
 
-def _write(entry: ImageEntry, target: Path, progress: Progress) -> None:
-    unpack(Path(entry.path), target, progress)
-
-
 def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> bool:
     if not target.is_dir() or target.is_symlink():
         return False
@@ -43,6 +39,7 @@ def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> b
 
 
 FORMAT = Format(
-    "sandbox", ".sandbox", "the tree as a folder", _write,
+    "sandbox", ".sandbox", "the tree as a folder",
+    lambda entry, target, progress: unpack(Path(entry.path), target, progress),
     folder=True, holds=_holds, digest=None,
 )  # fmt: skip

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, error
 from fairlead_build.formats import squashfs
-from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 from fairlead_build.formats.wrapping import Wrapping, wrapping_of
 
@@ -23,10 +22,10 @@ def meta(image: Wrapping) -> str:
     Raises:
         FairleadError: a variable or a word of the command cannot be written in it.
     """
-    wrong = [
-        *(f for name, value in image.env.items() if (f := _line(f"env.{name}", value, image))),
-        *(f for word in image.command if (f := _word(word, image))),
-    ]
+    wrong = [f for name, value in image.env.items() if (f := _line(f"env.{name}", value, image))]
+    for word in image.command:
+        if re.search(r"['\x00\n\r]", word):
+            wrong.append(error("shifter-value-command-word", word=word, image_name=image.name))
     if wrong:
         raise FairleadError(wrong)
     words = ", ".join(f"'{word}'" for word in image.command)
@@ -49,17 +48,7 @@ def _line(key: str, value: str, image: Wrapping) -> Finding | None:
     return None
 
 
-def _word(word: str, image: Wrapping) -> Finding | None:
-    if re.search(r"['\x00\n\r]", word):
-        return error("shifter-value-command-word", word=word, image_name=image.name)
-    return None
-
-
-def _meta_of(entry: ImageEntry) -> str:
-    return meta(wrapping_of(Path(entry.path), entry.sif_sha256))
-
-
 FORMAT = Format(
     "shifter", ".squashfs", "the squashfs and `.meta`, for Shifter's imagePath", squashfs.write,
-    sidecars={".meta": _meta_of},
+    sidecars={".meta": lambda entry: meta(wrapping_of(Path(entry.path), entry.sif_sha256))},
 )  # fmt: skip

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.base.paths import atomic_write
-from fairlead.base.progress import Progress
 from fairlead.image.sif import (
     ARCHES,
     DATA_GENERIC_JSON,
@@ -29,7 +28,6 @@ from fairlead.image.sif import (
     VERSION,
     identity,
 )
-from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
@@ -72,20 +70,9 @@ def write_sif(
         + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(text), epoch, name, b"")
     ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
     header = HEADER.pack(
-        LAUNCH,
-        MAGIC,
-        VERSION,
-        code,
-        identity(squashfs_sha256, text).bytes,
-        epoch,
-        epoch,
-        _SLOTS - 2,
-        _SLOTS,
-        _TABLE,
-        len(table),
-        data,
-        end - data,
-    )
+        LAUNCH, MAGIC, VERSION, code, identity(squashfs_sha256, text).bytes, epoch, epoch,
+        _SLOTS - 2, _SLOTS, _TABLE, len(table), data, end - data,
+    )  # fmt: skip
 
     digest = hashlib.sha256()
     with atomic_write(target) as out:
@@ -107,31 +94,19 @@ def write_sif(
 def _descriptor(
     datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes
 ) -> bytes:
+    padded = _align(at + size) - at
     return DESCRIPTOR.pack(
-        datatype,
-        True,
-        ident,
-        GROUP_MASK | 1,
-        0,
-        at,
-        size,
-        _align(at + size) - at,
-        epoch,
-        epoch,
-        0,
-        0,
-        name.encode(),
-        extra,
-    )
+        datatype, True, ident, GROUP_MASK | 1, 0, at, size, padded, epoch, epoch, 0, 0,
+        name.encode(), extra,
+    )  # fmt: skip
 
 
 def _align(offset: int) -> int:
     return -(-offset // PAGE) * PAGE
 
 
-def _copy_image(entry: ImageEntry, target: Path, progress: Progress) -> None:
-    shutil.copyfile(entry.path, target)
-
-
 # The build itself writes it; all other formats are made from it.
-FORMAT = Format("sif", ".sif", "the squashfs and its record in one file", _copy_image)
+FORMAT = Format(
+    "sif", ".sif", "the squashfs and its record in one file",
+    lambda entry, target, _: shutil.copyfile(entry.path, target),
+)  # fmt: skip

@@ -7,14 +7,16 @@ come from here, and this comes from the record in the built SIF.
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.image.sif import read_sif
 
 # What runs in an image when no command is given.
@@ -71,15 +73,39 @@ def _below(path: str, folders: tuple[str, ...]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
-def labels_of(
-    labels: Mapping[str, str], recipe: str, lock_sha256: str, version: str
-) -> dict[str, str]:
+def labels_of(record: Mapping[str, Any]) -> dict[str, str]:
     """All labels of an image: the recipe's own, and where it comes from."""
     return {
-        **labels,
-        "org.fairlead.recipe": recipe,
-        "org.fairlead.lock.sha256": lock_sha256,
-        "org.fairlead.version": version,
+        **record["labels"],
+        "org.fairlead.recipe": record["recipe"],
+        "org.fairlead.lock.sha256": record["lock_sha256"],
+        "org.fairlead.version": record["fairlead_version"],
+    }
+
+
+def as_json(document: Mapping[str, Any]) -> bytes:
+    """A document as it lies in images."""
+    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def engine_files(
+    env: Mapping[str, str], labels: Mapping[str, str], run: str, *, note: str = ""
+) -> dict[str, tuple[bytes, int]]:
+    """What Apptainer reads of an image in ``/.singularity.d``: content and mode by path.
+
+    Args:
+        run: the shell lines that run when no program is named.
+        note: a comment above the variables.
+    """
+    variables = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    # Apptainer adds APPTAINERENV_* variables when it comes to a script of this very name: without
+    # one, a run's LD_LIBRARY_PATH would be dropped silently.
+    hook = b"# Apptainer adds the caller's variables after this file.\n"
+    return {
+        ".singularity.d/env/90-environment.sh": (f"{note}{variables}".encode(), 0o644),
+        ".singularity.d/env/99-base.sh": (hook, 0o644),
+        ".singularity.d/labels.json": (as_json(labels), 0o644),
+        ".singularity.d/runscript": (f"#!/bin/sh\n{run}".encode(), 0o755),
     }
 
 
@@ -91,37 +117,24 @@ def wrapping_of(sif: Path, sif_sha256: str) -> Wrapping:
     """
     record = read_sif(sif).document("image.json") or {}
     try:
-        return _wrapping(record, sif_sha256)
+        python = record["python"]
+        prefixes = [python.get("prefix", ""), record["mpi"].get("prefix", "")]
+        inside = [posixpath.relpath(p, "/") for p in (*prefixes, *record["files"]) if p]
+        digests = {name: record[f"{name}_sha256"] for name in ("lock", "tree", "squashfs")}
+        return Wrapping(
+            name=record["recipe"],
+            summary=record["summary"],
+            version=record["fairlead_version"],
+            architecture=record["architecture"],
+            epoch=record["source_date_epoch"],
+            env=record["env"],
+            labels=labels_of(record),
+            python=python.get("prefix", "").lstrip("/"),
+            site=python.get("site", "").lstrip("/"),
+            added=tuple(sorted({*inside, *_ADDED})),
+            digests={**digests, "sif": sif_sha256},
+            bytes=record["tree_bytes"],
+        )
     except (KeyError, TypeError, AttributeError) as exc:
-        raise _foreign(sif, f"its record lacks {exc}") from None
-
-
-def _wrapping(record: Mapping[str, Any], sif_sha256: str) -> Wrapping:
-    python = record["python"]
-    prefixes = [python.get("prefix", ""), record["mpi"].get("prefix", "")]
-    inside = [posixpath.relpath(p, "/") for p in (*prefixes, *record["files"]) if p]
-    return Wrapping(
-        name=record["recipe"],
-        summary=record["summary"],
-        version=record["fairlead_version"],
-        architecture=record["architecture"],
-        epoch=record["source_date_epoch"],
-        env=record["env"],
-        labels=labels_of(
-            record["labels"], record["recipe"], record["lock_sha256"], record["fairlead_version"]
-        ),
-        python=python.get("prefix", "").lstrip("/"),
-        site=python.get("site", "").lstrip("/"),
-        added=tuple(sorted({*inside, *_ADDED})),
-        digests={
-            "lock": record["lock_sha256"],
-            "tree": record["tree_sha256"],
-            "squashfs": record["squashfs_sha256"],
-            "sif": sif_sha256,
-        },
-        bytes=record["tree_bytes"],
-    )
-
-
-def _foreign(sif: Path, why: str) -> FairleadError:
-    return fail("image-record-not-convertible", sif=sif, why=why)
+        why = f"its record lacks {exc}"
+        raise fail("image-record-not-convertible", sif=sif, why=why) from None

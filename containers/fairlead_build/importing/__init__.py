@@ -7,7 +7,7 @@ of a file is in it.
 ================  ==========================================================================
 located.py        text that knows the line each of its characters came from
 shell.py          shell scripts cut into commands, as far as that is safe
-ledger.py         what was carried and what was lost
+ledger.py         what was carried and what was lost; what an image starts from
 commands.py       the commands that have a meaning in a recipe: apt-get, pip, cleaning up
 containerfile.py  instructions of a Containerfile
 definition.py     sections of a Singularity.def

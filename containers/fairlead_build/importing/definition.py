@@ -9,14 +9,14 @@ lines of an `if` for variables; of %post it strips the lines, which breaks here-
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-from fairlead_build.importing import images
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
-from fairlead_build.importing.ledger import Ledger
+from fairlead_build.importing.ledger import Ledger, env_hint
 from fairlead_build.importing.located import Located, of_lines, split_lines
 from fairlead_build.importing.shell import assignments, commands
 
@@ -52,65 +52,53 @@ class _Section:
     rows: list[Row] = field(default_factory=list)
 
     @property
-    def where(self) -> Located:
-        return of_lines([self.title, *self.rows])
+    def content(self) -> list[Row]:
+        """Its lines that are neither blank nor comments."""
+        return [row for row in self.rows if _has_content(row[1])]
 
 
 @dataclass
 class _Stage:
-    header: dict[str, tuple[str, Located]]
     rows: list[Row]
-    sections: list[_Section]
-
-    @property
-    def name(self) -> str:
-        return self.header.get("stage", ("", None))[0]
+    header: dict[str, tuple[str, Located]] = field(default_factory=dict)
+    sections: list[_Section] = field(default_factory=list)
 
 
 def read(text: str, ledger: Ledger, folder: Path) -> None:
     """Reads a definition into ``ledger``. Local files are those of ``folder``."""
-    stages = list(_stages(split_lines(text), ledger))
-    if not stages:
-        return
+    rows = split_lines(text)
+    begins = [n for n, (_, line) in enumerate(rows) if re.match(r"(?i)bootstrap:", line)]
+    begins.append(len(rows))
+    _lose(ledger, rows[: begins[0]], "it stands before the first `Bootstrap:`", "write it below")
+    stages = [_stage(rows[begin:end], ledger) for begin, end in pairwise(begins)]
     for stage in stages[:-1]:
-        for row in stage.rows:
-            if _says_something(row[1]):
-                ledger.lose(
-                    of_lines([row]), "it belongs to a stage that is not the last",
-                    "what is built there: a [[source]] with `run`",
-                )  # fmt: skip
-    _Reader(ledger, folder, _arguments(text)).stage(stages[-1])
+        why = "it belongs to a stage that is not the last"
+        _lose(ledger, stage.rows, why, "what is built there: a [[source]] with `run`")
+    if stages:
+        _Reader(ledger, folder, stages).stage(stages[-1])
 
 
-def _says_something(line: str) -> bool:
+def _has_content(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
-def _stages(rows: list[Row], ledger: Ledger) -> Iterator[_Stage]:
-    begins = [n for n, (_, line) in enumerate(rows) if re.match(r"(?i)bootstrap:", line)]
-    for row in rows[: begins[0] if begins else None]:
-        if _says_something(row[1]):
-            ledger.lose(
-                of_lines([row]), "it stands before the first `Bootstrap:`", "write it below"
-            )
-    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
-        yield _stage(rows[begin:end], ledger)
+def _lose(ledger: Ledger, rows: list[Row], why: str, instead: str) -> None:
+    for row in rows:
+        if _has_content(row[1]):
+            ledger.lose(of_lines([row]), why, instead)
 
 
 def _stage(rows: list[Row], ledger: Ledger) -> _Stage:
-    header: dict[str, tuple[str, Located]] = {}
-    sections: list[_Section] = []
-    key = ""
+    stage = _Stage(rows)
+    header, key = stage.header, ""
     for row in rows:
         line = row[1].strip()
-        words = line.split(maxsplit=1)
-        if words and words[0].startswith("%"):
-            name = words[0].lstrip("%").lower()
-            argument = words[1] if len(words) > 1 else ""
-            sections.append(_Section(name, argument, row))
-        elif sections:
-            sections[-1].rows.append(row)
-        elif _says_something(line):
+        if line.startswith("%"):
+            title, *argument = line.split(maxsplit=1)
+            stage.sections.append(_Section(title.lstrip("%").lower(), "".join(argument), row))
+        elif stage.sections:
+            stage.sections[-1].rows.append(row)
+        elif _has_content(line):
             value = line.split("#")[0].strip()
             if key and header[key][0].endswith("\\"):
                 before, where = header[key]
@@ -120,44 +108,25 @@ def _stage(rows: list[Row], ledger: Ledger) -> _Stage:
             name, colon, rest = value.partition(":")
             key = name.strip().lower() if colon else ""
             if not colon or key in header:
-                what = "it is not a line of a header" if not colon else "it stands there twice"
+                what = "it stands there twice" if colon else "it is not a line of a header"
                 ledger.lose(of_lines([row]), what, "check its spelling")
                 key = ""
-                continue
-            header[key] = (rest.strip(), of_lines([row]))
-    return _Stage(header, rows, sections)
-
-
-def _arguments(text: str) -> dict[str, str]:
-    """The defaults of all %arguments sections."""
-    defaults: dict[str, str] = {}
-    inside = False
-    for _, line in split_lines(text):
-        words = line.split()
-        if words and words[0].startswith("%"):
-            inside = words[0].lower() == "%arguments"
-        elif re.match(r"(?i)bootstrap:", line):
-            inside = False
-        elif inside and _says_something(line) and "=" in line:
-            name, _, value = line.strip().partition("=")
-            defaults[name.strip()] = value.strip()
-    return defaults
+            else:
+                header[key] = (rest.strip(), of_lines([row]))
+    return stage
 
 
 class _Reader:
-    """Reads the last stage."""
+    """Reads the last stage. A method `read_NAME` reads the section %NAME."""
 
-    def __init__(self, ledger: Ledger, folder: Path, arguments: dict[str, str]):
-        self.ledger, self.arguments = ledger, arguments
-        self.interpreter = Interpreter(ledger)
-        self.context = Context(folder, ledger)
-        self.readers: dict[str, Callable[[_Section, list[Row]], object]] = {
-            "arguments": self._arguments,
-            "files": self._files,
-            "labels": self._labels,
-            "environment": self._environment,
-            "post": self._post,
-        }
+    def __init__(self, ledger: Ledger, folder: Path, stages: list[_Stage]):
+        self.ledger = ledger
+        self.interpreter, self.context = Interpreter(ledger), Context(folder, ledger, docker=False)
+        self.arguments: dict[str, str] = {}  # the defaults of all %arguments
+        sections = (s for stage in stages for s in stage.sections if s.name == "arguments")
+        for name, equals, value in (r[1].partition("=") for s in sections for r in s.content):
+            if equals:
+                self.arguments[name.strip()] = value.strip()
 
     def stage(self, stage: _Stage) -> None:
         self._header(stage.header)
@@ -188,7 +157,7 @@ class _Reader:
             if key in header and image:
                 image = f"{header[key][0].strip('/')}/{image}"
                 self.ledger.carry(header.pop(key)[1])
-        if images.set_base(self.ledger, place, image or ""):
+        if self.ledger.set_base(place, image or ""):
             self.ledger.carry(place)
         self.ledger.carry(where)
 
@@ -196,42 +165,42 @@ class _Reader:
         suite, place = header.pop("osversion", ("", where))
         mirror, at = header.pop("mirrorurl", ("", where))
         distribution = "ubuntu" if "ubuntu" in mirror else "debian"
-        if images.set_base(self.ledger, place, f"{distribution}:{self._filled(suite) or ''}"):
+        if self.ledger.set_base(place, f"{distribution}:{self._filled(suite) or ''}"):
             self.ledger.carry(place)
             self.ledger.carry(where)
         self.ledger.carry(at)  # which mirror it is, this machine's apt knows
-        if "include" in header:
-            names, at = header.pop("include")
-            for name in names.replace(",", " ").split():
-                if why := self.ledger.add_apt(name):
-                    self.ledger.lose(at, why, "its name in packages.apt", name)
+        names, at = header.pop("include", ("", where))
+        for name in names.replace(",", " ").split():
+            if why := self.ledger.add_apt(name):
+                self.ledger.lose(at, why, "its name in packages.apt", name)
+        if at is not where:
             self.ledger.carry(at)
 
     def _section(self, section: _Section) -> None:
-        name, lose = section.name, self.ledger.lose
-        rows = [row for row in section.rows if _says_something(row[1])]
+        name, rows, lose = section.name, section.content, self.ledger.lose
+        whole = of_lines([section.title, *section.rows])
         self.ledger.carry(of_lines([section.title]))
-        if name in self.readers:
-            self.readers[name](section, rows)
+        if reader := getattr(self, f"read_{name}", None):
+            reader(section)
         elif name == "runscript" and all(_IDLE_RUNSCRIPT.fullmatch(row[1].strip()) for row in rows):
-            self.ledger.carry(section.where)
+            self.ledger.carry(whole)
         elif name in _LOST_SECTIONS:
             if rows:
                 lose(of_lines(rows), *_LOST_SECTIONS[name], f"%{name}: {rows[0][1].strip()}")
         elif name.startswith("app"):
-            lose(section.where, *_APP, f"%{name} {section.argument}")
+            lose(whole, *_APP, f"%{name} {section.argument}")
         else:
-            lose(section.where, "no such section is known", "check its spelling", f"%{name}")
+            lose(whole, "no such section is known", "check its spelling", f"%{name}")
 
-    def _arguments(self, section: _Section, rows: list[Row]) -> None:
-        for row in rows:
+    def read_arguments(self, section: _Section) -> None:
+        for row in section.content:
             name, equals, _ = row[1].strip().partition("=")
             known = equals and name.strip() in self.arguments
             why = "" if known else "a recipe has no arguments, and this one has no default"
             self._account(row, why, "write its value where it is used")
 
-    def _labels(self, section: _Section, rows: list[Row]) -> None:
-        for row, entry in self._entries("labels", rows):
+    def read_labels(self, section: _Section) -> None:
+        for row, entry in self._entries(section):
             filled = self._filled(entry)
             why = "its value is known only while building"
             if filled is not None:
@@ -239,13 +208,12 @@ class _Reader:
                 why = self.ledger.add_label(key, value.strip())
             self._account(row, why, "[labels]")
 
-    def _files(self, section: _Section, rows: list[Row]) -> None:
+    def read_files(self, section: _Section) -> None:
         if section.argument:
-            for row in rows:
-                instead = "a [[source]] with `run`, or the file in [files]"
-                self._account(row, "it comes out of another stage", instead)
+            instead = "a [[source]] with `run`, or the file in [files]"
+            _lose(self.ledger, section.rows, "it comes out of another stage", instead)
             return
-        for row, entry in self._entries("files", rows):
+        for row, entry in self._entries(section):
             filled = self._filled(entry) or ""
             paths = [path.strip("\"'") for path in re.findall(r"\"[^\"]*\"|'[^']*'|\S+", filled)]
             line = Located(filled, (row[0],) * len(filled))
@@ -253,19 +221,19 @@ class _Reader:
                 self._account(row, "it does not name a source and a target", _FILES)
                 continue
             source, target = paths[0], (paths[1:] or [""])[0]
-            whole = True
+            whole, where = True, of_lines([row])
             place, into = resolved("/", target or source), target.endswith("/")
-            for text, why in self.context.copy(source, place, into=into, docker=False):
-                whole = self.ledger.lose(of_lines([row]), why, _FILES, text)
+            for text, why in self.context.copy(source, place, into=into):
+                whole = self.ledger.lose(where, why, _FILES, text)
             if whole:
-                self.ledger.carry(of_lines([row]))
+                self.ledger.carry(where)
 
-    def _environment(self, section: _Section, rows: list[Row]) -> None:
+    def read_environment(self, section: _Section) -> None:
         for command in commands(self._script(section.rows), {}):
             where, words = command.where, command.words
             pairs = list(assignments(words[1:]))
             sets = bool(pairs) and len(pairs) == len(words) - 1 and words[0].value == "export"
-            if command.why or command.redirections or not sets:
+            if command.why or command.written or not sets:
                 why = command.why or "only `export NAME=value` sets a variable of a recipe"
                 self.ledger.lose(where, why, "[env]")
                 continue
@@ -275,40 +243,40 @@ class _Reader:
                 if value is not None:
                     why = self.ledger.add_env(name, value)
                 if why:
-                    automatic = "fairlead puts [python] and [mpi] on PATH itself"
-                    instead = automatic if name == "PATH" else "[env]"
-                    whole = self.ledger.lose(where, why, instead, f"{name} in %environment")
+                    shown = f"{name} in %environment"
+                    whole = self.ledger.lose(where, why, env_hint(name), shown)
             if whole:
                 self.ledger.carry(where)
 
-    def _post(self, section: _Section, rows: list[Row]) -> None:
+    def read_post(self, section: _Section) -> None:
         if section.argument and not re.fullmatch(r"-c\s+\S*/(ba|da)?sh", section.argument):
-            why = "it is a program of another language"
-            self.ledger.lose(section.where, why, "its packages in packages.apt and packages.pip")
+            whole = of_lines([section.title, *section.rows])
+            instead = "its packages in packages.apt and packages.pip"
+            self.ledger.lose(whole, "it is a program of another language", instead)
         else:
             self.interpreter.script(self._script(section.rows))
 
-    def _entries(self, kind: str, rows: list[Row]) -> list[tuple[Row, str]]:
+    def _entries(self, section: _Section) -> Iterator[tuple[Row, str]]:
         """Each line of a section with what spython reads in it; lost where it cannot read all."""
-        entries = _read_section(kind, [line for _, line in rows])
+        rows = section.content
+        entries = _read_section(section.name, [line for _, line in rows])
         if len(entries) == len(rows):
-            return list(zip(rows, entries, strict=True))
-        for row in rows:
-            self._account(row, "a line of its section cannot be read", "check its spelling")
-        return []
+            yield from zip(rows, entries, strict=True)
+        else:
+            why = "a line of its section cannot be read"
+            _lose(self.ledger, rows, why, "check its spelling")
 
     def _script(self, rows: list[Row]) -> Located:
         """A script with the defaults of %arguments in it; one without a default becomes unknown."""
-        return of_lines(
-            (n, line if (text := self._filled(line)) is None else text) for n, line in rows
-        )
+        filled = ((number, line, self._filled(line)) for number, line in rows)
+        return of_lines((n, line if text is None else text) for n, line, text in filled)
 
     def _filled(self, text: str) -> str | None:
         """``{{ NAME }}`` replaced by its default; None when one has none."""
-        names = re.findall(r"\{\{\s*(\w+)\s*\}\}", text)
-        if any(name not in self.arguments for name in names):
+        try:
+            return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda m: self.arguments[m[1]], text)
+        except KeyError:
             return None
-        return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda m: self.arguments[m[1]], text)
 
     def _account(self, row: Row, why: str, instead: str) -> None:
         if why:

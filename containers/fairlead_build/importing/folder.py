@@ -15,8 +15,8 @@ from tomlkit.items import Array
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.paths import atomic_folder
 from fairlead_build.cache.store import scratch_parent, workspace
-from fairlead_build.importing import containerfile, definition, images
-from fairlead_build.importing.ledger import Ledger, Loss, plain_name
+from fairlead_build.importing import containerfile, definition
+from fairlead_build.importing.ledger import Ledger, Loss, plain_name, python_of
 from fairlead_build.importing.located import of_lines, split_lines
 from fairlead_build.recipe.load import load_recipe
 
@@ -48,11 +48,7 @@ class Imported:
 
 
 def import_file(
-    source: Path,
-    output: Path | None = None,
-    *,
-    allow_loss: bool = False,
-    dry_run: bool = False,
+    source: Path, output: Path | None = None, *, allow_loss: bool = False, dry_run: bool = False
 ) -> Imported:
     """Makes a recipe's folder of a Containerfile or a Singularity.def.
 
@@ -67,29 +63,39 @@ def import_file(
             folder exists already.
     """
     text = _text(source)
-    name = plain_name(output.name if output else _stem(source))
+    path = source.resolve()
+    stem = path.parent.name if path.name.lower() in _GENERIC else path.name.split(".")[0]
+    name = plain_name(output.name if output else stem)
     folder = output if output is not None else Path(name)
-    _refuse_existing(folder, source)
+    empty = folder.is_dir() and not any(folder.iterdir())
+    if not empty and (folder.exists() or folder.is_symlink()):
+        raise fail("import-folder", folder=folder, source=shlex.quote(str(source)))
     with workspace(scratch_parent(1 << 20), "fairlead-import-") as scratch:
         ledger = Ledger(str(source), scratch=scratch)
         reader = definition if _is_definition(source, text) else containerfile
-        reader.read(text, ledger, source.resolve().parent)
+        reader.read(text, ledger, path.parent)
         _settle(ledger)
-        _sweep(text, ledger)
+        accounted = ledger.accounted()
+        for number, line in split_lines(text):  # so that no line is lost without notice
+            if meaningful(line) and (ledger.file, number) not in accounted:
+                place = of_lines([(number, line)])
+                ledger.lose(place, "it was not understood", "check what it does")
         losses = tuple(
             sorted(ledger.losses, key=lambda loss: (loss.file != str(source), loss.first))
         )
         if not ledger.base:
-            raise FairleadError(
-                [*(loss.finding() for loss in losses), _no_base(source)], ExitCode.USAGE
-            )
+            findings = [*(loss.finding() for loss in losses), error("import-base", source=source)]
+            raise FairleadError(findings, ExitCode.USAGE)
         recipe = recipe_text(ledger, name, source.name, len(losses))
-        files = {target: f"files{target}" for target in sorted(ledger.files)}
-        _check(ledger, recipe, losses, Path(scratch) / "recipe")
+        tried = scratch / "recipe"
+        tried.mkdir()
+        _write(tried, ledger, recipe, losses)
+        load_recipe(tried)  # reads what would be written as `recipe check` will
         write = not dry_run and (allow_loss or not losses)
         if write:
             with atomic_folder(folder) as tree:
                 _write(tree, ledger, recipe, losses)
+    files = {target: f"files{target}" for target in sorted(ledger.files)}
     return Imported(name, folder, recipe, files, losses, write)
 
 
@@ -102,7 +108,8 @@ def _text(source: Path) -> str:
     try:
         text = source.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        raise fail("import-unreadable-cannot-read", source=source, it_is=(exc.strerror if isinstance(exc, OSError) else 'it is not UTF-8 text') or str(exc)) from None  # fmt: skip
+        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        raise fail("import-unreadable-cannot-read", source=source, it_is=why or str(exc)) from None
     return text.replace("\x00", "\ufffd")
 
 
@@ -118,26 +125,10 @@ def _is_definition(source: Path, text: str) -> bool:
     raise fail("import-unreadable-unknown-kind", source=source)  # fmt: skip
 
 
-def _stem(source: Path) -> str:
-    path = source.resolve()
-    return path.parent.name if path.name.lower() in _GENERIC else path.name.split(".")[0]
-
-
-def _refuse_existing(folder: Path, source: Path) -> None:
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists() or folder.is_symlink():
-        raise fail("import-folder", folder=folder, source=shlex.quote(str(source)))  # fmt: skip
-
-
-def _no_base(source: Path) -> Finding:
-    return error("import-base", source=source)
-
-
 def _settle(ledger: Ledger) -> None:
     """What follows from the whole: the image's Python and its MPI."""
     wanted = bool(ledger.pip) or any(n == "python3" or n[:8] == "python3-" for n in ledger.apt)
-    version = images.python_of(ledger.base)
+    version = python_of(ledger.base)
     if ledger.mpi.get("source") == "wheel" and not version:
         ledger.mpi = {}
     if not ledger.mpi:
@@ -147,38 +138,21 @@ def _settle(ledger: Ledger) -> None:
     wanted = wanted or ledger.mpi.get("source") == "wheel"
     if version and wanted:
         ledger.python_version = version
-    for text in ledger.pip if not version else ():
-        ledger.lose(
-            ledger.places[text], "which Python the base image has is not known here",
-            "[python] with its version, and packages.pip", text=text,
-        )  # fmt: skip
     if not version:
+        for text in ledger.pip:
+            why = "which Python the base image has is not known here"
+            ledger.lose(
+                ledger.places[text], why, "[python] with its version, and packages.pip", text
+            )
         ledger.pip = []
     if ledger.pip and "image" in ledger.base and ledger.base_place is not None:
-        ledger.lose(
-            ledger.base_place, "[python] is an environment of its own",
-            "those that you use in packages.pip", text="the Python packages of the base image",
-        )  # fmt: skip
-
-
-def _sweep(text: str, ledger: Ledger) -> None:
-    """Tells what no reader has seen, so that no line passes in silence."""
-    accounted = ledger.accounted()
-    for number, line in split_lines(text):
-        if meaningful(line) and (ledger.file, number) not in accounted:
-            ledger.lose(of_lines([(number, line)]), "it was not understood", "check what it does")
+        why, lost = "[python] is an environment of its own", "the Python packages of the base image"
+        ledger.lose(ledger.base_place, why, "those that you use in packages.pip", lost)
 
 
 def meaningful(line: str) -> bool:
-    """Whether a line says anything: no comment, and more than signs between commands."""
+    """Whether a line has content: not a comment, and more than separators of commands."""
     return not line.lstrip().startswith("#") and re.fullmatch(r"[\s;&\\`]*", line) is None
-
-
-def _check(ledger: Ledger, recipe: str, losses: tuple[Loss, ...], folder: Path) -> None:
-    """Reads what would be written as `recipe check` will."""
-    folder.mkdir()
-    _write(folder, ledger, recipe, losses)
-    load_recipe(folder)
 
 
 def _write(folder: Path, ledger: Ledger, recipe: str, losses: tuple[Loss, ...]) -> None:
@@ -193,22 +167,16 @@ def _write(folder: Path, ledger: Ledger, recipe: str, losses: tuple[Loss, ...]) 
 
 
 def _losses_text(file: str, losses: tuple[Loss, ...]) -> str:
-    def cell(text: str) -> str:
-        return text.replace("|", "\\|")
-
-    rows = [
-        f"| {cell(loss.place)} | {cell(loss.text)} | {cell(loss.why)} | {cell(loss.instead)} |"
-        for loss in losses
-    ]
-    head = f"What of {file} is not in recipe.toml.\n\n| where | what | why | instead |\n| --- | --- | --- | --- |\n"
-    return head + "\n".join(rows) + "\n"
+    rows = [("where", "what", "why", "instead"), ("---",) * 4]
+    rows += [(loss.place, loss.text, loss.why, loss.instead) for loss in losses]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return f"What of {file} is not in recipe.toml.\n\n" + "\n".join(lines) + "\n"
 
 
 # --- recipe.toml ------------------------------------------------------------------------------
 
 
 def recipe_text(ledger: Ledger, name: str, source: str, losses: int) -> str:
-    """The text of recipe.toml."""
     document = tomlkit.document()
     document.add(
         tomlkit.comment(f"Made from {' '.join(source.split())} by `fairlead recipe import`.")
@@ -216,7 +184,7 @@ def recipe_text(ledger: Ledger, name: str, source: str, losses: int) -> str:
     if losses:
         parts = f"{losses} part{'s' if losses > 1 else ''}"
         document.add(tomlkit.comment(f"{parts} of it could not be carried: {LOSSES}"))
-    tables: dict[str, dict[str, Any]] = {
+    tables: dict[str, Any] = {
         "recipe": {"name": name},
         "base": ledger.base,
         "mpi": ledger.mpi,

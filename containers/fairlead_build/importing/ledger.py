@@ -12,13 +12,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from fairlead.base.errors import Finding, Severity, finding_of
 from fairlead_build.importing.located import Located
-from fairlead_build.recipe.checks import OWN_VARIABLES, bad_target
+from fairlead_build.recipe.checks import OWN_VARIABLES, SUITE_PYTHON, bad_target
 from fairlead_build.recipe.inherit import project
-from fairlead_build.recipe.model import AptName, OneLine, Variable
+from fairlead_build.recipe.model import AptName, ImageReference, OneLine, Variable
 
 _APT: TypeAdapter[str] = TypeAdapter(AptName)
 _VARIABLE: TypeAdapter[str] = TypeAdapter(Variable)
 _ONE_LINE: TypeAdapter[str] = TypeAdapter(OneLine)
+_REFERENCE: TypeAdapter[str] = TypeAdapter(ImageReference)
+_SUITES = {
+    "debian": {"11": "bullseye", "12": "bookworm", "13": "trixie"},
+    "ubuntu": {"20.04": "focal", "22.04": "jammy", "24.04": "noble"},
+}
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,7 @@ class Loss:
 
     def finding(self, severity: Severity = Severity.ERROR) -> Finding:
         shown = self.text if len(self.text) <= 90 else self.text[:87] + "..."
-        return finding_of(
-            "import-loss",
-            shown=shown,
-            place=self.place,
-            why=self.why,
-            instead=self.instead,
-            severity=severity,
-        )
+        return finding_of("import-loss", shown=shown, loss=self, severity=severity)
 
 
 @dataclass(frozen=True)
@@ -115,6 +113,34 @@ class Ledger:
         lost = {(x.file, n) for x in self.losses for n in range(x.first, x.last + 1)}
         return self.carried | lost
 
+    def set_base(self, where: Located, image: str) -> bool:
+        """Sets [base] to the image of a FROM line. Returns whether the line was carried whole."""
+        self.base_place = where
+        image = image.removeprefix("docker://").strip()
+        if not image or image == "scratch":
+            why = "it starts from nothing" if image else "what it starts from is not known here"
+            return self.lose(where, why, "[base] with a suite of Debian or Ubuntu")
+        short = re.sub(r"^((index\.|registry-1\.)?docker\.io/)?(library/)?", "", image)
+        match = re.fullmatch(
+            r"(debian|ubuntu):([a-z]+|[0-9]+(?:\.[0-9]+)?)((?:-[a-z0-9.]+)*)", short
+        )
+        suite = _suite(match[1], match[2]) if match else None
+        if match is None or suite is None:
+            try:
+                self.base = {"image": _REFERENCE.validate_python(f"docker://{image}")}
+            except ValidationError:
+                return self.lose(where, "it is not a reference of a registry", "image in [base]")
+            return True
+        self.base = {"distribution": match[1], "suite": suite}
+        left = set(match[3].split("-")) - {"", "slim"}
+        point = "." in match[2] and match[1] == "debian"
+        if left or point:
+            instead = f'the versions are in lock.toml; or image = "docker://{image}" in [base]'
+            return self.lose(
+                where, f"{suite} of today's archive is taken", instead, f"FROM {image}"
+            )
+        return True
+
     # What a recipe can hold. Each of these returns why it cannot, or nothing.
 
     def add_apt(self, name: str) -> str:
@@ -176,7 +202,36 @@ def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
     return ""
 
 
+def env_hint(name: str) -> str:
+    """What to do instead of setting the variable ``name`` to a value that is not known."""
+    return "fairlead puts [python] and [mpi] on PATH itself" if name == "PATH" else "[env]"
+
+
 def plain_name(text: str) -> str:
     """A recipe's name from any text: ``My Image.def`` becomes ``my-image-def``."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
     return name or "imported"
+
+
+def _suite(distribution: str, release: str) -> str | None:
+    known = _SUITES[distribution]
+    if release in known.values():
+        return release
+    # A point release of Debian is the release.
+    major = release.split(".")[0] if distribution == "debian" else release
+    return known.get(release) or known.get(major)
+
+
+def python_of(base: dict[str, str]) -> str:
+    """The Python that the distribution under ``base`` calls python3; empty when not known."""
+    if suite := base.get("suite"):
+        return SUITE_PYTHON.get(suite, "")
+    image = base.get("image", "")
+    if own := re.search(r"(?:^|/)python:(3\.[0-9]{1,2})(?![0-9])", image):
+        return own[1]
+    for words in (*_SUITES["debian"].items(), *_SUITES["ubuntu"].items()):
+        for word in words:
+            # `12` alone is too short to mean a Debian: CUDA has versions too.
+            if len(word) > 2 and re.search(rf"(?<![0-9.]){re.escape(word)}(?![0-9])", image):
+                return SUITE_PYTHON[words[1]]
+    return ""

@@ -17,9 +17,6 @@ class Located:
     text: str
     lines: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        assert len(self.text) == len(self.lines)
-
     def __getitem__(self, part: slice) -> Located:
         return Located(self.text[part], self.lines[part])
 
@@ -27,7 +24,6 @@ class Located:
         return bool(self.text)
 
     def strip(self) -> Located:
-        """Without white space at both ends."""
         start = len(self.text) - len(self.text.lstrip())
         return self[start : len(self.text.rstrip())] if self.text.strip() else self[:0]
 

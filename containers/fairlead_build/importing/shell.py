@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlead_build.importing.located import Located
 
@@ -22,7 +22,10 @@ _COMPOUND = {
 }  # fmt: skip
 # Followed by a command's name, like the beginning of a line.
 _BEFORE_COMMANDS = {"then", "else", "elif", "do", "!", "time", "{", "if", "while", "until"}
-_OPERATORS = re.compile(r"&&|\|\||;;&?|;&|\|&|[;&|()\n]")
+_BLANK = re.compile(r"(?:[ \t\r]|\\\n)*(?:#[^\n]*)?")
+_OPERATOR = re.compile(r"&&|\|\||;;&?|;&|\|&|[;|()\n]|&(?!>)")
+_REDIRECTION = re.compile(r"\d*(<<<|<<-?|<>|<&|>&|>>|>\||&>>?|<|>)")
+_SEPARATORS = " \t\r\n;&|()<>"
 # Operators that make a piece opaque.
 _OPAQUE = {
     "|": "it is a pipe",
@@ -30,10 +33,10 @@ _OPAQUE = {
     "||": "it runs only when another command fails, or another when it does",
     "&": "it runs in the background",
 }
-_REDIRECTION = re.compile(r"\d*(<<<|<<-?|<>|<&|>&|>>|>\||&>>?|<|>)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=.*", re.DOTALL)
 _SIMPLE_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+_NESTING = re.compile(r"\\.|'[^']*(?:'|$)|[(){}]", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -51,26 +54,24 @@ class Command:
     Attributes:
         where: its text and lines.
         words: without redirections; empty for an opaque piece.
-        redirections: operator and target of each.
+        written: the target of each redirection, ``?`` where it is not known.
         why: why the piece is opaque; empty for a simple command.
     """
 
     where: Located
     words: tuple[Word, ...] = ()
-    redirections: tuple[tuple[str, str], ...] = ()
+    written: tuple[str, ...] = ()
     why: str = ""
 
 
-@dataclass(frozen=True)
-class _Token:
-    kind: Literal["word", "operator", "redirection", "body"]
+class _Token(NamedTuple):
+    """``kind``: word, operator, redirection (its value is its target), or body of here-documents."""
+
+    kind: str
     start: int
     end: int
-    word: Word
-
-    @property
-    def raw(self) -> str:
-        return self.word.raw
+    raw: str
+    value: str | None = None
 
 
 def commands(script: Located, variables: Mapping[str, str] | None = None) -> list[Command]:
@@ -86,254 +87,188 @@ def commands(script: Located, variables: Mapping[str, str] | None = None) -> lis
         if tokens[at].kind == "operator" and tokens[at].raw in ("\n", ";"):
             at += 1
             continue
-        piece = _Piece(tokens, at)
-        end = max(piece.end, at + 1)  # a stray operator is a piece too
-        where = script[tokens[at].start : tokens[end - 1].end].strip()
-        pieces.append(
-            Command(where, why=piece.why) if piece.why else _simple(where, tokens[at:end])
-        )
-        at = end
-        if at < len(tokens) and tokens[at].kind == "operator" and tokens[at].raw == "&&":
+        piece, begin = _Piece(), at
+        while at < len(tokens) and piece.take(tokens[at]):
+            at += 1
+        at = max(at, begin + 1)  # a stray operator is a piece too
+        where = script[tokens[begin].start : tokens[at - 1].end].strip()
+        pieces.append(_command(where, piece.opaque, tokens[begin:at]))
+        if at < len(tokens) and tokens[at].raw == "&&":
             at += 1
     return pieces
 
 
-def _simple(where: Located, tokens: list[_Token]) -> Command:
-    words, redirections = [], []
-    position = 0
-    while position < len(tokens):
-        token = tokens[position]
-        if token.kind == "redirection":
-            named = _is_word(tokens, position + 1)
-            target = tokens[position + 1].word.value if named else None
-            redirections.append((token.raw, target if target is not None else "?"))
-            position += 1 + named
-            continue
-        words.append(token.word)
-        position += 1
-    return Command(where, tuple(words), tuple(redirections))
+def _command(where: Located, why: str, tokens: list[_Token]) -> Command:
+    if why:
+        return Command(where, why=why)
+    words = tuple(Word(t.value, t.raw) for t in tokens if t.kind != "redirection")
+    written = (t.value for t in tokens if t.kind == "redirection")
+    return Command(where, words, tuple("?" if v is None else v for v in written))
 
 
-def _is_word(tokens: list[_Token], at: int) -> bool:
-    return at < len(tokens) and tokens[at].kind == "word"
-
-
-@dataclass
 class _Piece:
-    """The tokens from ``begin`` to the end of one list of commands.
+    """The tokens of one list of commands, taken in one after another."""
 
-    Attributes:
-        why: why it is opaque, if it is.
-        expected: what closes the compound commands that are open.
-        fresh: a command's name may come next.
-        joined: what comes next belongs to the same list, also on the next line.
-        end: the position behind its last token.
-    """
+    def __init__(self) -> None:
+        self._why = ""
+        self._expected: list[str] = []  # what closes the compound commands that are open
+        self._fresh = True  # a command's name may come next
+        self._joined = False  # what comes next belongs to the same list, also on the next line
 
-    tokens: list[_Token]
-    begin: int
-    why: str = ""
-    expected: list[str] = field(default_factory=list)
-    fresh: bool = True
-    joined: bool = False
-    end: int = 0
+    @property
+    def opaque(self) -> str:
+        """Why the piece is opaque; empty when it is not."""
+        return f"its `{self._expected[-1]}` is missing" if self._expected else self._why
 
-    def __post_init__(self) -> None:
-        self.end = self.begin
-        while self.end < len(self.tokens):
-            token = self.tokens[self.end]
-            if token.kind == "operator":
-                if not self._operator(token.raw):
-                    return
-            else:
-                self.joined = False
-                if token.kind == "word":
-                    self._word(token.raw)
-                elif token.kind == "body":
-                    self._opaque("its input is written out below it")
-                elif _is_word(self.tokens, self.end + 1):
-                    self.end += 1  # the target of a redirection
-            self.end += 1
-        if self.expected:
-            self.why = f"its `{self.expected[-1]}` is missing"
-
-    def _opaque(self, why: str) -> None:
-        self.why = self.why or why
-
-    def _operator(self, raw: str) -> bool:
-        """Takes in an operator; False when the piece ends before it."""
-        if raw in "()":
-            self._bracket(raw)
-        elif raw in _OPAQUE:
-            self._opaque(_OPAQUE[raw])
-        elif raw == "\n" and self.joined:
-            return True
-        elif not self.expected and raw in (";", "\n", "&&"):
-            return False
-        self.fresh, self.joined = True, raw in ("|", "|&", "||", "&&")
+    def take(self, token: _Token) -> bool:
+        """Takes in a token; False when the piece ends before it."""
+        if token.kind == "operator":
+            return self._operator(token.raw)
+        self._joined = False
+        if token.kind == "word":
+            self._word(token.raw)
+        elif token.kind == "body":
+            self._refuse("its input is written out below it")
         return True
 
-    def _bracket(self, raw: str) -> None:
-        inside_case = self.expected[-1:] == ["esac"]
+    def _refuse(self, why: str) -> None:
+        self._why = self._why or why
+
+    def _operator(self, raw: str) -> bool:
+        inside_case = self._expected[-1:] == ["esac"]
         if raw == "(":
-            if not inside_case:
-                self.expected.append(")")
-            self._opaque("a part of it runs in a separate shell")
-        elif self.expected[-1:] == [")"]:
-            self.expected.pop()
-        elif not inside_case:
-            self._opaque("its brackets do not match")
+            self._expected += [] if inside_case else [")"]
+            self._refuse("a part of it runs in a separate shell")
+        elif raw == ")" and self._expected[-1:] == [")"]:
+            self._expected.pop()
+        elif raw == ")" and not inside_case:
+            self._refuse("its brackets do not match")
+        elif raw in _OPAQUE:
+            self._refuse(_OPAQUE[raw])
+        elif raw == "\n" and self._joined:
+            return True
+        elif not self._expected and raw in (";", "\n", "&&"):
+            return False
+        self._fresh, self._joined = True, raw in ("|", "|&", "||", "&&")
+        return True
 
     def _word(self, raw: str) -> None:
-        awaited = self.expected[-1:] == [raw]
-        if awaited and (self.fresh or raw == "]]"):
-            self.expected.pop()
-            self.fresh = False
-        elif self.fresh and raw in _COMPOUND:
-            self.expected.append(_COMPOUND[raw])
-            self._opaque(f"what is in it runs as `{raw}` decides")
-            self.fresh = raw in _BEFORE_COMMANDS
-        elif self.fresh and raw in _BEFORE_COMMANDS:
-            self._opaque(f"`{raw}` changes what it means")
-        elif not (self.fresh and _ASSIGNMENT.fullmatch(raw)):
-            self.fresh = False
+        if self._expected[-1:] == [raw] and (self._fresh or raw == "]]"):
+            self._expected.pop()
+            self._fresh = False
+        elif self._fresh and raw in _COMPOUND:
+            self._expected.append(_COMPOUND[raw])
+            self._refuse(f"what is in it runs as `{raw}` decides")
+            self._fresh = raw in _BEFORE_COMMANDS
+        elif self._fresh and raw in _BEFORE_COMMANDS:
+            self._refuse(f"`{raw}` changes what it means")
+        elif not (self._fresh and _ASSIGNMENT.fullmatch(raw)):
+            self._fresh = False
 
 
 def _tokens(text: str, variables: Mapping[str, str]) -> list[_Token]:
     """Words, operators and redirections; the bodies of a line's here-documents are one token."""
     tokens: list[_Token] = []
-    pending: list[tuple[str, bool]] = []  # here-documents whose bodies are still to come
+    pending: list[str] = []  # patterns of the lines that end here-documents still to come
     at = 0
-    while at < len(text):
-        char = text[at]
-        if char in " \t\r":
-            at += 1
-        elif text.startswith("\\\n", at):
-            at += 2
-        elif char == "#":
-            end = text.find("\n", at)
-            at = len(text) if end < 0 else end
-        elif char == "\n" and pending:
+    while (at := _skip(text, at)) < len(text):
+        redirection = _REDIRECTION.match(text, at)
+        if text[at] == "\n" and pending:
             end = _bodies(text, at + 1, pending)
-            tokens.append(_Token("body", at, end, Word(None, "")))
-            tokens.append(_Token("operator", end, end, Word("\n", "\n")))
+            tokens += [_Token("body", at, end, ""), _Token("operator", end, end, "\n", "\n")]
             pending.clear()
-            at = end
-        elif match := _REDIRECTION.match(text, at) or _OPERATORS.match(text, at):
-            kind: Literal["redirection", "operator"] = (
-                "redirection" if match.re is _REDIRECTION else "operator"
-            )
-            tokens.append(_Token(kind, at, match.end(), Word(match[0], match[0])))
-            at = match.end()
-            if kind == "redirection" and match[0].endswith(("<<", "<<-")):
-                at += len(text[at:]) - len(text[at:].lstrip(" \t"))
-                end, word = _word(text, at, variables)
-                tokens.append(_Token("word", at, end, word))
-                pending.append((re.sub(r"[\\'\"]", "", word.raw), match[0].endswith("-")))
-                at = end
+        elif operator := _OPERATOR.match(text, at):
+            end = operator.end()
+            tokens.append(_Token("operator", at, end, operator[0], operator[0]))
+        elif redirection is None:
+            end, value = _word(text, at, variables)
+            tokens.append(_Token("word", at, end, text[at:end], value))
         else:
-            end, word = _word(text, at, variables)
-            tokens.append(_Token("word", at, end, word))
-            at = end
+            end, target, value = redirection.end(), _skip(text, redirection.end()), None
+            if text[target : target + 1] not in _SEPARATORS and not _REDIRECTION.match(
+                text, target
+            ):
+                end, value = _word(text, target, variables)
+            tokens.append(_Token("redirection", at, end, redirection[0], value))
+            if redirection[1] in ("<<", "<<-"):
+                tabs = "\t*" if redirection[1] == "<<-" else ""
+                pending.append(tabs + re.escape(re.sub(r"[\\'\"]", "", text[target:end])))
+        at = end
     return tokens
 
 
-def _bodies(text: str, at: int, pending: list[tuple[str, bool]]) -> int:
+def _skip(text: str, at: int) -> int:
+    """Where the next token begins."""
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
+
+
+def _bodies(text: str, at: int, closings: list[str]) -> int:
     """Where the bodies of these here-documents end."""
-    for delimiter, tabs in pending:
-        while at < len(text):
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            line = text[at:end]
-            at = min(end + 1, len(text))
-            if (line.lstrip("\t") if tabs else line) == delimiter:
-                break
+    for closing in closings:
+        ends = re.compile(f"^{closing}$", re.MULTILINE).search(text, at)
+        at = min(ends.end() + 1, len(text)) if ends else len(text)
     return at
 
 
-def _word(text: str, at: int, variables: Mapping[str, str]) -> tuple[int, Word]:
-    """The word that begins at ``at``: its end, and its value where that is certain."""
-    begin, sure = at, True
-    value: list[str] = []
-    while at < len(text) and (char := text[at]) not in " \t\r\n;&|()<>":
-        inner, certain = char, char not in "*?{" and (char, at) != ("~", begin)
-        if char == "'":
-            end = text.find("'", at + 1)
-            certain, end = (True, end) if end >= 0 else (False, len(text))
-            inner, at = text[at + 1 : end], end + 1
-        elif char == '"':
-            at, inner, certain = _double(text, at + 1, variables)
-        elif char == "\\":
-            inner, at = text[at + 1 : at + 2].replace("\n", ""), at + 2
-        elif char in "$`":
-            at, inner, certain = _expansion(text, at, variables)
-            # Unquoted, a value is split at blanks and its stars match files.
-            certain = certain and not re.search(r"[\s*?]", inner) and inner != ""
-        else:
-            at += 1
-        value.append(inner)
-        sure = sure and certain
-    at = min(max(at, begin + 1), len(text))
-    return at, Word("".join(value) if sure else None, text[begin:at])
+def _word(
+    text: str, begin: int, variables: Mapping[str, str], *, quoted: bool = False
+) -> tuple[int, str | None]:
+    """The word that begins at ``begin``: its end, and its value where that is certain.
 
-
-def _double(text: str, at: int, variables: Mapping[str, str]) -> tuple[int, str, bool]:
-    """What follows an opening double quote: the end behind the closing one, value, certainty."""
-    sure = True
-    value: list[str] = []
-    while at < len(text):
-        char = text[at]
-        if char == '"':
-            return at + 1, "".join(value), sure
+    Args:
+        quoted: it is the inside of double quotes instead, which ends before the closing one.
+    """
+    at, sure, value = begin, True, ""
+    while at < len(text) and (char := text[at]) not in ('"' if quoted else _SEPARATORS):
+        inner: str | None = char
         if char == "\\":
-            follows = text[at + 1 : at + 2]
-            value.append(
-                "" if follows == "\n" else follows if follows in '$`"\\' else char + follows
-            )
+            inner = text[at + 1 : at + 2].replace("\n", "")
+            if quoted and inner not in '$`"\\':
+                inner = char + inner
             at += 2
         elif char in "$`":
-            at, inner, certain = _expansion(text, at, variables)
-            value.append(inner)
-            sure = sure and certain
+            at, inner = _expansion(text, at, variables)
+            # Unquoted, a value is split at blanks and its stars match files.
+            sure = sure and (quoted or (bool(inner) and not re.search(r"[\s*?]", inner or "")))
+        elif char == "'" and not quoted:
+            end = text.find("'", at + 1)
+            inner, at = (text[at + 1 : end], end + 1) if end >= 0 else (None, len(text))
+        elif char == '"':
+            at, inner = _word(text, at + 1, variables, quoted=True)
+            sure, at = sure and at < len(text), at + 1
         else:
-            value.append(char)
             at += 1
-    return len(text), "".join(value), False
+            sure = sure and (quoted or (char not in "*?{" and (char, at - 1) != ("~", begin)))
+        sure, value = sure and inner is not None, value + (inner or "")
+    return min(at, len(text)), value if sure else None
 
 
-def _expansion(text: str, at: int, variables: Mapping[str, str]) -> tuple[int, str, bool]:
-    """What stands at a `$` or a backtick: its end, its value, and whether that is certain."""
+def _expansion(text: str, at: int, variables: Mapping[str, str]) -> tuple[int, str | None]:
+    """What stands at a `$` or a backtick: its end, and its value where that is certain."""
     if simple := _SIMPLE_VARIABLE.match(text, at):
-        name = simple[1] or simple[2]
-        return simple.end(), variables.get(name, ""), name in variables
+        return simple.end(), variables.get(simple[1] or simple[2])
     if text[at] == "`":
-        end = text.find("`", at + 1)
-        return (len(text) if end < 0 else end + 1), "", False
-    if text[at + 1 : at + 2] in ("(", "{"):
-        return _balanced(text, at + 1), "", False
-    if text[at + 1 : at + 2] and text[at + 1] in "0123456789@*#?-$!'\"":
-        return at + 2 if text[at + 1] not in "'\"" else at + 1, "", False
-    return at + 1, "$", True
+        return text.find("`", at + 1) + 1 or len(text), None
+    follows = text[at + 1 : at + 2]
+    if follows in ("(", "{"):
+        return _balanced(text, at + 1), None
+    if follows and follows in "0123456789@*#?-$!'\"":
+        return at + 1 + (follows not in "'\""), None
+    return at + 1, "$"
 
 
 def _balanced(text: str, at: int) -> int:
     """The end of what an opening bracket at ``at`` begins, quotes considered."""
-    pairs = {"(": ")", "{": "}"}
-    expected = [pairs[text[at]]]
-    at += 1
-    while at < len(text) and expected:
-        char = text[at]
-        if char == "\\":
-            at += 1
-        elif char == "'":
-            end = text.find("'", at + 1)
-            at = len(text) if end < 0 else end
-        elif char in pairs:
-            expected.append(pairs[char])
-        elif char == expected[-1]:
+    expected: list[str] = []
+    for match in _NESTING.finditer(text, at):
+        if match[0] in "({":
+            expected.append(")" if match[0] == "(" else "}")
+        elif match[0] == expected[-1]:
             expected.pop()
-        at += 1
-    return min(at, len(text))
+        if not expected:
+            return match.end()
+    return len(text)
 
 
 def assignments(words: tuple[Word, ...]) -> Iterator[tuple[str, str | None]]:

@@ -15,13 +15,9 @@ from fairlead_build.recipe.inherit import project
 
 # Which Python a release calls python3.
 SUITE_PYTHON = {
-    "bullseye": "3.9",
-    "bookworm": "3.11",
-    "trixie": "3.13",
-    "focal": "3.8",
-    "jammy": "3.10",
-    "noble": "3.12",
-}
+    "bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13",
+    "focal": "3.8", "jammy": "3.10", "noble": "3.12",
+}  # fmt: skip
 _COMPONENTS = {
     "debian": ("main", "contrib", "non-free", "non-free-firmware"),
     "ubuntu": ("main", "universe", "restricted", "multiverse"),
@@ -32,12 +28,26 @@ _OWN_FOLDERS = ("/.fairlead", "/.singularity.d", "/proc", "/sys", "/dev", "/tmp"
 
 
 def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    """What single keys cannot show."""
-    yield from _base_mistakes(data)
-    yield from _mpi_mistakes(data)
-    yield from _python_mistakes(data)
-    yield from _place_mistakes(data)
-    yield from _source_mistakes(data)
+    """Mistakes that no single key shows."""
+    base, mpi, python = _table(data, "base"), _table(data, "mpi"), _table(data, "python")
+    if "base" in data:
+        yield from _base_mistakes(base)
+    else:
+        yield mistake_at(("base",), "missing-key-base")
+    if mpi.get("source") == "wheel" and "version" not in mpi:
+        yield mistake_at(("mpi",), "contradiction-mpi-version-missing")
+    if mpi.get("source") == "apt" and "prefix" in mpi:
+        yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-with-apt")
+    if mpi.get("source") == "wheel" and not python:
+        yield mistake_at(("mpi", "source"), "contradiction-mpi-wheel-needs-python")
+    yield from _python_mistakes(python, base, _table(data, "packages"))
+    yield from _place_mistakes(mpi, python, _table(data, "files"))
+    for variable in _table(data, "env"):
+        if variable in OWN_VARIABLES:
+            yield mistake_at(("env", variable), "contradiction-env-reserved", variable=variable)
+    for number, source in enumerate(_list(data.get("source"))):
+        if isinstance(source, dict):
+            yield from _source_mistakes(("source", number), source, python)
 
 
 def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
@@ -45,11 +55,11 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    if "base" not in data:
-        yield mistake_at(("base",), "missing-key-base")
-        return
-    base = _table(data, "base")
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _base_mistakes(base: dict[str, Any]) -> Iterator[Mistake]:
     if "image" in base:
         for key in ("distribution", "suite", "components"):
             if key in base:
@@ -58,31 +68,17 @@ def _base_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     if "suite" not in base:
         yield mistake_at(("base",), "missing-key-base-suite")
     distribution = base.get("distribution", "debian")
-    allowed = _COMPONENTS.get(distribution) if isinstance(distribution, str) else None
-    components = base.get("components")
-    for name in components if isinstance(components, list) and allowed else ():
-        if isinstance(name, str) and allowed and name not in allowed:
-            yield mistake_at(
-                ("base", "components"),
-                "contradiction-base-component-unknown",
-                name=name,
-                distribution=distribution.capitalize(),
-                allowed=", ".join(allowed),
-            )
+    allowed = _COMPONENTS.get(distribution, ()) if isinstance(distribution, str) else ()
+    for name in _list(base.get("components")) if allowed else ():
+        if isinstance(name, str) and name not in allowed:
+            loc, given = ("base", "components"), {"name": name, "allowed": ", ".join(allowed)}
+            title = distribution.capitalize()
+            yield mistake_at(loc, "contradiction-base-component-unknown", title=title, **given)
 
 
-def _mpi_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    mpi, python = _table(data, "mpi"), _table(data, "python")
-    if mpi.get("source") == "wheel" and "version" not in mpi:
-        yield mistake_at(("mpi",), "contradiction-mpi-version-missing")
-    if mpi.get("source") == "apt" and "prefix" in mpi:
-        yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-with-apt")
-    if mpi.get("source") == "wheel" and not python:
-        yield mistake_at(("mpi", "source"), "contradiction-mpi-wheel-needs-python")
-
-
-def _python_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    python, base, packages = _table(data, "python"), _table(data, "base"), _table(data, "packages")
+def _python_mistakes(
+    python: dict[str, Any], base: dict[str, Any], packages: dict[str, Any]
+) -> Iterator[Mistake]:
     if packages.get("pip") and not python:
         yield mistake_at(("packages", "pip"), "contradiction-packages-pip-needs-python")
     suite, version = base.get("suite"), python.get("version")
@@ -90,97 +86,61 @@ def _python_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     if expected and isinstance(version, str) and version != expected:
         distribution = base.get("distribution", "debian")
         title = distribution.capitalize() if isinstance(distribution, str) else "Debian"
-        yield mistake_at(
-            ("python", "version"),
-            "contradiction-python-version-cannot",
-            version=version,
-            title=title,
-            suite=suite,
-            expected=expected,
-        )
+        given = {"version": version, "title": title, "suite": suite, "expected": expected}
+        yield mistake_at(("python", "version"), "contradiction-python-version-cannot", **given)
     index = {project(name) for name in _table(packages, "index") if isinstance(name, str)}
     for number, text in enumerate(_list(packages.get("pip"))):
         local = re.search(r"===?\s*[^\s,;]*\+", text) if isinstance(text, str) else None
         if local and project(text) not in index:
-            yield mistake_at(
-                ("packages", "pip", number),
-                "index-unnamed-in-packages",
-                text=text,
-                project=project(text),
-            )
+            loc, name = ("packages", "pip", number), project(text)
+            yield mistake_at(loc, "index-unnamed-in-packages", text=text, project=name)
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _place_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    mpi, python = _table(data, "mpi"), _table(data, "python")
+def _place_mistakes(
+    mpi: dict[str, Any], python: dict[str, Any], files: dict[str, Any]
+) -> Iterator[Mistake]:
     python_home = python.get("prefix", "/opt/python")
     mpi_home = mpi.get("prefix", f"/opt/{mpi.get('family', 'mpi')}")
     for name, home in (("python", python_home), ("mpi", mpi_home)):
         if (why := bad_target(home)) is not None:
-            yield mistake_at(
-                (name, "prefix"), "contradiction-prefix-cannot", name=name, home=home, why=why
-            )
+            loc = (name, "prefix")
+            yield mistake_at(loc, "contradiction-prefix-cannot", name=name, home=home, why=why)
     own_mpi = mpi.get("source") == "wheel" or "prefix" in mpi
     if own_mpi and isinstance(mpi_home, str) and isinstance(python_home, str):
         inside = PurePosixPath(mpi_home).is_relative_to(python_home)
         if inside or PurePosixPath(python_home).is_relative_to(mpi_home):
-            yield mistake_at(
-                ("mpi", "prefix"),
-                "contradiction-mpi-prefix-overlaps-python",
-                mpi_home=mpi_home,
-                python_home=python_home,
-            )
-    files = _table(data, "files")
+            homes = {"mpi_home": mpi_home, "python_home": python_home}
+            yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-overlaps-python", **homes)
     for target in files:
+        loc = ("files", target)
         if (why := bad_target(target)) is not None:
-            yield mistake_at(
-                ("files", target), "contradiction-files-target", target=target, why=why
-            )
+            yield mistake_at(loc, "contradiction-files-target", target=target, why=why)
         elif above := [p for p in map(str, PurePosixPath(target).parents) if p in files]:
-            yield mistake_at(
-                ("files", target), "contradiction-files-nested", target=target, above=above[0]
-            )
-    for variable in _table(data, "env"):
-        if variable in OWN_VARIABLES:
-            yield mistake_at(("env", variable), "contradiction-env-reserved", variable=variable)
+            yield mistake_at(loc, "contradiction-files-nested", target=target, above=above[0])
 
 
-def _source_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    python = _table(data, "python")
-    for number, source in enumerate(_list(data.get("source"))):
-        if not isinstance(source, dict):
-            continue
-        at, name = ("source", number), f"source {source.get('name', number + 1)!r}"
-        places = [key for key in ("index", "url", "path", "bundled") if key in source]
-        if len(places) != 1:
-            yield mistake_at(
-                (*at, places[1]) if places else at,
-                "contradiction-source-origin",
-                name=name,
-                places=" and ".join(places),
-            )
-        if ("url" in source) != ("sha256" in source):
-            yield mistake_at(
-                (*at, "sha256" if "sha256" in source else "url"),
-                "contradiction-url-without-sha256",
-                name=name,
-            )
-        if ("build" in source) == ("run" in source):
-            yield mistake_at(
-                (*at, "run"),
-                "contradiction-build-and-run"
-                if "run" in source
-                else "contradiction-neither-build-nor-run",
-                name=name,
-            )
-        if "bundled" in source and "build" in source:
-            yield mistake_at((*at, "build"), "contradiction-bundled-wheel", name=name)
-        if not python and (source.get("build") == "wheel" or source.get("pip")):
-            key = "build" if source.get("build") == "wheel" else "pip"
-            yield mistake_at((*at, key), "contradiction-source-needs-python", name=name)
+def _source_mistakes(
+    at: tuple[str, int], source: dict[str, Any], python: dict[str, Any]
+) -> Iterator[Mistake]:
+    name = f"source {source.get('name', at[1] + 1)!r}"
+    places = [key for key in ("index", "url", "path", "bundled") if key in source]
+    if len(places) != 1:
+        shown = " and ".join(places)
+        yield mistake_at(
+            (*at, *places[1:2]), "contradiction-source-origin", name=name, places=shown
+        )
+    if ("url" in source) != ("sha256" in source):
+        key = "sha256" if "sha256" in source else "url"
+        yield mistake_at((*at, key), "contradiction-url-without-sha256", name=name)
+    if "build" in source and "run" in source:
+        yield mistake_at((*at, "run"), "contradiction-build-and-run", name=name)
+    if "build" not in source and "run" not in source:
+        yield mistake_at((*at, "run"), "contradiction-neither-build-nor-run", name=name)
+    if "bundled" in source and "build" in source:
+        yield mistake_at((*at, "build"), "contradiction-bundled-wheel", name=name)
+    if not python and (source.get("build") == "wheel" or source.get("pip")):
+        key = "build" if source.get("build") == "wheel" else "pip"
+        yield mistake_at((*at, key), "contradiction-source-needs-python", name=name)
 
 
 def bad_target(path: Any) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,10 @@ class Layer:
     def folder(self) -> Path:
         return self.document.path.parent
 
+    def finding(self, mistake: Mistake) -> Finding:
+        """A mistake of this part, whose place is given relative to it."""
+        return self.document.finding(replace(mistake, loc=(*self.prefix, *mistake.loc)))
+
 
 @dataclass
 class Merged:
@@ -63,8 +67,7 @@ class Merged:
     def finding(self, mistake: Mistake) -> Finding:
         """A mistake of the whole, with the file and line that it comes from."""
         layer, loc = self.place(mistake.loc)
-        placed = Mistake((*layer.prefix, *loc), mistake.what, mistake.why, mistake.check)
-        return layer.document.finding(placed)
+        return layer.finding(replace(mistake, loc=loc))
 
     def place(self, loc: Loc) -> tuple[Layer, Loc]:
         """The layer that says what stands at ``loc``, and where it stands in that."""
@@ -103,10 +106,7 @@ def merge(folder: Path, variant: str, architecture: str, remedy: str) -> Merged:
         if not layer.prefix:  # a name is never inherited, nor is what it stands for
             head = layer.data.get("recipe", {})
         elif layer.prefix[0] == "variant" and isinstance(head, dict):
-            head = {
-                **head,
-                **{k: layer.data[k] for k in ("summary", "accelerator") if k in layer.data},
-            }
+            head = head | {k: v for k, v in layer.data.items() if k in ("summary", "accelerator")}
     merged.data["recipe"] = head
     return merged
 
@@ -119,14 +119,19 @@ def _chain(
     before: list[tuple[Path, str]],
     findings: list[Finding],
 ) -> Iterator[Layer]:
-    """The layers of a recipe, the one that counts least first."""
+    """The layers of a recipe, lowest priority first."""
     try:
         document = read(folder / "recipe.toml", remedy)
     except FairleadError as exc:
         findings += exc.findings
         return
     findings += document.validate(Written)[1]
-    findings += [document.finding(m) for m in _file_mistakes(document.data)]
+    variants = _table(document.data.get("variant"))
+    for name in ("amd64", "arm64"):
+        if name in variants:
+            loc = ("variant", name)
+            mistake = mistake_at(loc, "contradiction-variant-name", name=name)
+            findings.append(document.finding(mistake))
     own = Layer(document, ())
     chain = [*before, (folder, variant)]
     parent = document.data.get("extends")
@@ -138,13 +143,10 @@ def _chain(
             yield from _chain(*parent_place, architecture, remedy, chain, findings)
     yield own
     yield Layer(document, ("architecture", architecture))
-    if variant:
-        known = document.data.get("variant")
-        known = known if isinstance(known, dict) else {}
-        if variant in known:
-            yield Layer(document, ("variant", variant))
-        else:
-            findings.append(_no_variant(variant, sorted(known), document, before))
+    if variant in variants:
+        yield Layer(document, ("variant", variant))
+    elif variant:
+        findings.append(_no_variant(variant, sorted(variants), document, inherited=bool(before)))
 
 
 def _parent(given: str, own: Layer, chain: list[tuple[Path, str]]) -> tuple[Path, str] | Mistake:
@@ -173,28 +175,14 @@ def _parent(given: str, own: Layer, chain: list[tuple[Path, str]]) -> tuple[Path
 
 
 def _no_variant(
-    variant: str, known: Sequence[str], document: Document, before: list[tuple[Path, str]]
+    variant: str, known: Sequence[str], document: Document, *, inherited: bool
 ) -> Finding:
     name = document.path.parent.name
     why = suggest(variant, known) if known else f"{document.path} has no [variant] table"
-    if not before and isinstance(document.data.get("extends"), str):
-        why += (
-            f"; variants are not inherited: `extends` may name one, {document.data['extends']}:NAME"
-        )
-    return error(
-        "recipe-variant-unknown" if known else "recipe-variant-none",
-        name=name,
-        variant=variant,
-        document_path=document.path,
-        why=why,
-    )
-
-
-def _file_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
-    variants = data.get("variant")
-    for name in variants if isinstance(variants, dict) else ():
-        if name in ("amd64", "arm64"):
-            yield mistake_at(("variant", name), "contradiction-variant-name", name=name)
+    if not inherited and isinstance(parent := document.data.get("extends"), str):
+        why += f"; variants are not inherited: `extends` may name one, {parent}:NAME"
+    given: dict[str, Any] = {"name": name, "variant": variant, "document": document, "why": why}
+    return error("recipe-variant-unknown" if known else "recipe-variant-none", **given)
 
 
 def split_variant(given: str) -> tuple[str, str]:
@@ -239,11 +227,10 @@ def _packages(merged: Merged, layer: Layer, added: dict[str, Any]) -> dict[str, 
         sources = [_project_of(item) for item in merged.data.get("source", [])]
         known = {*apt, *(project(text) for text in pip), *filter(None, sources)}
         if name not in known and project(name) not in known:
-            loc = (*layer.prefix, "packages", "without", number)
-            mistake = mistake_at(
-                loc, "packages-without", name=name, suggestion=suggest(name, known)
+            loc, near = ("packages", "without", number), suggest(name, known)
+            merged.findings.append(
+                layer.finding(mistake_at(loc, "packages-without", name=name, suggestion=near))
             )
-            merged.findings.append(layer.document.finding(mistake))
         apt = [text for text in apt if text != name]
         pip = [text for text in pip if project(text) != project(name)]
         if project(name) in sources:
@@ -263,19 +250,16 @@ def _sources(merged: Merged, layer: Layer, added: list[Any]) -> None:
     for number, item in enumerate(added):
         if not isinstance(item, dict):
             continue  # reported by the model
-        name = project(item["name"]) if isinstance(item.get("name"), str) else None
+        name = _project_of(item)
         place = (layer, number)
         at = next((i for i, (old, _) in enumerate(items) if _project_of(old) == name), None)
         if at is None or name is None:
             items.append((item, place))
         else:
             if items[at][1][0] is layer:
-                mistake = mistake_at(
-                    (*layer.prefix, "source", number, "name"),
-                    "contradiction-source-twice",
-                    name=item["name"],
-                )
-                merged.findings.append(layer.document.finding(mistake))
+                loc = ("source", number, "name")
+                twice = mistake_at(loc, "contradiction-source-twice", name=item["name"])
+                merged.findings.append(layer.finding(twice))
             items[at] = (item, place)
     merged.data["source"] = [item for item, _ in items]
     merged.source_at = [place for _, place in items]

@@ -7,8 +7,6 @@ A recipe is addressed by the name of a bundled one (``tensorflow``) or by its fo
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.paths import bundled
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import mistake_at, read
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture
 from fairlead_build.base.platform import architecture as this_architecture
 from fairlead_build.recipe.checks import cross_mistakes
@@ -66,7 +64,7 @@ class RecipeSource:
             "source": self.source.model_dump(mode="json"),
             "files": [[f.target, f.mode, f.sha256] for f in (*self.patches, *self.tree)],
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json_digest(content)
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,9 @@ class LoadedRecipe:
     @property
     def name(self) -> str:
         """``mpi-base`` or ``mpi-base:openmpi``: also the name of its image."""
-        return f"{self.recipe.recipe.name}:{self.variant}" if self.variant else self.base_name
-
-    @property
-    def base_name(self) -> str:
-        """Its name without the variant."""
-        return self.recipe.recipe.name
+        return (
+            f"{self.recipe.recipe.name}:{self.variant}" if self.variant else self.recipe.recipe.name
+        )
 
     @property
     def lock_path(self) -> Path:
@@ -115,15 +110,7 @@ class LoadedRecipe:
             "files": [[f.target, f.mode, f.sha256] for f in self.files],
             "sources": [s.digest for s in (*self.sources, *self.bundled)],
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a recipe is. ``variant`` is empty for none."""
-
-    folder: Path
-    variant: str
+        return json_digest(content)
 
 
 def file_name(name: str) -> str:
@@ -139,14 +126,16 @@ def shown_folder(folder: Path) -> str:
 
 def addresses(name: str) -> list[str]:
     """``name`` and its variants, as they are given on a command line."""
-    document = read(find(name).folder / "recipe.toml", "fairlead recipe list")
+    document = read(find(name)[0] / "recipe.toml", "fairlead recipe list")
     variants = document.data.get("variant")
     return [name, *(f"{name}:{v}" for v in variants)] if isinstance(variants, dict) else [name]
 
 
-def find(given: str | Path) -> Address:
+def find(given: str | Path) -> tuple[Path, str]:
     """The recipe called ``given``: a bundled name, a folder, or its recipe.toml; with ``:VARIANT``.
 
+    Returns:
+        Its folder, and the variant, empty for none.
     Raises:
         FairleadError: there is no such recipe.
     """
@@ -154,7 +143,7 @@ def find(given: str | Path) -> Address:
     for head, variant in ((text, ""), split_variant(text)):
         # A folder whose name has a colon in it comes first.
         if (folder := _folder(head)) is not None:
-            return Address(folder, variant)
+            return folder, variant
     head = split_variant(text)[0]
     path = Path(head)
     folder = path.parent if path.name == "recipe.toml" else path
@@ -195,10 +184,10 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     Raises:
         FairleadError: exit code 2; one finding a mistake.
     """
-    at = find(given)
+    folder, variant = find(given)
     shown = shlex.quote(str(given))
     arch = architecture or this_architecture()
-    merged = merge(at.folder, at.variant, arch, f"fairlead recipe check {shown}")
+    merged = merge(folder, variant, arch, f"fairlead recipe check {shown}")
     wrong = [*merged.findings]
     if merged.layers:
         wrong += [merged.finding(m) for m in cross_mistakes(merged.data)]
@@ -206,11 +195,8 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
         raise FairleadError(list(dict.fromkeys(wrong)), ExitCode.USAGE)
     recipe = Recipe.model_validate(merged.data)
     files = _Files(merged)
-    laid = tuple(
-        file
-        for target, source in sorted(recipe.files.items())
-        if (file := files.one(("files", target), target, source)) is not None
-    )
+    laid = (files.one(("files", t), t, source) for t, source in sorted(recipe.files.items()))
+    placed = tuple(filter(None, laid))
     shipped = recipe.python is not None  # an image without Python has no wheel of ours
     every = [_source(files, n, source, shipped) for n, source in enumerate(recipe.source)]
     sources = tuple(s for s in every if s.source.bundled is None)
@@ -218,28 +204,26 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     if files.wrong:
         raise FairleadError(files.wrong, ExitCode.USAGE)
     paths = tuple(dict.fromkeys(layer.document.path for layer in merged.layers))
-    return LoadedRecipe(at.folder, recipe, laid, shown, at.variant, arch, sources, paths, own)
+    return LoadedRecipe(folder, recipe, placed, shown, variant, arch, sources, paths, own)
 
 
 def _source(files: _Files, number: int, source: Source, shipped: bool) -> RecipeSource:
-    patches = [
-        files.one(("source", number, "patches"), Path(name).name, name) for name in source.patches
-    ]
     if source.bundled is not None:
         # Other commands than the usual one get all files, and compile them as they say.
         usual = " ".join((source.run or "").split()) == INSTALL_CORE and not source.env
         ours = shipped and usual
-        needed = tuple(f for f in _native() if not (ours and f.target.startswith("src/")))
+        folder = native.core_folder()
+        paths = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+        needed = tuple(
+            RecipeFile(name, path, 0o644, sha256_of(path))
+            for name, path in sorted(paths.items(), key=lambda item: item[1])
+            if not (ours and name.startswith("src/"))
+        )
         return RecipeSource(source, (), needed, core_from_wheel=ours)
+    loc = ("source", number, "patches")
+    patches = (files.one(loc, Path(name).name, name) for name in source.patches)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
-    return RecipeSource(source, tuple(p for p in patches if p is not None), tuple(tree))
-
-
-def _native() -> Iterator[RecipeFile]:
-    """The source of fairlead's collective core and of its operation for TensorFlow, and the script that compiles them."""
-    folder = native.core_folder()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        yield RecipeFile(str(path.relative_to(folder)), path, 0o644, sha256_of(path))
+    return RecipeSource(source, tuple(filter(None, patches)), tuple(tree))
 
 
 class _Files:
@@ -264,14 +248,9 @@ class _Files:
         path = self._path(loc, source)
         if path is None:
             return
-        if path.is_file():
-            inner_paths = {path.name: path}
-        else:
-            inner_paths = {
-                str(p.relative_to(path)): p
-                for p in path.rglob("*")
-                if p.is_file() or p.is_symlink()
-            }
+        top = path.parent if path.is_file() else path
+        below = [path] if path.is_file() else path.rglob("*")
+        inner_paths = {str(p.relative_to(top)): p for p in below if p.is_file() or p.is_symlink()}
         if not inner_paths:
             self._refuse(loc, source, f"{path} is not a file and holds none")
         folder = self.merged.place(loc)[0].folder.resolve()
@@ -304,7 +283,5 @@ class _Files:
         return RecipeFile(target, path, mode, digest)
 
     def _refuse(self, loc: tuple[str | int, ...], source: str, why: str) -> None:
-        table = str(loc[0])
-        self.wrong.append(
-            self.merged.finding(mistake_at(loc, "recipe-file", table=table, source=source, why=why))
-        )
+        mistake = mistake_at(loc, "recipe-file", table=str(loc[0]), source=source, why=why)
+        self.wrong.append(self.merged.finding(mistake))

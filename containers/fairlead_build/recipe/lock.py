@@ -7,9 +7,9 @@ name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,8 +18,8 @@ from pydantic import Field, StringConstraints, field_validator
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.toml import Mistake, Strict, load, mistake_at
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.platform import Architecture
-from fairlead_build.recipe.apt_index import AptIndex
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.model import (
@@ -38,16 +38,52 @@ from fairlead_build.recipe.model import (
 
 # One path component or several, none of them special: it becomes a file name and a part of a URL.
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+~%!-]*$")]
-PoolPath = Annotated[
-    str,
-    StringConstraints(
-        pattern=r"^([A-Za-z0-9][A-Za-z0-9._+~%:-]*/)+[A-Za-z0-9][A-Za-z0-9._+~%:-]*$"
-    ),
-]
+_PART = r"[A-Za-z0-9][A-Za-z0-9._+~%:-]*"
+PoolPath = Annotated[str, StringConstraints(pattern=rf"^({_PART}/)+{_PART}$")]
 Size = Annotated[int, Field(ge=1, lt=1 << 40)]
-RecipeName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}(:[a-z0-9][a-z0-9-]{0,62})?$")
-]
+_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
+RecipeName = Annotated[str, StringConstraints(pattern=rf"^{_NAME}(:{_NAME})?$")]
+
+# By distribution, and by distribution and SECURITY where that is an archive of its own.
+_OVERRIDES = {
+    "debian": "FAIRLEAD_INDEX_DEBIAN",
+    "debian-security": "FAIRLEAD_INDEX_DEBIAN_SECURITY",
+    "ubuntu": "FAIRLEAD_INDEX_UBUNTU",
+}
+
+
+@dataclass(frozen=True)
+class AptIndex:
+    """One signed index of .debs, as a lock names it: ``Debian bookworm main``."""
+
+    distribution: str
+    suite: str
+    components: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.distribution.capitalize()} {self.suite} {' '.join(self.components)}"
+
+    @property
+    def override(self) -> str:
+        """The variable that names another mirror of it."""
+        security = self.suite.endswith("-security")
+        key = f"{self.distribution}-security" if security else self.distribution
+        return _OVERRIDES.get(key, _OVERRIDES[self.distribution])
+
+    @property
+    def security(self) -> AptIndex:
+        """Where this release gets its corrections from."""
+        return replace(self, suite=f"{self.suite}-security")
+
+    @classmethod
+    def parse(cls, name: str) -> AptIndex | None:
+        """The index that a lock calls ``name``; None when it is not one of .debs."""
+        distribution, _, rest = name.partition(" ")
+        suite, *components = rest.split(" ")
+        if distribution.lower() not in ("debian", "ubuntu") or not suite or not components:
+            return None
+        return cls(distribution.lower(), suite, tuple(components))
 
 
 class Inputs(Strict):
@@ -74,9 +110,7 @@ class Inputs(Strict):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(
-            json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()
-        ).hexdigest()
+        return json_digest(self.model_dump(mode="json"))
 
 
 class Package(Strict):
@@ -87,6 +121,11 @@ class Package(Strict):
     size: Size
     sha256: Sha256
     index: IndexName
+
+    @property
+    def pin(self) -> str:
+        """A Python package as pip's requirements name it."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
 
 class Deb(Package):
@@ -169,14 +208,9 @@ class Lock(Strict):
     @property
     def packages_digest(self) -> str:
         """sha256 of everything this lock puts into the image, tools excluded."""
-        content: dict[str, Any] = {
-            "epoch": self.source_date_epoch,
-            "architecture": self.architecture,
-        }
-        content["base"] = self.base.model_dump(mode="json") if self.base else None
-        for name in ("deb", "build_deb", "wheel", "source"):
-            content[name] = [item.model_dump(mode="json") for item in getattr(self, name)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        names = {"architecture", "base", "deb", "build_deb", "wheel", "source"}
+        content = self.model_dump(mode="json", include=names)
+        return json_digest({**content, "epoch": self.source_date_epoch})
 
     @property
     def glibc(self) -> str:
@@ -244,24 +278,16 @@ def load_lock(loaded: LoadedRecipe, runtime: tuple[str, ...]) -> tuple[Lock, str
     Raises:
         FairleadError: it is missing, invalid, or does not match its recipe.
     """
-    path, command = loaded.lock_path, f"fairlead recipe lock {loaded.given}"
+    path = loaded.lock_path
     if not path.is_file():
-        raise fail(
-            "lock-missing",
-            loaded_name=loaded.name,
-            path=path,
-            why_unlocked=why_unlocked(loaded),
-            command=command,
-        )
-    lock = load(path, Lock, command, _cross)
+        raise fail("lock-missing", loaded=loaded, why_unlocked=why_unlocked(loaded))
+    lock = load(path, Lock, f"fairlead recipe lock {loaded.given}", _cross)
     lost = differences(lock.inputs, inputs_of(loaded.recipe, runtime))
     if lock.architecture != loaded.architecture:
         lost.append(f"it is a lock for {lock.architecture}, and {loaded.architecture} is wanted")
     if lost:
-        raise fail(
-            "lock-stale", loaded_name=loaded.name, path=path, lost="; ".join(lost), command=command
-        )
-    return lock, hashlib.sha256(path.read_bytes()).hexdigest()
+        raise fail("lock-stale", loaded=loaded, lost="; ".join(lost))
+    return lock, sha256_of(path)
 
 
 def why_unlocked(loaded: LoadedRecipe) -> str:
@@ -321,30 +347,29 @@ def _cross(data: dict[str, Any]) -> Iterator[Mistake]:
 
 
 def render(lock: Lock) -> str:
-    """The text of ``lock.toml``: one line a package, so that a change of version is one line."""
-    head = {
-        key: getattr(lock, key)
-        for key in ("version", "recipe", "architecture", "source_date_epoch")
-    }
+    """The text of ``lock.toml``: one line a package, so that a change of version is one line.
+
+    JSON's strings, integers and lists of strings are TOML's.
+    """
+    head = ("version", "recipe", "architecture", "source_date_epoch")
     lines = [
         "# Made by `fairlead recipe lock`; edit recipe.toml instead.",
-        *(f"{key} = {_toml(value)}" for key, value in head.items()),
-        f"inputs_sha256 = {_toml(lock.inputs.digest)}",
-        f"packages_sha256 = {_toml(lock.packages_digest)}",
+        *(f"{key} = {json.dumps(getattr(lock, key))}" for key in head),
+        f"inputs_sha256 = {json.dumps(lock.inputs.digest)}",
+        f"packages_sha256 = {json.dumps(lock.packages_digest)}",
     ]
     if lock.base is not None:
         lines.append(f"base = {_inline(lock.base)}")
-    arrays: dict[str, tuple[Package, ...]] = {
-        "deb": lock.deb,
-        "build_deb": lock.build_deb,
-        "wheel": lock.wheel,
-        "source": lock.source,
-    }
-    for name, array in arrays.items():
+    for name in ("deb", "build_deb", "wheel", "source"):
+        array: tuple[Package, ...] = getattr(lock, name)
         if array or name == "deb":
             lines += ["", *array_lines(name, array)]
     for title, table in (("inputs", lock.inputs.model_dump(mode="json")), ("tools", lock.tools)):
-        lines += ["", f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        lines += [
+            "",
+            f"[{title}]",
+            *(f"{key} = {json.dumps(value)}" for key, value in table.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -357,22 +382,8 @@ def array_lines(name: str, packages: Iterable[Package]) -> Iterator[str]:
 
 
 def _inline(item: Strict) -> str:
-    cells = (f"{key} = {_toml(value)}" for key, value in item.model_dump(mode="json").items())
+    cells = (f"{key} = {json.dumps(value)}" for key, value in item.model_dump(mode="json").items())
     return f"{{ {', '.join(cells)} }}"
-
-
-def _toml(value: object) -> str:
-    # JSON's strings, integers and lists of strings are TOML's.
-    return json.dumps(value)
-
-
-def write_lock(lock: Lock, path: Path) -> None:
-    """Writes the lock under its final name, whole or not at all.
-
-    Raises:
-        FairleadError: the recipe's folder cannot be written to.
-    """
-    write_text(path, render(lock))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
 from fairlead.base.toml import Strict
 from fairlead_build.base.platform import Architecture
@@ -150,22 +150,20 @@ def _requirements(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
+Requirements = Annotated[tuple[str, ...], AfterValidator(_requirements)]
+
+
 class Packages(_Table):
     """What is installed, dependencies excluded."""
 
     apt: tuple[AptName, ...] = ()
     """Packages of the distribution; what they recommend is not installed."""
-    pip: tuple[str, ...] = ()
+    pip: Requirements = ()
     """Requirements as pip knows them; only wheels are taken."""
     without: tuple[str, ...] = ()
     """Names of inherited packages, apt's or pip's, and sources to leave out."""
     index: dict[ProjectName, IndexName] = Field(default_factory=dict)
     """Which index a project's wheel comes from: `{ torch = "PyTorch CPU" }`; otherwise PyPI."""
-
-    @field_validator("pip")
-    @classmethod
-    def _are_requirements(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _requirements(value)
 
 
 class Source(_Table):
@@ -196,7 +194,7 @@ class Source(_Table):
     """Files of the recipe's folder, applied in this order with `patch -p1`."""
     apt: tuple[AptName, ...] = ()
     """Packages that are there while it is built, and not in the image."""
-    pip: tuple[str, ...] = ()
+    pip: Requirements = ()
     """Requirements that are there while it is built, and not in the image."""
     env: dict[Variable, OneLine] = Field(default_factory=dict)
     """Variables for the build."""
@@ -204,11 +202,6 @@ class Source(_Table):
     """`wheel`: pip makes a wheel of it, which is installed into the Python prefix."""
     run: str | None = None
     """Shell lines that build and install it below $DESTDIR; $PREFIX, $MPI_PREFIX, $JOBS are set."""
-
-    @field_validator("pip")
-    @classmethod
-    def _are_requirements(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return _requirements(value)
 
 
 class Image(_Table):
@@ -281,3 +274,8 @@ class Recipe(_Contents):
     recipe: Head
     base: Base
     image: Image = Image()
+
+    @property
+    def mpi_prefix(self) -> str:
+        """Where an MPI from a wheel lies; empty for any other."""
+        return self.mpi.home if self.mpi and self.mpi.source == "wheel" else ""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead.base.json_schema import schema_of, schema_text
 from fairlead.base.paths import atomic_write
-from fairlead_build.recipe import schema
 from fairlead_build.recipe.inherit import bundled_names, split_variant
 from fairlead_build.recipe.load import find, load_recipe
+from fairlead_build.recipe.model import Written
 
 _TEXT = """\
 #:schema recipe.schema.json
@@ -38,16 +38,8 @@ pip = []  # requirements as pip knows them, e.g. "einops>=0.8"
 """
 
 
-@dataclass(frozen=True)
-class NewRecipe:
-    """What would be written, and where."""
-
-    folder: Path
-    text: str
-
-
-def plan(given: str, parent: str) -> NewRecipe:
-    """The recipe called ``given``, a name or a folder, that extends ``parent``.
+def plan(given: str, parent: str) -> tuple[Path, str]:
+    """The folder and the text of the recipe ``given``, a name or a folder, that extends ``parent``.
 
     Raises:
         FairleadError: the name is taken or none, there is a recipe already, or ``parent`` is none.
@@ -60,46 +52,35 @@ def plan(given: str, parent: str) -> NewRecipe:
     if name in bundled_names():
         raise fail("recipe-new-bundled-name", name=name, given=given)
     if (folder / "recipe.toml").exists():
-        raise fail(
-            "recipe-new-exists",
-            folder=folder / "recipe.toml",
-            folder_2=folder,
-        )
+        raise fail("recipe-new-exists", folder=folder)
     load_recipe(parent)  # it must be valid
+    extends = parent
+    if split_variant(parent)[0] not in bundled_names():
+        place, variant = find(parent)
+        relative = os.path.relpath(place, folder.resolve())
+        extends = f"{relative}:{variant}" if variant else relative
     text = _TEXT.format(
         name=name,
         parent=parent,
-        extends=json.dumps(_extends(parent, folder)),
+        extends=json.dumps(extends),
         quoted=json.dumps(name),
         summary=json.dumps(f"{parent} and more"),
     )
-    return NewRecipe(folder, text)
+    return folder, text
 
 
-def _extends(parent: str, folder: Path) -> str:
-    head, variant = split_variant(parent)
-    if "/" not in head and head in bundled_names():
-        return parent
-    at = find(parent)
-    relative = os.path.relpath(at.folder, folder.resolve())
-    return f"{relative}:{at.variant}" if variant else relative
-
-
-def write(made: NewRecipe) -> None:
+def write(folder: Path, text: str) -> None:
     """Writes the recipe, and the schema that editors read, into its folder.
 
     Raises:
         FairleadError: the folder cannot be written to.
     """
     try:
-        made.folder.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            ("recipe.schema.json", schema.text()),
-            ("recipe.toml", made.text),
-        ):
-            with atomic_write(made.folder / name, "w") as out:
-                out.write(text)
+        folder.mkdir(parents=True, exist_ok=True)
+        schema = schema_text(schema_of(Written))
+        for name, content in (("recipe.schema.json", schema), ("recipe.toml", text)):
+            with atomic_write(folder / name, "w") as out:
+                out.write(content)
     except OSError as exc:
-        raise fail(
-            "recipe-new-unwritable", folder=made.folder, reason=exc.strerror or str(exc)
-        ) from None
+        reason = exc.strerror or str(exc)
+        raise fail("recipe-new-unwritable", folder=folder, reason=reason) from None

@@ -14,7 +14,7 @@ from typing import Literal
 
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, atomic_write, checkout
-from fairlead_build.recipe.load import LoadedRecipe, RecipeFile, file_name, load_recipe
+from fairlead_build.recipe.load import LoadedRecipe, file_name, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.render.render import FORMS, MARK, render
 from fairlead_build.tree.wheel import runtime_requirements
@@ -22,6 +22,7 @@ from fairlead_build.tree.wheel import runtime_requirements
 # Folders of the recipe's own files, next to the texts.
 _FOLDERS = ("files", "given")
 Change = Literal["new", "changed", "unchanged", "removed"]
+Contents = Mapping[str, tuple[bytes, int]]
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,15 @@ def lock_of(loaded: LoadedRecipe) -> Lock | None:
     return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
 
 
-def contents(loaded: LoadedRecipe, lock: Lock | None) -> dict[str, bytes]:
-    """Everything in the folder, by path."""
-    texts: dict[str, bytes] = {form: render(loaded, lock, form).encode() for form in FORMS}
-    return {**texts, **{path: f.source.read_bytes() for path, f in _beside(loaded).items()}}
-
-
-def _beside(loaded: LoadedRecipe) -> dict[str, RecipeFile]:
-    extra = {f"files{file.target}": file for file in loaded.files}
+def contents(loaded: LoadedRecipe, lock: Lock | None) -> dict[str, tuple[bytes, int]]:
+    """Everything in the folder, by path: content and mode."""
+    files = {f"files{file.target}": file for file in loaded.files}
     for item in loaded.sources:
         folder = f"given/{item.source.name}"
-        extra |= {f"{folder}/{patch.target}": patch for patch in item.patches}
-        extra |= {f"{folder}/tree/{file.target}": file for file in item.tree}
-    return extra
+        files |= {f"{folder}/{patch.target}": patch for patch in item.patches}
+        files |= {f"{folder}/tree/{file.target}": file for file in item.tree}
+    laid = {path: (file.source.read_bytes(), file.mode) for path, file in files.items()}
+    return laid | {str(form): (render(loaded, lock, form).encode(), 0o644) for form in FORMS}
 
 
 def render_recipe(
@@ -85,30 +82,30 @@ def render_recipe(
     """
     loaded = load_recipe(recipe)
     lock = lock_of(loaded)
-    folder = output if output is not None else _default(loaded)
-    wanted = contents(loaded, lock)
-    changes = _changes(folder, wanted)
-    _refuse_foreign(folder, loaded)
-    if not dry_run:
-        _write(folder, wanted, loaded)
-    return Rendered(loaded.name, folder, lock is not None, changes)
-
-
-def _default(loaded: LoadedRecipe) -> Path:
     root = checkout()
     own = root is not None and loaded.folder.parent == root / "recipes"
     parent = root / "containers" if root is not None and own else Path()
-    return parent / "rendered" / file_name(loaded.name)
+    folder = output or parent / "rendered" / file_name(loaded.name)
+    wanted = contents(loaded, lock)
+    changes = _changes(folder, wanted)
+    ours = folder / FORMS[0]
+    if not ours.is_file() or MARK not in ours.read_text("utf-8", "replace"):
+        foreign = ", ".join(name for name in (*FORMS, *_FOLDERS) if (folder / name).exists())
+        if foreign or (folder.exists() and not folder.is_dir()):
+            raise fail("render-folder", folder=folder, existing=foreign, given=loaded.given)
+    if not dry_run:
+        _write(folder, wanted)
+    return Rendered(loaded.name, folder, lock is not None, changes)
 
 
-def _changes(folder: Path, wanted: Mapping[str, bytes]) -> tuple[RenderedFile, ...]:
+def _changes(folder: Path, wanted: Contents) -> tuple[RenderedFile, ...]:
     def change(path: str) -> Change:
         existing = folder / path
         if path not in wanted:
             return "removed"
         if not existing.is_file():
             return "new"
-        return "unchanged" if existing.read_bytes() == wanted[path] else "changed"
+        return "unchanged" if existing.read_bytes() == wanted[path][0] else "changed"
 
     stale = {
         str(p.relative_to(folder))
@@ -119,29 +116,18 @@ def _changes(folder: Path, wanted: Mapping[str, bytes]) -> tuple[RenderedFile, .
     return tuple(RenderedFile(path, change(path)) for path in sorted({*wanted, *stale}))
 
 
-def _refuse_foreign(folder: Path, loaded: LoadedRecipe) -> None:
-    """Raises when the folder holds what this verb has not made and would replace."""
-    ours = folder / FORMS[0]
-    if ours.is_file() and MARK in ours.read_text("utf-8", "replace"):
-        return
-    existing = [name for name in (*FORMS, *_FOLDERS) if (folder / name).exists()]
-    if existing or (folder.exists() and not folder.is_dir()):
-        raise fail("render-folder", folder=folder, existing=", ".join(existing), given=loaded.given)
-
-
-def _write(folder: Path, wanted: Mapping[str, bytes], loaded: LoadedRecipe) -> None:
-    extra = _beside(loaded)
+def _write(folder: Path, wanted: Contents) -> None:
     for name in _FOLDERS:
-        if not any(path.startswith(f"{name}/") for path in extra):
+        files = {path: file for path, file in wanted.items() if path.startswith(f"{name}/")}
+        if not files:
             shutil.rmtree(folder / name, ignore_errors=True)
             continue
         with atomic_folder(folder / name) as tree:
-            for path, file in extra.items():
-                if path.startswith(f"{name}/"):
-                    target = tree / path.removeprefix(f"{name}/")
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(wanted[path])
-                    target.chmod(file.mode)
+            for path, (body, mode) in files.items():
+                target = tree / path.removeprefix(f"{name}/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(body)
+                target.chmod(mode)
     for form in FORMS:
         with atomic_write(folder / form) as out:
-            out.write(wanted[form])
+            out.write(wanted[form][0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from fairlead_build.recipe.load import LoadedRecipe, file_name
@@ -19,8 +20,6 @@ from fairlead_build.tree.payload import environment
 Form = Literal["Containerfile", "Singularity.def"]
 FORMS: tuple[Form, ...] = ("Containerfile", "Singularity.def")
 
-# Besides BASE. No text holds a host: empty means what the base image's own apt and pip know.
-_ARGUMENTS = ("MIRROR", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
 # Stands in every text, and shows that a file is one.
 MARK = "Made by `fairlead recipe render"
 _RUNSCRIPT = ("[ $# -gt 0 ] || set -- /bin/bash", 'exec "$@"')
@@ -39,60 +38,71 @@ def render(loaded: LoadedRecipe, lock: Lock | None, form: Form) -> str:
     return _containerfile(loaded, lock) if form == "Containerfile" else _definition(loaded, lock)
 
 
+@dataclass(frozen=True)
+class _Stage:
+    """One stage of a build: what it starts from, what is copied into it, and what it runs.
+
+    Attributes:
+        copies: stage (none for the folder of the text), source and target of each.
+    """
+
+    name: str
+    scratch: bool
+    copies: tuple[tuple[str, str, str], ...]
+    lines: list[str]
+
+
+def _stages(loaded: LoadedRecipe, lock: Lock | None) -> list[_Stage]:
+    """From the arguments to the finished root file system."""
+    lay = (("", "files", f"{steps.WORK}/lay"),) if loaded.files else ()
+    if lock is None:
+        return [_Stage("root", False, lay, _finish(loaded, steps.unpinned(loaded)))]
+    scratch = lock.base is None
+    root = steps.unpack(lock) if scratch else []
+    files = _Stage("files", False, (), [*steps.download(loaded, lock), *root])
+    # The closing slash makes Apptainer copy what is in the folder, its symlinks as they are.
+    inner, outer = (f"{steps.WORK}/root/", "/") if scratch else (f"{steps.WORK}/",) * 2
+    unpacked = (("files", inner, outer),)
+    if not loaded.sources:
+        lines = _finish(loaded, _install(loaded, lock))
+        return [files, _Stage("root", scratch, (*unpacked, *lay), lines)]
+    needed = any(item.patches or item.tree for item in loaded.sources)
+    given = (("", "given", f"{steps.WORK}/given"),) if needed else ()
+    work = [*_install(loaded, lock), *steps.build_sources(loaded, lock)]
+    built = (("build", f"{steps.BUILT}/", f"{steps.WORK}{steps.BUILT}/"),)
+    lines = _finish(loaded, _install(loaded, lock, built=True))
+    return [
+        files,
+        _Stage("build", scratch, (*unpacked, *given), work),
+        _Stage("root", scratch, (*unpacked, *built, *lay), lines),
+    ]
+
+
 # --- Containerfile ----------------------------------------------------------------------------
 
 
 def _containerfile(loaded: LoadedRecipe, lock: Lock | None) -> str:
     name = file_name(loaded.name)
-    lines = [
-        *_head(loaded, lock, f"podman build -t {name} ."),
-        f"ARG BASE={_base(loaded, lock)}",
-        "",
-        *_stages(loaded, lock),
+    scratch = lock is not None and lock.base is None
+    lines = [*_head(loaded, lock, f"podman build -t {name} ."), f"ARG BASE={_base(loaded, lock)}"]
+    for number, stage in enumerate(_stages(loaded, lock)):
+        named = f" AS {stage.name}" if stage.name != "root" or scratch else ""
+        lines += ["", f"FROM {'scratch' if stage.scratch else '${BASE}'}{named}"]
+        if number == 0:
+            lines += [f"ARG {argument}=" for argument in _arguments(lock)]
+        for origin, source, target in stage.copies:
+            words = f"--from={origin} {source} {target}" if origin else f"{source}/ {target}/"
+            lines.append(f"COPY {words}")
+        lines.append("RUN set -e; \\\n    " + "; \\\n    ".join(stage.lines))
+    if scratch:
+        # Copied once more, so that no layer holds what was deleted.
+        lines += ["", "FROM scratch", "COPY --from=root / /"]
+    lines += [
         *(f"ENV {k}={_quoted(v)}" for k, v in environment(loaded.recipe).items()),
         *(f"LABEL {_quoted(k)}={_quoted(v)}" for k, v in _labels(loaded).items()),
         'CMD ["/bin/bash"]',
     ]
     return "\n".join(lines) + "\n"
-
-
-def _stages(loaded: LoadedRecipe, lock: Lock | None) -> list[str]:
-    """From the arguments to the finished root file system."""
-    arguments = [f"ARG {name}=" for name in _ARGUMENTS]
-    lay = [f"COPY files/ {steps.WORK}/lay/"] if loaded.files else []
-    given = [f"COPY given/ {steps.WORK}/given/"] if _given(loaded) else []
-    if lock is None:
-        arguments = [a for a in arguments if a != "ARG MIRROR="]
-        return ["FROM ${BASE}", *arguments, *lay, _run(_finish(loaded, steps.unpinned(loaded)))]
-    fetched = ["FROM ${BASE} AS files", *arguments]
-    installed = _run(_finish(loaded, _install(loaded, lock, built=bool(loaded.sources))))
-    if lock.base is not None:
-        begin, copy = "FROM ${BASE}", f"COPY --from=files {steps.WORK}/ {steps.WORK}/"
-    else:
-        begin, copy = "FROM scratch", f"COPY --from=files {steps.WORK}/root/ /"
-    built = []
-    if loaded.sources:
-        work = [*_install(loaded, lock), *steps.build_sources(loaded, lock)]
-        built = [f"{begin} AS build", copy, *given, _run(work), ""]
-        lay.insert(0, f"COPY --from=build {steps.BUILT}/ {steps.WORK}{steps.BUILT}/")
-    stages = [*fetched, _run(_fetch(loaded, lock)), "", *built]
-    if lock.base is not None:
-        return [*stages, begin, copy, *lay, installed]
-    return [
-        *stages,
-        f"{begin} AS root",
-        copy,
-        *lay,
-        installed,
-        "",
-        # Copied once more, so that no layer holds what was deleted.
-        "FROM scratch",
-        "COPY --from=root / /",
-    ]
-
-
-def _run(lines: Sequence[str]) -> str:
-    return "RUN set -e; \\\n    " + "; \\\n    ".join(lines)
 
 
 def _quoted(text: str) -> str:
@@ -104,55 +114,29 @@ def _quoted(text: str) -> str:
 
 def _definition(loaded: LoadedRecipe, lock: Lock | None) -> str:
     name = file_name(loaded.name)
-    host = [f"    files {steps.WORK}/lay", ""]
-    first = lock is not None
-    lines = [
-        *_head(loaded, lock, f"apptainer build --fakeroot {name}.sif Singularity.def"),
-        "Bootstrap: docker", "From: {{ BASE }}", f"Stage: {'files' if first else 'root'}", "",
-        "%arguments", f"    BASE={_base(loaded, lock)}",
-        *(f"    {name}=" for name in _ARGUMENTS if lock is not None or name != "MIRROR"), "",
-    ]  # fmt: skip
-    arguments = [
-        *(['MIRROR="{{ MIRROR }}"'] if lock is not None else []),
-        'export PIP_INDEX_URL="{{ PIP_INDEX_URL }}" PIP_EXTRA_INDEX_URL="{{ PIP_EXTRA_INDEX_URL }}"',
-    ]
-    if lock is None:
-        lines += ["%files", *host] if loaded.files else []
-        lines += _post([*arguments, *_finish(loaded, steps.unpinned(loaded))])
-    else:
-        lines += [*_post([*arguments, *_fetch(loaded, lock)]), ""]
-        copied = []
-        if loaded.sources:
-            given = [f"    given {steps.WORK}/given", ""] if _given(loaded) else []
-            lines += [*_later_stage(lock, "build"), *(["%files", *given] if given else [])]
-            lines += _post([*_install(loaded, lock), *steps.build_sources(loaded, lock)])
-            lines.append("")
-            copied = ["%files from build", f"    {steps.BUILT}/ {steps.WORK}{steps.BUILT}/", ""]
-        lines += [*_later_stage(lock, "root"), *copied]
-        lines += ["%files", *host] if loaded.files else []
-        lines += _post(_finish(loaded, _install(loaded, lock, built=bool(loaded.sources))))
-    lines += ["", "%environment"]
+    lines = _head(loaded, lock, f"apptainer build --fakeroot {name}.sif Singularity.def")
+    arguments = [f'{argument}="{{{{ {argument} }}}}"' for argument in _arguments(lock)]
+    # apt's is a variable of the script alone; pip reads its own from the environment.
+    exported = [*arguments[:-2], f"export {' '.join(arguments[-2:])}"]
+    for number, stage in enumerate(_stages(loaded, lock)):
+        lines += (
+            ["Bootstrap: scratch"] if stage.scratch else ["Bootstrap: docker", "From: {{ BASE }}"]
+        )
+        lines += [f"Stage: {stage.name}", ""]
+        if number == 0:
+            lines += ["%arguments", f"    BASE={_base(loaded, lock)}"]
+            lines += [*(f"    {argument}=" for argument in _arguments(lock)), ""]
+        for origin, source, target in stage.copies:
+            lines += [f"%files from {origin}" if origin else "%files", f"    {source} {target}", ""]
+        work = stage.lines if number else [*exported, *stage.lines]
+        lines += ["%post", *(f"    {line}" for line in work), ""]
+    lines += ["%environment"]
     lines += [
         f"    export {k}={steps.shell_word(v)}" for k, v in environment(loaded.recipe).items()
     ]
     lines += ["", "%labels", *(f"    {k} {v}" for k, v in _labels(loaded).items())]
     lines += ["", "%runscript", *(f"    {line}" for line in _RUNSCRIPT)]
     return "\n".join(lines) + "\n"
-
-
-def _later_stage(lock: Lock, name: str) -> list[str]:
-    if lock.base is not None:
-        head = ["Bootstrap: docker", "From: {{ BASE }}", f"Stage: {name}"]
-        source = f"    {steps.WORK}/ {steps.WORK}/"
-    else:
-        head = ["Bootstrap: scratch", f"Stage: {name}"]
-        # The closing slash makes Apptainer copy what is in the folder, its symlinks as they are.
-        source = f"    {steps.WORK}/root/ /"
-    return [*head, "", "%files from files", source, ""]
-
-
-def _post(lines: Sequence[str]) -> list[str]:
-    return ["%post", *(f"    {line}" for line in lines)]
 
 
 # --- both -------------------------------------------------------------------------------------
@@ -185,14 +169,16 @@ def _head(loaded: LoadedRecipe, lock: Lock | None, command: str) -> list[str]:
         )
     text += [
         "    PIP_INDEX_URL        URL of a Python package index; otherwise PyPI",
-        "    PIP_EXTRA_INDEX_URL  URLs of further ones" + _needed_indexes(lock),
+        "    PIP_EXTRA_INDEX_URL  URLs of further ones",
     ]
+    if lock is not None and (names := sorted({w.index for w in lock.wheel} - {"PyPI"})):
+        text[-1] += f"; needed for {', '.join(names)}"
     return [f"# {line}".rstrip() for line in text] + [""]
 
 
-def _needed_indexes(lock: Lock | None) -> str:
-    names = sorted({w.index for w in lock.wheel} - {"PyPI"}) if lock else []
-    return f"; needed for {', '.join(names)}" if names else ""
+def _arguments(lock: Lock | None) -> list[str]:
+    """Besides BASE. No text holds a host: empty means what the base image's own apt and pip know."""
+    return [*(["MIRROR"] if lock is not None else []), "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"]
 
 
 def _base(loaded: LoadedRecipe, lock: Lock | None) -> str:
@@ -210,17 +196,6 @@ def _base(loaded: LoadedRecipe, lock: Lock | None) -> str:
 
 def _labels(loaded: LoadedRecipe) -> dict[str, str]:
     return {**dict(sorted(loaded.recipe.labels.items())), "org.fairlead.recipe": loaded.name}
-
-
-def _given(loaded: LoadedRecipe) -> bool:
-    """Whether a source needs files of the recipe's own folder."""
-    return any(item.patches or item.tree for item in loaded.sources)
-
-
-def _fetch(loaded: LoadedRecipe, lock: Lock) -> list[str]:
-    """What the first stage does."""
-    root = steps.unpack(lock) if lock.base is None else []
-    return [*steps.download(loaded, lock), *root]
 
 
 def _install(loaded: LoadedRecipe, lock: Lock, *, built: bool = False) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,29 +14,15 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
-from fairlead_build.recipe.apt_index import AptIndex
-from fairlead_build.recipe.lock import Deb
+from fairlead_build.recipe.lock import AptIndex, Deb
 from fairlead_build.resolve.apt_sources import apt_sources
 
-_FIELDS = {
-    "Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256",
-}  # fmt: skip
+_FIELDS = {"Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256"}
+_AGAIN = "run the same command again"
 _UNMET = re.compile(
     r"^\s*(\S+) : (?:Pre)?(?:Depends|Breaks|Conflicts): (\S+)", re.MULTILINE | re.IGNORECASE
 )
 Stanza = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Packages:
-    """One Packages file: its index, and what it says of each name and version.
-
-    Attributes:
-        index: None for a folder of .debs that a lock names and the indexes no longer have.
-    """
-
-    index: AptIndex | None
-    stanzas: Mapping[tuple[str, str], Stanza]
 
 
 @dataclass
@@ -45,36 +31,37 @@ class AptRoot:
 
     Attributes:
         epoch: when the first index was made, in seconds of Unix time.
+        packages: of each name and version the index that has it and what that says of it; no index
+            for a .deb that a lock names and the indexes no longer have.
     """
 
     folder: Path
     environment: dict[str, str]
     epoch: int = 0
-    packages: list[Packages] = field(default_factory=list)
+    packages: dict[tuple[str, str], tuple[AptIndex | None, Stanza]] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
-        return {name for part in self.packages for name, _ in part.stanzas}
+        return {name for name, _ in self.packages}
 
     def essential(self) -> list[str]:
-        """What the distribution marks so."""
+        """The packages that the distribution marks as essential."""
         return sorted(
-            {
-                name
-                for part in self.packages
-                for (name, _), fields in part.stanzas.items()
-                if fields.get("Essential") == "yes"
-            }
+            {s["Package"] for _, s in self.packages.values() if s.get("Essential") == "yes"}
         )
+
+    def add(self, index: AptIndex | None, text: str) -> None:
+        """Takes in a Packages file; what is known already stays."""
+        for stanza in text.split("\n\n"):
+            pairs = (line.split(": ", 1) for line in stanza.split("\n") if line[:1].strip())
+            fields = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _FIELDS}
+            if "Package" in fields:
+                self.packages.setdefault((fields["Package"], fields["Version"]), (index, fields))
 
 
 @contextmanager
 def apt_root(
-    indexes: Sequence[AptIndex],
-    architecture: str,
-    *,
-    remedy: str,
-    status: str = "",
+    indexes: Sequence[AptIndex], architecture: str, *, remedy: str, status: str = ""
 ) -> Iterator[AptRoot]:
     """An apt that knows ``indexes`` and nothing else, their signatures checked.
 
@@ -119,26 +106,15 @@ def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
     lines = ["#clear APT::Architectures;", f'APT::Architectures "{architecture}";']
     lines += [f'{key} "{value}";' for key, value in settings.items()]
     (folder / "apt.conf").write_text("\n".join(lines) + "\n")
-    return AptRoot(folder, {**_inherited(), "APT_CONFIG": str(folder / "apt.conf")})
-
-
-def _inherited() -> dict[str, str]:
-    """A clean environment that still knows this machine's proxies and certificates."""
-    kept = [
-        n
-        for n in os.environ
-        if n.lower().endswith("_proxy") or n in ("SSL_CERT_FILE", "SSL_CERT_DIR")
-    ]
-    return clean_environment({name: os.environ[name] for name in kept})
+    # This machine's proxies and certificates stay known.
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    kept = {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy") or n in names}
+    return AptRoot(folder, clean_environment({**kept, "APT_CONFIG": str(folder / "apt.conf")}))
 
 
 def _update(root: AptRoot, remedy: str, what: str) -> None:
-    run(
-        ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"],
-        env=root.environment,
-        doing=f"read the index {what}",
-        remedy=remedy,
-    )
+    argv = ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"]
+    run(argv, env=root.environment, doing=f"read the index {what}", remedy=remedy)
 
 
 def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:
@@ -161,7 +137,7 @@ def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:
 
 def _origin(root: AptRoot, index: AptIndex) -> str:
     """Whose index of that suite apt has read, when it is not ``index``; empty when it is."""
-    for _, release, _, path in _targets(root):
+    for release, path in _targets(root):
         if release == index.suite:
             fields = _release_fields(path)
             right = index.suite in (fields.get("Codename"), fields.get("Suite"))
@@ -172,30 +148,17 @@ def _origin(root: AptRoot, index: AptIndex) -> str:
 
 
 def _no_archive(index: AptIndex, refused: Sequence[str]) -> FairleadError:
-    return fail(
-        "apt-source-missing-no-configured-archive",
-        index_name=index.name,
-        refused="; ".join(refused),
-        override=index.override,
-    )
+    shown = "; ".join(refused)
+    return fail("apt-source-missing-no-configured-archive", index=index, refused=shown)
 
 
-def _targets(root: AptRoot) -> list[tuple[str, str, str, Path]]:
-    """URI, suite, component and file of every Packages index that apt has read."""
-    listing = run(
-        [
-            "apt-get",
-            "indextargets",
-            "--format",
-            "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(FILENAME)",
-            "Created-By: Packages",
-        ],
-        env=root.environment,
-        doing="ask apt for its indexes",
-        remedy="run the same command again",
-    ).decode()
+def _targets(root: AptRoot) -> list[tuple[str, Path]]:
+    """Suite and file of every Packages index that apt has read."""
+    form = ("--format", "$(RELEASE)\t$(FILENAME)", "Created-By: Packages")
+    argv, doing = ["apt-get", "indextargets", *form], "ask apt for its indexes"
+    listing = run(argv, env=root.environment, doing=doing, remedy=_AGAIN).decode()
     rows = [line.split("\t") for line in listing.splitlines()]
-    return [(r[0], r[1], r[2], Path(r[3])) for r in rows if len(r) == 4]
+    return [(row[0], Path(row[1])) for row in rows if len(row) == 2]
 
 
 def _release_fields(packages: Path) -> dict[str, str]:
@@ -210,26 +173,14 @@ def _release_fields(packages: Path) -> dict[str, str]:
 
 
 def _read_indexes(root: AptRoot, indexes: Sequence[AptIndex]) -> None:
-    for _, release, _, path in _targets(root):
+    for release, path in _targets(root):
         index = next((i for i in indexes if i.suite == release), None)
-        text = run(
-            [tool("apt-helper"), "cat-file", path],
-            env=root.environment,
-            doing="read apt's index",
-            remedy="run the same command again",
-        ).decode("utf-8", "replace")
-        root.packages.append(Packages(index, dict(_stanzas(text))))
+        argv: list[str | Path] = [tool("apt-helper"), "cat-file", path]
+        listing = run(argv, env=root.environment, doing="read apt's index", remedy=_AGAIN)
+        root.add(index, listing.decode("utf-8", "replace"))
         if index == indexes[0] and not root.epoch:
             date = _release_fields(path).get("Date", "")
             root.epoch = int(email.utils.parsedate_to_datetime(date).timestamp())
-
-
-def _stanzas(text: str) -> Iterator[tuple[tuple[str, str], Stanza]]:
-    for stanza in text.split("\n\n"):
-        pairs = (line.split(": ", 1) for line in stanza.split("\n") if line[:1].strip())
-        fields = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] in _FIELDS}
-        if "Package" in fields:
-            yield (fields["Package"], fields["Version"]), fields
 
 
 def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str) -> list[Deb]:
@@ -239,17 +190,10 @@ def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str
         FairleadError: the index cannot be read, or lacks one.
     """
     with apt_root([index], architecture, remedy=remedy) as root:
-        known = {
-            name: fields for part in root.packages for (name, _), fields in part.stanzas.items()
-        }
-    if lost := [name for name in names if name not in known]:
-        raise fail(
-            "apt-unknown",
-            index_name=index.name,
-            lost=lost[0],
-            suggestion=suggest(lost[0], known),
-            remedy=remedy,
-        )
+        known = {name: fields for (name, _), (_, fields) in root.packages.items()}
+    if lost := next((name for name in names if name not in known), ""):
+        near = suggest(lost, known)
+        raise fail("apt-unknown", index=index, lost=lost, suggestion=near, remedy=remedy)
     return [_line(known[name], index) for name in names]
 
 
@@ -259,19 +203,16 @@ def add_folder(root: AptRoot, debs: Sequence[Deb], cache: Cache, remedy: str) ->
     folder.mkdir()
     stanzas = []
     for deb in debs:
-        control = run(
-            ["dpkg-deb", "--field", cache.blob(deb.sha256)],
-            env={**os.environ, "TMPDIR": str(root.folder)},
-            doing=f"read package {deb.name}",
-            remedy=remedy,
-        ).decode("utf-8", "replace")
+        argv: list[str | Path] = ["dpkg-deb", "--field", cache.blob(deb.sha256)]
+        env = {**os.environ, "TMPDIR": str(root.folder)}
+        control = run(argv, env=env, doing=f"read package {deb.name}", remedy=remedy)
         place = f"Filename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
-        stanzas.append(control.rstrip("\n") + "\n" + place)
+        stanzas.append(control.decode("utf-8", "replace").rstrip("\n") + "\n" + place)
     text = "\n".join(stanzas)
     (folder / "Packages").write_text(text, "utf-8")
     (root.folder / "sources.list").write_text(f"deb [trusted=yes] copy:{folder} ./\n")
     _update(root, remedy, "the packages of the lock")
-    root.packages.append(Packages(None, dict(_stanzas(text))))
+    root.add(None, text)
 
 
 @dataclass
@@ -300,7 +241,7 @@ class Pins:
         )
 
     def release(self, output: str) -> bool:
-        """Frees what apt complains of; False when there is nothing left to free."""
+        """Unpins what apt complains about; False when there is nothing left to unpin."""
         freed = False
         for pair in _UNMET.findall(output):
             # What is wanted goes along; else the one that wants something else of it.
@@ -329,14 +270,9 @@ def solve(
     while True:
         (root.folder / "preferences").write_text(pins.preferences())
         output: list[str] = []
+        argv = ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted]
         try:
-            run(
-                ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted],
-                env=root.environment,
-                doing=doing,
-                remedy=remedy,
-                on_line=output.append,
-            )
+            run(argv, env=root.environment, doing=doing, remedy=remedy, on_line=output.append)
         except FairleadError:
             if not pins.release("\n".join(output)):
                 raise
@@ -348,28 +284,17 @@ def solve(
 
 def locked(root: AptRoot, chosen: Sequence[tuple[str, str]], old: Sequence[Deb]) -> list[Deb]:
     """The lock's lines for what apt chose; a package that stays keeps its line."""
-    before = {(deb.name, deb.version): deb for deb in old}
-    return [before.get(pair) or _deb(root, pair) for pair in chosen]
-
-
-def _deb(root: AptRoot, pair: tuple[str, str]) -> Deb:
-    index, fields = next(
-        (part.index, part.stanzas[pair]) for part in root.packages if pair in part.stanzas
-    )
-    if index is None:
-        raise fail("apt-unknown-chose-no-index", pair=pair[0], pair_1=pair[1])
-    return _line(fields, index)
+    lines = {(deb.name, deb.version): deb for deb in old}
+    for pair in set(chosen) - lines.keys():
+        index, fields = root.packages[pair]
+        if index is None:
+            raise fail("apt-unknown-chose-no-index", pair=pair)
+        lines[pair] = _line(fields, index)
+    return [lines[pair] for pair in chosen]
 
 
 def _line(fields: Stanza, index: AptIndex) -> Deb:
-    return Deb.model_validate(
-        {
-            "name": fields["Package"],
-            "version": fields["Version"],
-            "architecture": fields["Architecture"],
-            "size": int(fields["Size"]),
-            "sha256": fields["SHA256"],
-            "path": fields["Filename"],
-            "index": index.name,
-        }
-    )
+    names = {"Package": "name", "Filename": "path", "SHA256": "sha256"}
+    names |= {key: key.lower() for key in ("Version", "Architecture", "Size")}
+    values = {name: fields[key] for key, name in names.items()}
+    return Deb.model_validate({**values, "size": int(fields["Size"]), "index": index.name})

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.errors import fail
-from fairlead_build.recipe.apt_index import AptIndex
+from fairlead_build.recipe.lock import AptIndex
 
 _KEYRINGS = {
     "debian": "/usr/share/keyrings/debian-archive-keyring.gpg",
@@ -43,24 +44,15 @@ class AptSource:
 
     def narrowed(self, suite: str, components: tuple[str, ...]) -> str:
         """A deb822 stanza for one suite of it."""
-        lines = [
-            "Types: deb",
-            f"URIs: {self.uri}",
-            f"Suites: {suite}",
-            f"Components: {' '.join(components)}",
-        ]
-        if self.signed_by:
-            lines.append(f"Signed-By: {self.signed_by}")
-        if self.trusted:
-            lines.append("Trusted: yes")
-        return "\n".join(lines) + "\n"
+        stanza = (
+            f"Types: deb\nURIs: {self.uri}\nSuites: {suite}\nComponents: {' '.join(components)}\n"
+        )
+        stanza += f"Signed-By: {self.signed_by}\n" if self.signed_by else ""
+        return stanza + ("Trusted: yes\n" if self.trusted else "")
 
 
 def apt_sources(
-    index: AptIndex,
-    *,
-    etc_apt: Path = Path("/etc/apt"),
-    environ: Mapping[str, str] = os.environ,
+    index: AptIndex, *, etc_apt: Path = Path("/etc/apt"), environ: Mapping[str, str] = os.environ
 ) -> tuple[AptSource, ...]:
     """Candidates for an index, the likeliest first.
 
@@ -78,14 +70,9 @@ def apt_sources(
         base = known or AptSource(override, (suite,), components, _KEYRINGS[index.distribution])
         return (replace(base, origin=f"${index.override}"),)
     if not fits:
-        raise fail(
-            "apt-source-missing-no-offers",
-            index_name=index.name,
-            etc_apt=etc_apt,
-            configured_count=len(configured),
-            override=index.override,
-            keyring_packages=_KEYRING_PACKAGES[index.distribution],
-        )
+        keyring = _KEYRING_PACKAGES[index.distribution]
+        given: dict[str, Any] = {"etc_apt": etc_apt, "configured": len(configured)}
+        raise fail("apt-source-missing-no-offers", index=index, keyring=keyring, **given)
     likely = re.compile(rf"/{index.distribution}(-security)?$")
     return tuple(sorted(set(fits), key=lambda s: (not likely.search(s.uri), s.uri)))
 
@@ -138,10 +125,8 @@ def parse_deb822(text: str) -> Iterator[AptSource]:
                 key, _, value = line.partition(":")
                 key = key.strip().lower()
                 values[key] = value.strip()
-        if (
-            "deb" not in values.get("types", "").split()
-            or values.get("enabled", "yes").lower() == "no"
-        ):
+        enabled = values.get("enabled", "yes").lower() != "no"
+        if "deb" not in values.get("types", "").split() or not enabled:
             continue
         for uri in values.get("uris", "").split():
             yield AptSource(

@@ -130,9 +130,5 @@ def _check(answer: Response, place: Place) -> None:
 
 
 def _unreachable(place: Place, why: str) -> FairleadError:
-    return fail(
-        "download",
-        urlsplit_path_name=Path(urlsplit(place.address).path).name or place.shown,
-        shown=place.shown,
-        why=why.replace(place.address, place.shown),
-    )
+    name = Path(urlsplit(place.address).path).name or place.shown
+    return fail("download", name=name, place=place, why=why.replace(place.address, place.shown))

@@ -51,6 +51,7 @@ def fetch_sources(
 ) -> None:
     """Downloads source archives: from their index, or from the address that the recipe names."""
     remedy = f"fairlead recipe lock {loaded.given}"
+    urls = {s.source.name: s.source.url or "" for s in loaded.sources}
     pip = settings()
     with progress.stage("download sources", sum(s.size for s in sources), "B") as stage:
         for source in sources:
@@ -58,13 +59,8 @@ def fetch_sources(
             if source.index == PYPI:
                 place = source_archive(source.name, source.version, pip, remedy).place
             else:
-                place = Place(source_url(loaded, source.name), pip.certificates)
+                place = Place(urls[source.name], pip.certificates)
             partial = cache.partial(source.sha256)
             download(place, partial, stage.advance)
             adopt(cache, partial, source.sha256, source.size, f"source {source.name}", remedy)
         stage.result(f"{len(sources)} archives")
-
-
-def source_url(loaded: LoadedRecipe, name: str) -> str:
-    """The address that the recipe gives for the source called ``name``."""
-    return next(s.source.url for s in loaded.sources if s.source.name == name and s.source.url)

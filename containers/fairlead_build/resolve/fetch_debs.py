@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead_build.base.proc import run, tool
 from fairlead_build.cache.store import Cache, adopt, missing, workspace
-from fairlead_build.recipe.apt_index import AptIndex
-from fairlead_build.recipe.lock import Deb
+from fairlead_build.recipe.lock import AptIndex, Deb
 from fairlead_build.resolve import archive
 from fairlead_build.resolve.apt_sources import AptSource, apt_sources
 
@@ -39,7 +39,9 @@ def fetch_debs(debs: Sequence[Deb], cache: Cache, progress: Progress, relock: st
         by_index = sorted(debs, key=lambda d: d.index)
         for name, group in itertools.groupby(by_index, key=lambda d: d.index):
             wanted = list(group)
-            sources = apt_sources(_index(name))
+            index = AptIndex.parse(name)
+            assert index is not None, name  # the lock's model has checked it
+            sources = apt_sources(index)
             for start in range(0, len(wanted), _BATCH):
                 batch = wanted[start : start + _BATCH]
                 stage.note(batch[0].name)
@@ -47,81 +49,41 @@ def fetch_debs(debs: Sequence[Deb], cache: Cache, progress: Progress, relock: st
                     with _watching(folder, stage.advance):
                         _download_debs(batch, sources, folder, relock)
                     for deb in batch:
-                        adopt(
-                            cache,
-                            folder / deb.file,
-                            deb.sha256,
-                            deb.size,
-                            f"Debian package {deb.name}",
-                            relock,
-                        )
+                        file, what = folder / deb.file, f"Debian package {deb.name}"
+                        adopt(cache, file, deb.sha256, deb.size, what, relock)
         stage.result(f"{len(debs)} packages, {sum(d.size for d in debs) / 1e6:.0f} MB")
-
-
-def _index(name: str) -> AptIndex:
-    index = AptIndex.parse(name)
-    assert index is not None, name  # the lock's model has checked it
-    return index
 
 
 def _download_debs(
     batch: Sequence[Deb], sources: Sequence[AptSource], folder: Path, relock: str
 ) -> None:
     refused = ""
+    remaining = list(batch)
     for source in sources:
         uri = source.uri.replace("file:", "copy:", 1)  # apt only links to what file: names
-        argv: list[str | Path] = [
-            tool("apt-helper"),
-            "-o",
-            "APT::Sandbox::User=root",
-            "download-file",
-        ]
-        for deb in batch:
-            if not (folder / deb.file).is_file():
-                argv += [
-                    f"{uri}/{deb.path.replace('+', '%2b')}",
-                    folder / deb.file,
-                    f"SHA256:{deb.sha256}",
-                ]
+        argv = [tool("apt-helper"), "-o", "APT::Sandbox::User=root", "download-file"]
+        for deb in remaining:
+            address = f"{uri}/{deb.path.replace('+', '%2b')}"
+            argv += [address, str(folder / deb.file), f"SHA256:{deb.sha256}"]
         output: list[str] = []
+        doing, remedy = "download Debian packages", "run the same command again"
+        env = {**os.environ, "LC_ALL": "C.UTF-8"}
         try:
-            run(
-                argv,
-                env={**os.environ, "LC_ALL": "C.UTF-8"},
-                doing="download Debian packages",
-                remedy="run the same command again",
-                on_line=output.append,
-            )
+            run(argv, env=env, doing=doing, remedy=remedy, on_line=output.append)
             return
         except FairleadError:
-            text = "\n".join(output)
-            if not re.search(
-                r"404|Not Found|File not found|Failed to stat|Hash Sum mismatch", text
-            ):
+            gone = r"404|Not Found|File not found|Failed to stat|Hash Sum mismatch"
+            if not re.search(gone, "\n".join(output)):
                 raise
-            refused = "\n".join(line for line in output if line.startswith(("E:", "Err:", "  ")))[
-                -800:
-            ]
-    lost = [deb for deb in batch if not (folder / deb.file).is_file()]
-    raise (
-        fail(
-            "deb-vanished-package-no-longer-available",
-            lost_name=lost[0].name,
-            lost_version=lost[0].version,
-            index=batch[0].index,
-            sources=", ".join(s.origin for s in sources),
-            why=f":\n{refused}" if refused else "",
-            relock=relock,
-        )
-        if lost
-        else fail(
-            "deb-vanished-packages-cannot-downloaded",
-            index=batch[0].index,
-            sources=", ".join(s.origin for s in sources),
-            why=f":\n{refused}" if refused else "",
-            relock=relock,
-        )
-    )
+        errors = [line for line in output if line.startswith(("E:", "Err:", "  "))]
+        refused = ":\n" + "\n".join(errors)[-800:] if errors else ""
+        remaining = [deb for deb in batch if not (folder / deb.file).is_file()]
+    shown = ", ".join(s.origin for s in sources)
+    given: dict[str, Any] = {"index": batch[0].index, "sources": shown}
+    given |= {"refused": refused, "relock": relock}
+    if not remaining:
+        raise fail("deb-vanished-packages-cannot-downloaded", **given)
+    raise fail("deb-vanished-package-no-longer-available", lost=remaining[0], **given)
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress
+from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import Cache, adopt, workspace
 from fairlead_build.recipe.lock import Wheel
@@ -40,15 +40,7 @@ class Wanted:
     @classmethod
     def of(cls, wheel: Wheel) -> Wanted:
         """A wheel of a lock."""
-        return cls(
-            wheel.name,
-            wheel.version,
-            wheel.file,
-            wheel.sha256,
-            wheel.index,
-            wheel.role,
-            wheel.size,
-        )
+        return cls(**wheel.model_dump())
 
 
 def fetch_wheels(
@@ -72,26 +64,15 @@ def fetch_wheels(
         for role in ("python", "mpi", "installer", "build"):
             wanted = [w for w in wheels if w.role == role]
             if wanted:
-                _download_wheels(wanted, target, folder, stage.advance, stage.note, given)
+                _download_wheels(wanted, target, folder, stage, given)
         for wheel in {w.sha256: w for w in wheels}.values():
-            adopt(
-                cache,
-                folder / wheel.file,
-                wheel.sha256,
-                wheel.size,
-                f"wheel {wheel.name}",
-                f"fairlead recipe lock {given}",
-            )
+            file, relock = folder / wheel.file, f"fairlead recipe lock {given}"
+            adopt(cache, file, wheel.sha256, wheel.size, f"wheel {wheel.name}", relock)
         stage.result(f"{len(wheels)} wheels")
 
 
 def _download_wheels(
-    wheels: Sequence[Wanted],
-    target: Sequence[str],
-    folder: Path,
-    advance: Callable[[float], None],
-    note: Callable[[str], None],
-    given: str,
+    wheels: Sequence[Wanted], target: Sequence[str], folder: Path, stage: Stage, given: str
 ) -> None:
     pins = folder / "requirements.txt"
     pins.write_text("".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels))
@@ -101,11 +82,11 @@ def _download_wheels(
         nonlocal so_far, lost
         if match := re.match(r"Progress (\d+) of \d+", line):
             now = int(match[1])
-            advance(now - so_far if now >= so_far else now)
+            stage.advance(now - so_far if now >= so_far else now)
             so_far = now
         elif match := re.match(r"\s*(?:Downloading|Using cached) (\S+)", line):
             so_far = 0
-            note(match[1].rsplit("/", 1)[-1])
+            stage.note(match[1].rsplit("/", 1)[-1])
         elif match := re.search(r"No matching distribution found for ([A-Za-z0-9._-]+)==", line):
             lost = match[1]
 
@@ -113,14 +94,11 @@ def _download_wheels(
         *pip(), "download", "--no-deps", "--require-hashes", "--progress-bar", "raw",
         *further_places(w.index for w in wheels), *target, "--dest", folder, "-r", pins,
     ]  # fmt: skip
+    doing = "download the wheels that the lock names"
+    remedy = f"run the same command again; if a wheel has vanished, `fairlead recipe lock {given}`"
+    env = {**pip_environment(), "TMPDIR": str(folder)}
     try:
-        run(
-            argv,
-            env={**pip_environment(), "TMPDIR": str(folder)},
-            doing="download the wheels that the lock names",
-            remedy=f"run the same command again; if a wheel has vanished, `fairlead recipe lock {given}`",
-            on_line=read,
-        )
+        run(argv, env=env, doing=doing, remedy=remedy, on_line=read)
     except FairleadError:
         wheel = next((w for w in wheels if w.name == lost), None)
         if wheel is None:
@@ -129,30 +107,13 @@ def _download_wheels(
 
 
 def _vanished(wheel: Wanted, given: str) -> FairleadError:
-    if wheel.index != PYPI and place_of(wheel.index) is None:
+    if wheel.index == PYPI:
+        return fail("wheel-vanished-configuration", wheel=wheel, given=given)
+    if place_of(wheel.index) is None:
         return unset(wheel.index, f"wheel {wheel.name} {wheel.version}")
-    return (
-        fail(
-            "wheel-vanished-configuration",
-            wheel_name=wheel.name,
-            wheel_version=wheel.version,
-            index=wheel.index,
-            wheel_file=wheel.file,
-            given=given,
-        )
-        if wheel.index == PYPI
-        else fail(
-            "wheel-vanished",
-            wheel_name=wheel.name,
-            wheel_version=wheel.version,
-            index=wheel.index,
-            variable_of=variable_of(wheel.index),
-            wheel_file=wheel.file,
-            given=given,
-        )
-    )
+    return fail("wheel-vanished", wheel=wheel, variable=variable_of(wheel.index), given=given)
 
 
 def unset(index: str, what: str) -> FairleadError:
     """Nothing says where ``index`` is, and pip's own places do not have ``what``."""
-    return fail("index-place-unknown", index=index, variable_of=variable_of(index), what=what)
+    return fail("index-place-unknown", index=index, variable=variable_of(index), what=what)

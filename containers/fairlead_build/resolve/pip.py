@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead_build.base.platform import MACHINES, Architecture
 from fairlead_build.base.proc import run
 
 PYPI = "PyPI"
@@ -23,7 +24,7 @@ _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
 def pip() -> list[str | Path]:
-    """The pip of this Python, talking only about its work."""
+    """The pip of this Python, without its notices."""
     # -P: the current folder may hold a json.py.
     return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
 
@@ -38,9 +39,9 @@ def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
 
 
-def target_of(python: str, arch: str, glibc: str) -> tuple[str, ...]:
+def target_of(python: str, arch: Architecture, glibc: str) -> tuple[str, ...]:
     """pip's options that describe the image instead of this machine, best platform first."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}[arch]
+    machine = MACHINES[arch]
     newest = int(glibc.split(".")[1])
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
     for minor, name in _LEGACY.items():
@@ -119,20 +120,15 @@ def settings() -> PipSettings:
     Raises:
         FairleadError: pip cannot read it.
     """
-    text = run(
-        [*pip(), "config", "list"],
-        env=pip_environment(),
-        doing="read pip's configuration",
-        remedy="pip config debug",
-    ).decode("utf-8", "replace")
+    argv, doing = [*pip(), "config", "list"], "read pip's configuration"
+    listing = run(argv, env=pip_environment(), doing=doing, remedy="pip config debug")
     values: dict[str, str] = {}
     rank = {"global": 0, "download": 1, ":env:": 2}
-    lines = [
-        match for line in text.splitlines() if (match := re.match(r"(\S+)\.([\w-]+)='(.*)'$", line))
-    ]
-    for match in sorted(lines, key=lambda m: rank.get(m[1], -1)):
-        if match[1] in rank and match[3]:
-            values[match[2]] = match[3]
+    text = listing.decode("utf-8", "replace")
+    rows = re.findall(r"^(\S+)\.([\w-]+)='(.*)'$", text, re.MULTILINE)
+    for section, key, value in sorted(rows, key=lambda row: rank.get(row[0], -1)):
+        if section in rank and value:
+            values[key] = value
     extra = values.get("extra-index-url", "").replace("\\n", " ").split()
     main = [] if values.get("no-index") else [values.get("index-url", "https://pypi.org/simple")]
     return PipSettings(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -16,14 +17,7 @@ from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Inputs, Wheel
 from fairlead_build.resolve.fetch_wheels import Role, Wanted, unset
-from fairlead_build.resolve.pip import (
-    PYPI,
-    further_places,
-    only,
-    pip,
-    pip_environment,
-    place_of,
-)
+from fairlead_build.resolve.pip import PYPI, further_places, only, pip, pip_environment, place_of
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
 
@@ -45,15 +39,11 @@ class PipSolver:
     old: Sequence[Wheel] = ()
     stay: bool = False
     moved: frozenset[str] = frozenset()
-    indexes: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def indexes(self) -> dict[str, str]:
         named = self.loaded.recipe.packages.index
-        self.indexes = {project(name): index for name, index in named.items()}
-
-    @property
-    def remedy(self) -> str:
-        return f"edit packages.pip, then `fairlead recipe lock {self.loaded.given}`"
+        return {project(name): index for name, index in named.items()}
 
     def wheels(self, stage_note: Callable[[str], None]) -> list[Wanted]:
         """All wheels of the image and of the builder of its sources.
@@ -62,16 +52,16 @@ class PipSolver:
             FairleadError: versions contradict each other, an index is not known here, or the MPI
                 would be installed twice.
         """
-        wheels: list[Wanted] = []
         named = self._named(stage_note)
         stage_note("packages.pip")
         image = self._solve(list(self.inputs.pip), "python", named)
-        wheels += image
+        wheels = list(image)
         kind, _, pin = self.inputs.mpi.partition(":")
         if kind == "wheel":
             stage_note(pin)
             mpi = self._solve([pin], "mpi", {})
-            self._check_mpi(mpi, wheels)
+            if clash := sorted({w.name for w in mpi} & {w.name for w in wheels}):
+                raise fail("mpi-in-python-installed-twice", clash=clash[0], loaded=self.loaded)
             wheels += mpi
         stage_note("pip")
         wheels += self._solve(["pip"], "installer", {})
@@ -79,11 +69,14 @@ class PipSolver:
             stage_note("what sources are built with")
             # The image's own packages are there while sources are built, as they are.
             versions = {project(w.name): w.version for w in image}
-            extra = self._solve(
-                list(self.inputs.build_pip), "build", {**named, **versions}, firm=True
-            )
+            pins = {**named, **versions}
+            extra = self._solve(list(self.inputs.build_pip), "build", pins, firm=True)
             wheels += [w for w in extra if project(w.name) not in versions]
-        self._check_local(wheels)
+        for wheel in wheels:
+            # PyPI takes no version with a `+`, so such a wheel comes from somewhere else.
+            if "+" in wheel.version and wheel.index == PYPI:
+                name = project(wheel.name)
+                raise fail("index-unnamed-wheel", wheel=wheel, project=name, loaded=self.loaded)
         return wheels
 
     def _named(self, note: Callable[[str], None]) -> dict[str, str]:
@@ -108,12 +101,7 @@ class PipSolver:
         return pins
 
     def _solve(
-        self,
-        requirements: list[str],
-        role: Role,
-        pins: Mapping[str, str],
-        *,
-        firm: bool = False,
+        self, requirements: list[str], role: Role, pins: Mapping[str, str], *, firm: bool = False
     ) -> list[Wanted]:
         """Wheels for ``requirements``; those of the lock that are in the way of others give way.
 
@@ -125,14 +113,12 @@ class PipSolver:
         # What is to move goes as far as it can; then the lock's others are held against it.
         if held and any(project(w.name) in self.moved for w in self.old if w.role == role):
             newest = self._report(requirements, role, pins, {})
-            pins = {
-                **pins,
-                **{project(w.name): w.version for w in newest if project(w.name) in self.moved},
-            }
+            ahead = {project(w.name): w.version for w in newest if project(w.name) in self.moved}
+            pins = {**pins, **ahead}
         while True:
             output: list[str] = []
             try:
-                return self._report(requirements, role, {**held, **pins}, {}, output)
+                return self._report(requirements, role, {**held, **pins}, {}, output.append)
             except FairleadError:
                 gone = {project(name) for name in _CONSTRAINT.findall("\n".join(output))}
                 gone &= set(held) - set(pins)
@@ -153,7 +139,7 @@ class PipSolver:
         role: Role,
         constraints: Mapping[str, str],
         changes: Mapping[str, str],
-        output: list[str] | None = None,
+        on_line: Callable[[str], None] = lambda line: None,
     ) -> list[Wanted]:
         with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
             report, pins = folder / "report.json", folder / "constraints.txt"
@@ -163,14 +149,10 @@ class PipSolver:
                 "--report", report, "--constraint", pins, *self.target,
                 *([] if changes else further_places(self.indexes.values())), *requirements,
             ]  # fmt: skip
-            lines: list[str] = output if output is not None else []
-            run(
-                argv,
-                env=pip_environment(changes),
-                doing=f"resolve the Python packages of recipe `{self.loaded.name}`",
-                remedy=self.remedy,
-                on_line=lines.append,
-            )
+            doing = f"resolve the Python packages of recipe `{self.loaded.name}`"
+            remedy = f"edit packages.pip, then `fairlead recipe lock {self.loaded.given}`"
+            env = pip_environment(changes)
+            run(argv, env=env, doing=doing, remedy=remedy, on_line=on_line)
             items = json.loads(report.read_text("utf-8"))["install"]
         return sorted((self._wanted(item, role) for item in items), key=lambda w: w.name.lower())
 
@@ -185,25 +167,3 @@ class PipSolver:
         file = unquote(urlsplit(str(place["url"])).path.rsplit("/", 1)[1])
         index = self.indexes.get(project(name), PYPI)
         return Wanted(name, version, file, archive["hashes"]["sha256"], index, role)
-
-    def _check_mpi(self, mpi: list[Wanted], wheels: list[Wanted]) -> None:
-        if clash := {w.name for w in mpi} & {w.name for w in wheels}:
-            raise fail(
-                "mpi-in-python-installed-twice",
-                clash=sorted(clash)[0],
-                folder=self.loaded.folder / "recipe.toml",
-                given=self.loaded.given,
-            )
-
-    def _check_local(self, wheels: list[Wanted]) -> None:
-        """PyPI takes no version with a `+`, so such a wheel comes from somewhere else."""
-        for wheel in wheels:
-            if "+" in wheel.version and wheel.index == PYPI:
-                raise fail(
-                    "index-unnamed-wheel",
-                    wheel_name=wheel.name,
-                    wheel_version=wheel.version,
-                    folder=self.loaded.folder / "recipe.toml",
-                    project=project(wheel.name),
-                    given=self.loaded.given,
-                )

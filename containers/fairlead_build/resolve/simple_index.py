@@ -15,6 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import url2pathname
 
+from packaging.version import InvalidVersion, Version
+
 from fairlead.base.errors import fail
 from fairlead_build.recipe.inherit import project
 from fairlead_build.resolve.download import Place, get
@@ -25,12 +27,11 @@ _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 @dataclass(frozen=True)
 class IndexFile:
-    """One file of an index. ``sha256`` is empty and ``size`` None where the index does not say."""
+    """One file of an index. ``sha256`` is empty where the index does not say."""
 
     file: str
     place: Place
     sha256: str
-    size: int | None
 
 
 def source_archive(name: str, version: str, settings: PipSettings, remedy: str) -> IndexFile:
@@ -39,15 +40,17 @@ def source_archive(name: str, version: str, settings: PipSettings, remedy: str) 
     Raises:
         FairleadError: no place of pip's configuration has it, or none can be reached.
     """
-    others: list[str] = []
+    others: set[str] = set()
     for file in _files(name, settings):
-        its_version = _version_of(file.file, name)
-        if its_version is None:
+        # The version of a source archive of ``name``; other files have none.
+        match = re.fullmatch(r"(.+)-([^-]+)\.(tar\.gz|tgz|tar\.bz2|tar\.xz|zip)", file.file)
+        if match is None or project(match[1]) != project(name):
             continue
-        if _same(its_version, version):
+        if match[2] == version or _parsed(match[2]) == _parsed(version) is not None:
             return file
-        others.append(its_version)
-    known = ", ".join(sorted(set(others), key=_version_key)[-5:])
+        others.add(match[2])
+    numbers = {text: [int(number) for number in re.findall(r"\d+", text)] for text in others}
+    known = ", ".join(sorted(others, key=numbers.__getitem__)[-5:])
     raise fail(
         "source-unknown-newest-ones" if known else "source-unknown-version",
         name=name,
@@ -63,7 +66,7 @@ def _files(name: str, settings: PipSettings) -> Iterator[IndexFile]:
         folder = Path(unquote(urlsplit(place).path)) if place.startswith("file:") else Path(place)
         if "://" not in place or place.startswith("file:"):
             for path in sorted(folder.expanduser().glob("*")) if folder.is_dir() else ():
-                yield IndexFile(path.name, Place(str(path)), "", path.stat().st_size)
+                yield IndexFile(path.name, Place(str(path)), "")
     for url in settings.indexes:
         yield from _page(f"{url}/{project(name)}/", settings)
 
@@ -87,8 +90,7 @@ def _from_json(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile
         files = json.loads(text)["files"]
         for item in files:
             place = Place(urljoin(url, item["url"]), settings.certificates)
-            size = item.get("size")
-            yield IndexFile(item["filename"], place, item["hashes"].get("sha256", ""), size)
+            yield IndexFile(item["filename"], place, item["hashes"].get("sha256", ""))
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise fail("index-answer", url=url, reason=exc) from None
 
@@ -96,44 +98,28 @@ def _from_json(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         link = dict(attrs).get("href")
         if tag == "a" and link:
-            self.found.append(html.unescape(link))
+            self.links.append(html.unescape(link))
 
 
 def _from_html(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
     parser = _Links()
     parser.feed(text)
-    for link in parser.found:
+    for link in parser.links:
         whole = urlsplit(urljoin(url, link))
         digest = re.search(r"sha256=([0-9a-f]{64})", whole.fragment)
         plain = whole._replace(fragment="").geturl()
         place = url2pathname(whole.path) if whole.scheme == "file" else plain
-        yield IndexFile(
-            unquote(whole.path.rsplit("/", 1)[-1]),
-            Place(place, settings.certificates),
-            digest[1] if digest else "",
-            None,
-        )
+        file, sha256 = unquote(whole.path.rsplit("/", 1)[-1]), digest[1] if digest else ""
+        yield IndexFile(file, Place(place, settings.certificates), sha256)
 
 
-def _version_of(file: str, name: str) -> str | None:
-    """The version of a source archive of ``name``; None when ``file`` is something else."""
-    match = re.fullmatch(r"(.+)-([^-]+)\.(tar\.gz|tgz|tar\.bz2|tar\.xz|zip)", file)
-    return match[2] if match and project(match[1]) == project(name) else None
-
-
-def _same(version: str, other: str) -> bool:
-    from packaging.version import InvalidVersion, Version
-
+def _parsed(version: str) -> Version | None:
     try:
-        return Version(version) == Version(other)
+        return Version(version)
     except InvalidVersion:
-        return version == other
-
-
-def _version_key(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
+        return None

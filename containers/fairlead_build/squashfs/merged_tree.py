@@ -57,16 +57,15 @@ class Node:
     """One name. ``touched`` is the newest layer that has it or something below it."""
 
     inode: Inode
-    layer: int
     touched: int
     children: dict[str, Node] = field(default_factory=dict)
 
 
 class MergedTree:
-    """Members in, names out."""
+    """Applies members of layers, and yields the names that are left."""
 
     def __init__(self) -> None:
-        self.root = Node(Inode("dir", 0o755, 0, -1, -1), -1, -1)
+        self.root = Node(Inode("dir", 0o755, 0, -1, -1), -1)
         self.entries = 0
 
     def apply(self, layer: int, number: int, info: TarInfo) -> None:
@@ -81,7 +80,7 @@ class MergedTree:
         if not parts:
             if not info.isdir():
                 raise HostileMember(info.name, "the root of an image is a folder")
-            self._set_folder(self.root, layer, number, info)
+            self.root.inode, self.root.touched = _inode(layer, number, info), layer
             return
         if parts[0] == "dev" and len(parts) > 1:
             return  # engines bring their own
@@ -93,12 +92,14 @@ class MergedTree:
         if self.entries > MOST_ENTRIES:
             raise HostileMember(info.name, f"the image has more than {MOST_ENTRIES} members")
         inode = self._linked(info) if info.islnk() else _inode(layer, number, info)
-        parent = self._folder(above, layer, info.name)
+        parent = self._resolve(above, info.name, layer)
+        if parent is None or parent.inode.kind != "dir":
+            raise HostileMember(info.name, _FILE_ABOVE)
         before = parent.children.get(name)
         if before is not None and before.inode.kind == "dir" and inode.kind == "dir":
-            self._set_folder(before, layer, number, info)
+            before.inode, before.touched = inode, layer
         else:
-            parent.children[name] = Node(inode, layer, layer)
+            parent.children[name] = Node(inode, layer)
 
     def walk(self) -> Iterator[tuple[str, Inode]]:
         """Every name with what it stands for, folders before what is in them, sorted."""
@@ -138,10 +139,6 @@ class MergedTree:
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _set_folder(self, node: Node, layer: int, number: int, info: TarInfo) -> None:
-        node.inode = Inode("dir", info.mode & 0o7777, _time(info), layer, number)
-        node.layer = node.touched = layer
-
     def _whiteout(self, layer: int, above: list[str], name: str, info: TarInfo) -> None:
         parent = self._resolve(above, info.name)
         if parent is None or parent.inode.kind != "dir":
@@ -158,19 +155,11 @@ class MergedTree:
         parent = self._resolve(above, info.name)
         target = parent.children.get(name) if parent else None
         if target is None:
-            raise HostileMember(
-                info.name, f"it is a hard link to {info.linkname[:200]!r}, which is not there"
-            )
+            why = f"it is a hard link to {info.linkname[:200]!r}, which is not there"
+            raise HostileMember(info.name, why)
         if target.inode.kind == "dir":
             raise HostileMember(info.name, "it is a hard link to a folder")
         return target.inode
-
-    def _folder(self, parts: list[str], layer: int, name: str) -> Node:
-        node = self._resolve(parts, name, layer)
-        assert node is not None
-        if node.inode.kind != "dir":
-            raise HostileMember(name, _FILE_ABOVE)
-        return node
 
     def _resolve(self, parts: list[str], name: str, make: int | None = None) -> Node | None:
         """The node at ``parts``, every symlink followed inside the root; None when there is none.
@@ -222,13 +211,13 @@ def _child(parent: Node, part: str, name: str, make: int | None) -> Node | None:
         raise HostileMember(name, "a symlink above it leads to a name that is too long")
     if part.startswith(_WHITEOUT):
         raise HostileMember(name, f"names in an image do not begin with {_WHITEOUT}")
-    child = Node(Inode("dir", 0o755, 0, make, -1), make, make)
+    child = Node(Inode("dir", 0o755, 0, make, -1), make)
     parent.children[part] = child
     return child
 
 
 def _refused(name: str, why: str, make: int | None) -> Node | None:
-    """None; an error when it was to be made."""
+    """None; with ``make``, raises."""
     if make is not None:
         raise HostileMember(name, why)
     return None

@@ -15,11 +15,13 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tarfile import TarInfo
 from typing import IO, cast
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
+from fairlead_build.base import tar
 from fairlead_build.base.proc import child, clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.merged_tree import HostileMember, Inode, MergedTree
@@ -31,8 +33,8 @@ from fairlead_build.tools import tool_tree
 _FREE_BYTES = 4 << 30
 _MOST_RATIO = 200
 _MOST_BYTES = 1 << 40
+_MOST_FILE_BYTES = 64 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-_RECORD = 512
 
 
 @dataclass(frozen=True)
@@ -80,41 +82,29 @@ def read_layers(
                 try:
                     tree.apply(number, index, info)
                 except HostileMember as exc:
-                    raise _hostile(layer, exc) from None
+                    path, why = exc.path[:200], exc.why
+                    raise fail("layer-hostile", layer=layer, member=path, why=why) from None
         if layer.diff_id and layer.diff_id != f"sha256:{digest.hexdigest()}":
-            raise fail(
-                "layer-damaged-diff-id",
-                layer_path=layer.path,
-                hexdigest=digest.hexdigest(),
-                diff_id=layer.diff_id,
-            )
-    return Merged(tuple(layers), tree, _content_bytes(tree))
-
-
-def _content_bytes(tree: MergedTree) -> int:
+            raise fail("layer-damaged-diff-id", layer=layer, digest=digest.hexdigest())
     sizes = {id(inode): inode.size for _, inode in tree.walk()}
-    return sum(sizes.values())
+    return Merged(tuple(layers), tree, sum(sizes.values()))
 
 
 def read_files(
-    merged: Merged, paths: Sequence[str], cache: Cache | None = None, most_bytes: int = 64 << 20
+    merged: Merged, paths: Sequence[str], cache: Cache | None = None
 ) -> dict[str, bytes]:
     """The content of single files, by path; those that are not there are left out.
 
     Raises:
-        FairleadError: one is longer than ``most_bytes``, or a layer is damaged.
+        FairleadError: one is longer than 64 MiB, or a layer is damaged.
     """
     wanted: dict[tuple[int, int], list[str]] = {}
     for path in paths:
         inode = merged.tree.find(path)
         if inode is not None and inode.kind == "file":
-            if inode.size > most_bytes:
-                raise fail(
-                    "layer-damaged-size",
-                    layers_path=merged.layers[inode.layer].path,
-                    path=path,
-                    inode_size=inode.size,
-                )
+            if inode.size > _MOST_FILE_BYTES:
+                layer = merged.layers[inode.layer]
+                raise fail("layer-damaged-size", layer=layer, path=path, size=inode.size)
             wanted.setdefault((inode.layer, inode.number), []).append(path)
     bodies: dict[str, bytes] = {}
     for number, layer in enumerate(merged.layers):
@@ -124,7 +114,7 @@ def read_files(
         with _members(layer, cache) as members:
             for index, (_, content) in enumerate(members):
                 if index in left and content is not None:
-                    body = content.read()
+                    body = b"".join(iter(partial(content.read, CHUNK), b""))
                     bodies.update(dict.fromkeys(wanted[number, index], body))
                     left.discard(index)
                 if not left:
@@ -155,43 +145,47 @@ def write_tar(
         OSError: as reading and writing do.
     """
     first: dict[tuple[int, int], str] = {}
-    late: list[tuple[str, TarInfo]] = []
-    files: dict[tuple[int, int], tuple[str, Inode]] = {}
+    late: list[TarInfo] = []
+    files: _Files = {}
+
+    def member(path: str, inode: Inode, kind: bytes, target: str = "") -> TarInfo:
+        info = TarInfo("." if path == "." else f"./{path}")
+        info.type, info.mode, info.linkname = kind, inode.mode, target
+        info.size = inode.size if kind == tarfile.REGTYPE else 0
+        info.mtime = inode.mtime if epoch is None else epoch
+        return info
+
     for path, inode in merged.tree.walk():
         key = (inode.layer, inode.number)
         if inode.kind == "dir":
-            sink.write(_header(path, inode, tarfile.DIRTYPE, epoch))
+            sink.write(tar.header(member(path, inode, tarfile.DIRTYPE)))
         elif key in first:
-            info = _info(path, inode, tarfile.LNKTYPE, epoch)
-            info.linkname = f"./{first[key]}"
-            late.append((path, info))
+            late.append(member(path, inode, tarfile.LNKTYPE, f"./{first[key]}"))
         elif inode.kind == "file":
             first[key], files[key] = path, (path, inode)
         else:
             first[key] = path
             kind = tarfile.SYMTYPE if inode.kind == "link" else tarfile.FIFOTYPE
-            info = _info(path, inode, kind, epoch)
-            info.linkname = inode.target
-            late.append((path, info))
-    copy = _copy_sorted if in_order else _copy_streamed
-    copy(merged, files, sink, epoch, cache, advance)
+            late.append(member(path, inode, kind, inode.target))
+    contents = _sorted_contents(merged, files) if in_order else _contents(merged, files, cache)
+    for layer, (path, inode), content in contents:
+        try:
+            for chunk in tar.member(member(path, inode, tarfile.REGTYPE), content, advance):
+                sink.write(chunk)
+        except ValueError:
+            raise fail("layer-damaged-ends-inside-file", layer=layer) from None
     # Those that other links lead to come before them.
-    for _, info in sorted(late, key=lambda item: (item[1].islnk(), item[0])):
-        sink.write(_bytes(info))
-    sink.write(bytes(2 * _RECORD))
+    for info in sorted(late, key=lambda info: (info.islnk(), info.name)):
+        sink.write(tar.header(info))
+    sink.write(tar.END)
 
 
 _Files = dict[tuple[int, int], tuple[str, Inode]]
+_Contents = Iterator[tuple[LayerFile, tuple[str, Inode], IO[bytes]]]
 
 
-def _copy_streamed(
-    merged: Merged,
-    files: _Files,
-    sink: Sink,
-    epoch: int | None,
-    cache: Cache | None,
-    advance: Callable[[int], None],
-) -> None:
+def _contents(merged: Merged, files: _Files, cache: Cache | None) -> _Contents:
+    """Files as the layers have them."""
     for number, layer in enumerate(merged.layers):
         left = sum(at == number for at, _ in files)
         if not left:
@@ -201,63 +195,19 @@ def _copy_streamed(
                 if (file := files.get((number, index))) is None:
                     continue
                 if content is None or info.size != file[1].size:
-                    raise fail("layer-damaged-changed-while-read", layer_path=layer.path)
-                _put(sink, file, content, epoch, layer, advance)
+                    raise fail("layer-damaged-changed-while-read", layer=layer)
+                yield layer, file, content
                 left -= 1
         if left:
-            raise fail("layer-damaged-changed-while-read", layer_path=layer.path)
+            raise fail("layer-damaged-changed-while-read", layer=layer)
 
 
-def _copy_sorted(
-    merged: Merged,
-    files: _Files,
-    sink: Sink,
-    epoch: int | None,
-    cache: Cache | None,
-    advance: Callable[[int], None],
-) -> None:
+def _sorted_contents(merged: Merged, files: _Files) -> _Contents:
     (layer,) = merged.layers
     with layer.path.open("rb") as source:
-        for file in sorted(files.values(), key=lambda item: item[0]):
+        for file in sorted(files.values(), key=lambda file: file[0]):
             source.seek(file[1].at)
-            _put(sink, file, source, epoch, layer, advance)
-
-
-def _put(
-    sink: Sink,
-    file: tuple[str, Inode],
-    content: IO[bytes],
-    epoch: int | None,
-    layer: LayerFile,
-    advance: Callable[[int], None],
-) -> None:
-    path, inode = file
-    sink.write(_header(path, inode, tarfile.REGTYPE, epoch))
-    left = inode.size
-    while left:
-        chunk = content.read(min(CHUNK, left))
-        if not chunk:
-            raise fail("layer-damaged-ends-inside-file", layer_path=layer.path)
-        sink.write(chunk)
-        advance(len(chunk))
-        left -= len(chunk)
-    sink.write(bytes(-inode.size % _RECORD))
-
-
-def _info(path: str, inode: Inode, kind: bytes, epoch: int | None) -> TarInfo:
-    info = TarInfo("." if path == "." else f"./{path}")
-    info.type, info.mode = kind, inode.mode
-    info.size = inode.size if kind == tarfile.REGTYPE else 0
-    info.mtime = inode.mtime if epoch is None else epoch
-    return info
-
-
-def _header(path: str, inode: Inode, kind: bytes, epoch: int | None) -> bytes:
-    return _bytes(_info(path, inode, kind, epoch))
-
-
-def _bytes(info: TarInfo) -> bytes:
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+            yield layer, file, source
 
 
 # --- reading one layer --------------------------------------------------------------------------
@@ -274,29 +224,24 @@ def _members(
     with layer.path.open("rb") as raw:
         magic = raw.read(4)
         raw.seek(0)
-        hashed = _Told(raw, advance)
+        hashed = _Hashed(raw, advance)
         try:
             with _unpacked(layer, magic, hashed, cache) as stream:
-                limited = _Limited(layer, stream, layer.path.stat().st_size)
+                limited = _Limited(layer, stream)
                 yield iter(TarStream(cast(IO[bytes], limited), see))
                 if see is not None:
                     hashed.drain()
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as exc:
-            raise fail(
-                "layer-damaged", layer_path=layer.path, exc=str(exc) or type(exc).__name__
-            ) from None
+            why = str(exc) or type(exc).__name__
+            raise fail("layer-damaged", layer=layer, exc=why) from None
         except (ValueError, OverflowError, UnicodeError) as exc:
-            raise fail("layer-damaged-header", layer_path=layer.path, reason=exc) from None
-    if see is not None and layer.digest and layer.digest != f"sha256:{hashed.digest.hexdigest()}":
-        raise fail(
-            "layer-damaged-digest",
-            layer_path=layer.path,
-            hexdigest=hashed.digest.hexdigest(),
-            digest=layer.digest,
-        )
+            raise fail("layer-damaged-header", layer=layer, reason=exc) from None
+    digest = hashed.digest.hexdigest()
+    if see is not None and layer.digest and layer.digest != f"sha256:{digest}":
+        raise fail("layer-damaged-digest", layer=layer, digest=digest)
 
 
-class _Told:
+class _Hashed:
     """A file that is hashed and counted as it is read, from its beginning to its end."""
 
     def __init__(self, raw: IO[bytes], advance: Callable[[int], None]):
@@ -315,7 +260,7 @@ class _Told:
 
 @contextmanager
 def _unpacked(
-    layer: LayerFile, magic: bytes, raw: _Told, cache: Cache | None
+    layer: LayerFile, magic: bytes, raw: _Hashed, cache: Cache | None
 ) -> Iterator[IO[bytes]]:
     if magic.startswith(_GZIP):
         with gzip.GzipFile(fileobj=cast(IO[bytes], raw)) as stream:
@@ -336,29 +281,15 @@ def _unpacked(
 class _Limited:
     """Refuses to go on when far more comes out than such a file can hold for a good reason."""
 
-    def __init__(self, layer: LayerFile, stream: IO[bytes], packed: int):
+    def __init__(self, layer: LayerFile, stream: IO[bytes]):
         self._layer, self._stream = layer, stream
-        self._left = min(max(_FREE_BYTES, _MOST_RATIO * packed), _MOST_BYTES)
+        self._packed = layer.path.stat().st_size
+        self._most = min(max(_FREE_BYTES, _MOST_RATIO * self._packed), _MOST_BYTES)
+        self._left = self._most
 
     def read(self, size: int = -1) -> bytes:
         chunk = self._stream.read(size)
         self._left -= len(chunk)
         if self._left < 0:
-            raise _bomb(self._layer)
+            raise fail("layer-bomb", layer=self._layer, size=self._packed, most=self._most)
         return chunk
-
-
-def _hostile(layer: LayerFile, member: HostileMember) -> FairleadError:
-    return fail(
-        "layer-hostile", layer_path=layer.path, member_path=member.path[:200], why=member.why
-    )
-
-
-def _bomb(layer: LayerFile) -> FairleadError:
-    size = layer.path.stat().st_size
-    return fail(
-        "layer-bomb",
-        layer_path=layer.path,
-        size=size,
-        free_bytes=max(_FREE_BYTES, _MOST_RATIO * size),
-    )

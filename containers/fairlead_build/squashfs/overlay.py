@@ -85,26 +85,6 @@ class _Inode:
 
 
 @dataclass(frozen=True)
-class _Image:
-    """A squashfs that was read.
-
-    Attributes:
-        data: where the blocks of files begin and end in it.
-        options: of the compressor, as they stand behind the header.
-    """
-
-    block_size: int
-    block_log: int
-    compressor: int
-    flags: int
-    time: int
-    data: tuple[int, int]
-    options: bytes
-    fragments: tuple[tuple[int, int], ...]
-    root: _Inode
-
-
-@dataclass(frozen=True)
 class Laid:
     """sha256 of the lower one, as it was read, and of what was written."""
 
@@ -134,9 +114,13 @@ def lay(
     if (lower.compressor, lower.block_size) != (upper.compressor, upper.block_size):
         raise NotLaid("the two have other compressors or block sizes")
     end = lower.data[1]
-    _shift(upper.root, end - upper.data[0], len(lower.fragments))
-    fragments = [*lower.fragments]
-    fragments += [(start + end - upper.data[0], size) for start, size in upper.fragments]
+    by = end - upper.data[0]
+    for inode in _inodes(upper.root):
+        if inode.kind == _FILE:
+            inode.start += by
+            if inode.fragment != _NO_FRAGMENT:
+                inode.fragment += len(lower.fragments)
+    fragments = [*lower.fragments, *((start + by, size) for start, size in upper.fragments)]
     _merge(lower.root, upper.root)
     end += upper.data[1] - upper.data[0]
     tables, header = _tables(lower, fragments, end)
@@ -182,15 +166,6 @@ def _merge(lower: _Inode, upper: _Inode) -> None:
             lower.names[name] = inode
 
 
-def _shift(inode: _Inode, by: int, fragments: int) -> None:
-    """Moves the blocks and fragments of all files below ``inode``."""
-    for each in _inodes(inode):
-        if each.kind == _FILE:
-            each.start += by
-            if each.fragment != _NO_FRAGMENT:
-                each.fragment += fragments
-
-
 def _inodes(root: _Inode) -> Iterator[_Inode]:
     """Every inode below ``root``, once."""
     visited = set()
@@ -206,75 +181,63 @@ def _inodes(root: _Inode) -> Iterator[_Inode]:
 # --- reading -----------------------------------------------------------------------------------
 
 
-def _read(path: Path, cache: Cache | None) -> _Image:
+def _read(path: Path, cache: Cache | None) -> _Squashfs:
     try:
-        return _Reader(path, cache).image()
+        return _Squashfs(path, cache)
     except (struct.error, IndexError, KeyError, zlib.error, subprocess.CalledProcessError) as exc:
         raise NotLaid(f"{path.name} is damaged: {exc}") from None
 
 
+@dataclass
 class _Table:
     """Metadata, decompressed; a place in it is (where its block begins, offset in that)."""
 
-    def __init__(self, blocks: Sequence[tuple[int, bytes]]):
-        self.data = b"".join(body for _, body in blocks)
-        self._at = {}
-        at = 0
-        for place, body in blocks:
-            self._at[place] = at
-            at += len(body)
+    data: bytes
+    begins: dict[int, int]  # where each block begins in the data
 
     def find(self, place: int, offset: int) -> int:
-        return self._at[place] + offset
+        return self.begins[place] + offset
 
 
-class _Reader:
+class _Squashfs:
+    """A squashfs that was read.
+
+    Attributes:
+        data: where the blocks of files begin and end in it.
+    """
+
     def __init__(self, path: Path, cache: Cache | None):
         self.path, self.cache = path, cache
-
-    def image(self) -> _Image:
-        with self.path.open("rb") as self.file:
+        with path.open("rb") as self.file:
             self.bytes = os.fstat(self.file.fileno()).st_size
             (
-                magic, _, time, block_size, fragments, self.compressor, block_log, flags,
-                owners, major, minor, root, _, owner_table, attributes, inodes, folders,
+                magic, _, self.time, self.block_size, fragments, self.compressor, self.block_log,
+                self.flags, owners, major, minor, root, _, owner_table, attributes, inodes, folders,
                 fragment_table, export,
             ) = _SUPER.unpack(self._at(0, _SUPER.size))  # fmt: skip
             if (magic, major, minor) != (_MAGIC, 4, 0):
-                raise NotLaid(f"{self.path.name} is not a squashfs of version 4.0")
+                raise NotLaid(f"{path.name} is not a squashfs of version 4.0")
             if attributes != _NONE or self.compressor not in (_ZLIB, _ZSTD):
-                raise NotLaid(f"{self.path.name} has extended attributes, or another compressor")
-            options = b""
-            if flags & _OPTIONS:
+                raise NotLaid(f"{path.name} has extended attributes, or another compressor")
+            options = 0
+            if self.flags & _OPTIONS:
                 (size,) = struct.unpack("<H", self._at(_SUPER.size, 2))
-                options = self._at(_SUPER.size, 2 + (size & ~_PLAIN))
+                options = 2 + (size & ~_PLAIN)
+            self.data = (_SUPER.size + options, inodes)
             # A table's blocks stand before the list of where they are; the next table's follow.
             after = [t for t in (fragment_table, export, owner_table) if t != _NONE]
             first = {t: struct.unpack("<Q", self._at(t, 8))[0] for t in after}
             end = min(first[t] for t in after if t != fragment_table or fragments)
             self.inodes = self._table(inodes, folders)
             self.folders = self._table(folders, end)
-            raw = b""
-            if fragments:
-                raw = self._listed(fragment_table, fragments, _FRAGMENT.size)
+            raw = self._listed(fragment_table, fragments, _FRAGMENT.size) if fragments else b""
+            self.fragments = [(start, size) for start, size, _ in _FRAGMENT.iter_unpack(raw)]
             self.owners = struct.unpack(f"<{owners}I", self._listed(owner_table, owners, 4))
-        self.seen: dict[int, _Inode] = {}
+        self.known: dict[int, _Inode] = {}
         self.waiting: list[tuple[_Inode, int, int, int]] = []
-        self.block_size = block_size
-        top = self._inode(root >> 16, root & 0xFFFF)
+        self.root = self._inode(root >> 16, root & 0xFFFF)
         while self.waiting:
             self._fill(*self.waiting.pop())
-        return _Image(
-            block_size=block_size,
-            block_log=block_log,
-            compressor=self.compressor,
-            flags=flags,
-            time=time,
-            data=(_SUPER.size + len(options), inodes),
-            options=options,
-            fragments=tuple((start, size) for start, size, _ in _FRAGMENT.iter_unpack(raw)),
-            root=top,
-        )
 
     def _at(self, place: int, size: int) -> bytes:
         if place + size > self.bytes:
@@ -299,33 +262,32 @@ class _Reader:
             raw.append((place - start, head & _PLAIN, self._at(place + 2, size)))
             place += 2 + size
         bodies = iter(self._decompressed([body for _, plain, body in raw if not plain]))
-        return _Table([(at, body if plain else next(bodies)) for at, plain, body in raw])
+        data, begins = bytearray(), {}
+        for at, plain, body in raw:
+            begins[at] = len(data)
+            data += body if plain else next(bodies)
+        return _Table(bytes(data), begins)
 
     def _decompressed(self, blocks: list[bytes]) -> list[bytes]:
         if self.compressor == _ZLIB or not blocks:
             return [zlib.decompress(block) for block in blocks]
         # All but the last block of a table are full, so one stream of them can be cut again.
         program = [*tool_tree.command("zstd", self.cache), "-d", "-c", "-q"]
-        done = subprocess.run(
-            program,
-            input=b"".join(blocks),
-            capture_output=True,
-            env=clean_environment(),
-            check=True,
-        )
+        packed, env = b"".join(blocks), clean_environment()
+        done = subprocess.run(program, input=packed, capture_output=True, env=env, check=True)
         return [done.stdout[n * _BLOCK : (n + 1) * _BLOCK] for n in range(len(blocks))]
 
     def _inode(self, block: int, offset: int) -> _Inode:
         data, at = self.inodes.data, self.inodes.find(block, offset)
         kind, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
         extended, kind = kind > _EXTENDED, kind - _EXTENDED * (kind > _EXTENDED)
-        if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.seen):
+        if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.known):
             raise NotLaid(f"{self.path.name} is damaged: inode {number} cannot be")
-        if number in self.seen:
-            return self.seen[number]
+        if number in self.known:
+            return self.known[number]
         at += _COMMON.size
         made = _Inode(kind, mode, self.owners[owner], self.owners[group], time)
-        self.seen[number] = made
+        self.known[number] = made
         attributes = _NO_ATTRIBUTES
         if kind == _FOLDER:
             attributes = self._folder(made, at, extended)
@@ -399,7 +361,7 @@ class _Writer:
         return [struct.pack("<H", len(body) | _PLAIN) + body for body in cut]
 
 
-def _tables(lower: _Image, fragments: Sequence[tuple[int, int]], at: int) -> tuple[bytes, bytes]:
+def _tables(lower: _Squashfs, fragments: Sequence[tuple[int, int]], at: int) -> tuple[bytes, bytes]:
     """Everything behind the blocks of files, padding included, and the header.
 
     Args:
@@ -442,17 +404,13 @@ def _tables(lower: _Image, fragments: Sequence[tuple[int, int]], at: int) -> tup
     return bytes(out) + bytes(-used % _PADDING), header
 
 
-def _children(folder: _Inode) -> list[tuple[bytes, _Inode]]:
-    return sorted(folder.names.items())
-
-
 def _number(root: _Inode) -> tuple[int, list[_Inode]]:
     """Numbers all inodes; returns how many there are, and the folders, each before those in it."""
     count = 0
     root.links = 2  # with its own `.`; a folder's `..` counts for the one above
     order = [root]
     for folder in order:
-        for _, inode in _children(folder):
+        for _, inode in sorted(folder.names.items()):
             if not inode.number:
                 count += 1
                 inode.number = count
@@ -470,7 +428,7 @@ def _write_folder(
     folder: _Inode, owners: dict[int, int], inodes: _Writer, folders: _Writer
 ) -> None:
     """Writes the inodes of all names in ``folder``, then the list of these names."""
-    children = _children(folder)
+    children = sorted(folder.names.items())
     for _, inode in children:
         if inode.place is None:
             _write_inode(inode, folder.number, owners, inodes)
@@ -481,13 +439,8 @@ def _write_folder(
         delta = inode.number - base
         # Of one run are inodes of one block, not too far from the first.
         if run_length in (0, 256) or inode.place[0] != block or not -32768 <= delta < 32768:
-            head, run_length, block, base, delta = (
-                len(folders.data),
-                0,
-                inode.place[0],
-                inode.number,
-                0,
-            )
+            head, run_length, delta = len(folders.data), 0, 0
+            block, base = inode.place[0], inode.number
             folders.data += bytes(_RUN.size)
         folders.data += _NAME.pack(inode.place[1], delta, inode.kind, len(name) - 1) + name
         run_length += 1
@@ -504,9 +457,8 @@ def _write_inode(inode: _Inode, parent: int, owners: dict[int, int], inodes: _Wr
                 body = struct.pack("<IIHHI", start, links, size, within, parent)
             else:
                 kind += _EXTENDED
-                body = struct.pack(
-                    "<IIIIHHI", links, size, start, parent, 0, within, _NO_ATTRIBUTES
-                )
+                fields = (links, size, start, parent, 0, within, _NO_ATTRIBUTES)
+                body = struct.pack("<IIIIHHI", *fields)
         case 2:  # file
             if links == 1 and not inode.holes and max(inode.start, inode.size) < 1 << 32:
                 body = struct.pack("<IIII", inode.start, inode.fragment, inode.offset, inode.size)

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import posixpath
+import re
 import shlex
 import tarfile
 import threading
@@ -31,17 +32,12 @@ from fairlead_build.squashfs.squash import CHUNK, Sink
 from fairlead_build.tools import tool_tree
 
 _KINDS = {
-    tarfile.REGTYPE: "file",
-    tarfile.AREGTYPE: "file",
-    tarfile.CONTTYPE: "file",
-    tarfile.DIRTYPE: "folder",
-    tarfile.SYMTYPE: "link",
-    tarfile.CHRTYPE: "char",
-    tarfile.BLKTYPE: "block",
-    tarfile.FIFOTYPE: "pipe",
-}
+    tarfile.REGTYPE: "file", tarfile.AREGTYPE: "file", tarfile.CONTTYPE: "file",
+    tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.FIFOTYPE: "pipe",
+    tarfile.CHRTYPE: "char", tarfile.BLKTYPE: "block",
+}  # fmt: skip
 
-# No reader of content asks for more at once either.
+# No reader of content may ask for more at once either.
 _MOST_HEADER = 16 << 20
 
 # A member of a tar; its content when it is a file.
@@ -72,10 +68,8 @@ class TarStream:
         with tarfile.open(fileobj=self._forward, mode="r:") as archive:
             while (info := archive.next()) is not None:
                 archive.members = []  # type: ignore[attr-defined]  # else all would be kept
-                data, size = info.offset_data, info.size
                 info.name = posixpath.normpath(info.name.lstrip("/") or ".")
-                content = _Content(self._forward, data, size) if info.isreg() else None
-                yield info, cast("IO[bytes] | None", content)
+                yield info, archive.extractfile(info) if info.isreg() else None
         # tarfile takes a damaged header for the end.
         if self._forward.last.strip(b"\0"):
             raise tarfile.ReadError("a header is damaged")
@@ -136,32 +130,6 @@ class _Forward(io.RawIOBase):
         return True
 
 
-class _Content(io.RawIOBase):
-    """The content of one member."""
-
-    def __init__(self, forward: _Forward, offset: int, size: int):
-        self._forward, self._at, self._left = forward, offset, size
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        wanted = self._left if size < 0 else min(size, self._left)
-        if not wanted:
-            return b""
-        self._forward.seek(self._at)
-        pieces = []
-        while wanted and (piece := self._forward.read(min(wanted, CHUNK))):
-            pieces.append(piece)
-            wanted -= len(piece)
-        part = b"".join(pieces)
-        if wanted:
-            raise tarfile.ReadError("the archive ends inside a file")
-        self._at += len(part)
-        self._left -= len(part)
-        return part
-
-
 def entries(source: Path) -> Iterator[Member]:
     """The members of an image: a SIF, a squashfs, or an OCI layout that fairlead wrote.
 
@@ -173,8 +141,11 @@ def entries(source: Path) -> Iterator[Member]:
     """
     if source.is_dir():
         for layer in _layers(source):
-            with gzip.open(layer) as stream:
-                yield from _members(layer, TarStream(cast(IO[bytes], stream)))
+            try:
+                with gzip.open(layer) as stream:
+                    yield from TarStream(cast(IO[bytes], stream))
+            except (tarfile.TarError, EOFError, gzip.BadGzipFile) as exc:
+                raise fail("oci-layout", layout=source, layer=layer, reason=exc) from None
         return
     with bare_squashfs(source) as squashfs:
         yield from squashfs_entries(squashfs)
@@ -191,25 +162,12 @@ def squashfs_entries(
     Raises:
         FairleadError: it is damaged, or a tool is missing.
     """
-    argv = [*tool_tree.command("sqfs2tar"), "--no-xattr", "--root-becomes", "."]
-    argv += [*(["--no-skip"] if strict else []), *([] if links else ["--no-hard-links"]), squashfs]
+    options = [*(["--no-skip"] if strict else []), *([] if links else ["--no-hard-links"])]
+    argv = [*tool_tree.command("sqfs2tar"), "--no-xattr", "--root-becomes", ".", *options, squashfs]
     remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
     doing = f"read {squashfs.name}"
     with piped(argv, doing=doing, remedy=remedy, env=clean_environment()) as stream:
         yield from TarStream(stream)
-
-
-def _members(layer: Path, members: Iterable[Member]) -> Iterator[Member]:
-    try:
-        yield from members
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as exc:
-        raise fail(
-            "oci-layout",
-            parents_name=layer.parents[2].name,
-            parents=layer.parents[2],
-            layer_name=layer.name,
-            reason=exc,
-        ) from None
 
 
 @contextmanager
@@ -246,15 +204,14 @@ def _layers(layout: Path) -> list[Path]:
 
 
 def _hex(descriptor: dict[str, str]) -> str:
-    algorithm, _, digest = descriptor["digest"].partition(":")
-    if algorithm != "sha256" or len(digest) != 64 or not digest.isalnum():
+    match = re.fullmatch(r"sha256:([0-9a-zA-Z]{64})", descriptor["digest"])
+    if match is None:
         raise ValueError(f"unknown digest {descriptor['digest']!r}")
-    return digest
+    return match[1]
 
 
 def read_tree(
-    members: Iterable[Member],
-    advance: Callable[[int], None] = lambda amount: None,
+    members: Iterable[Member], advance: Callable[[int], None] = lambda amount: None
 ) -> dict[str, Entry]:
     """The tree that tar members make; all of their content is read.
 
@@ -352,11 +309,11 @@ def image_tree(source: Path, advance: Callable[[int], None] = lambda amount: Non
     return read_tree(entries(source), advance)
 
 
-def tree_digest(source: Path, advance: Callable[[int], None] = lambda amount: None) -> str:
+def tree_digest(source: Path) -> str:
     """The digest that all wrappings of an image share, hex (``fairlead.image.tree_digest``).
 
     Raises:
         FairleadError: as :func:`entries` does.
         OSError: it cannot be read.
     """
-    return tree_sha256(image_tree(source, advance))
+    return tree_sha256(image_tree(source))

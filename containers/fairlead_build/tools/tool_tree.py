@@ -13,26 +13,22 @@ which order packages are configured, is the tree's. What is left to the machine 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import StringConstraints
+from typing import Literal
 
 from fairlead.base.errors import Finding, error, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.toml import Strict, load
-from fairlead_build.base.digest import sha256_of
-from fairlead_build.base.platform import Architecture, architecture
+from fairlead_build.base.digest import json_digest, sha256_of
+from fairlead_build.base.platform import MACHINES, Architecture, architecture
 from fairlead_build.base.proc import piped
 from fairlead_build.cache.store import Cache, missing, need_space, workspace
-from fairlead_build.recipe.apt_index import AptIndex
-from fairlead_build.recipe.lock import Deb, Lock, array_lines, write_text
+from fairlead_build.recipe.lock import AptIndex, Deb, Lock, array_lines, write_text
 from fairlead_build.recipe.model import AptName, OneLine, Suite
 from fairlead_build.resolve import archive
 from fairlead_build.resolve.fetch_debs import fetch_debs
@@ -47,7 +43,6 @@ _PROGRAMS = (
 )  # fmt: skip
 # What apt needs to read a folder of packages. Anything that downloads asks this machine's own apt.
 _METHODS = ("copy", "file", "store")
-_TRIPLET: dict[Architecture, str] = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _LOADER: dict[Architecture, str] = {
     "amd64": "ld-linux-x86-64.so.2",
     "arm64": "ld-linux-aarch64.so.1",
@@ -62,12 +57,6 @@ class ToolLock(Strict):
     components: tuple[OneLine, ...]
     packages: tuple[AptName, ...]
     deb: tuple[Deb, ...]
-
-
-class _Manifest(Strict):
-    """``tree.json``: what an unpacked tree holds, so that a damaged one is noticed."""
-
-    files: dict[str, Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]]
 
 
 @once
@@ -88,12 +77,8 @@ def debs(arch: Architecture | None = None) -> tuple[Deb, ...]:
 
 def identity(arch: Architecture | None = None) -> str:
     """The digest of the tool tree: equal ones write equal bytes."""
-    return _identity(debs(arch))
-
-
-def _identity(packages: Sequence[Deb]) -> str:
-    content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in packages)]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    content = [_LAYOUT, sorted([d.name, d.version, d.architecture, d.sha256] for d in debs(arch))]
+    return json_digest(content)
 
 
 def versions(arch: Architecture | None = None) -> dict[str, str]:
@@ -121,9 +106,7 @@ def mismatch(lock: Lock, given: str, path: Path) -> Finding | None:
 # --- use ---------------------------------------------------------------------------------------
 
 
-def command(
-    name: str, cache: Cache | None = None, progress: Progress | None = None
-) -> list[str | Path]:
+def command(name: str, cache: Cache | None = None) -> list[str | Path]:
     """The command that starts program ``name`` of the tool tree; its arguments follow.
 
     Raises:
@@ -131,15 +114,10 @@ def command(
     """
     if name not in _PROGRAMS:
         raise ValueError(f"the tool tree has no {name}")
-    return [unpacked(cache or Cache.default(), progress) / "bin" / name]
+    return [unpacked(cache or Cache.default()) / "bin" / name]
 
 
-def folder(cache: Cache | None = None, progress: Progress | None = None) -> Path:
-    """The folder of the tool tree's programs, for a PATH."""
-    return unpacked(cache or Cache.default(), progress) / "bin"
-
-
-# Trees that this process has looked over: 10 MB to read each time would be felt.
+# Trees that this process has verified: reading 10 MB each time would be noticeable.
 _SEEN: set[Path] = set()
 
 
@@ -181,13 +159,11 @@ def _make(final: Path, packages: Sequence[Deb], cache: Cache, progress: Progress
 
 def _whole(tree: Path) -> bool:
     try:
-        manifest = _Manifest.model_validate_json((tree / "tree.json").read_bytes())
-        if not {f"bin/{name}" for name in _PROGRAMS} <= manifest.files.keys():
-            return False  # an older fairlead made it, and needed fewer
-        whole = all(sha256_of(tree / name) == digest for name, digest in manifest.files.items())
+        files: dict[str, str] = json.loads((tree / "tree.json").read_bytes())["files"]
         # An older fairlead may have wanted fewer programs of the same packages.
-        return whole and all((tree / "bin" / name).is_file() for name in _PROGRAMS)
-    except (OSError, ValueError):
+        complete = {f"bin/{name}" for name in _PROGRAMS} <= files.keys()
+        return complete and all(sha256_of(tree / name) == files[name] for name in files)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
 
 
@@ -203,7 +179,12 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
     for name in ("bin", "lib", "methods", "real"):
         (target / name).mkdir(parents=True)
     for deb in packages:
-        _take(deb, cache, target, arch)
+        argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
+        with piped(argv, doing=f"unpack {deb.name}", remedy=RELOCK) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    _lay(archive, member, target, arch)
+            stream.read()
     for name in (*_PROGRAMS, *_METHODS):
         place = target / ("methods" if name in _METHODS else "bin") / name
         _write(place, _starter(name, arch))
@@ -211,48 +192,32 @@ def unpack(packages: Sequence[Deb], cache: Cache, target: Path, arch: Architectu
         raise fail("tool-tree", lock=LOCK, lost=", ".join(lost), relock=RELOCK)
     paths = sorted(path for path in target.rglob("*") if path.is_file())
     files = {str(path.relative_to(target)): sha256_of(path) for path in paths}
-    _write(target / "tree.json", _Manifest(files=files).model_dump_json(), 0o644)
+    # What it holds, so that a damaged tree is noticed.
+    _write(target / "tree.json", json.dumps({"files": files}, separators=(",", ":")), 0o644)
     for path in (target, *target.rglob("*")):
         if path.is_dir():
             path.chmod(0o755)
 
 
 def _starter(name: str, arch: Architecture) -> str:
-    if name == "mmdebstrap":
-        return _MMDEBSTRAP
-    options = ""
-    if name.startswith("apt-"):
-        options = ' -o "Dir::Bin::Methods=$tree/methods"'
+    # `perl` of this machine, whatever PATH says: an environment module's may lack Debian's modules.
+    loader = f'"$tree/lib/{_LOADER[arch]}" --library-path "$tree/lib"'
+    program = "/usr/bin/perl" if name == "mmdebstrap" else loader
+    options = ' -o "Dir::Bin::Methods=$tree/methods"' if name.startswith("apt-") else ""
     return f"""#!/bin/sh
 tree=$(CDPATH= cd -- "${{0%/*}}/.." && pwd -P) || exit
-exec "$tree/lib/{_LOADER[arch]}" --library-path "$tree/lib" "$tree/real/{name}"{options} "$@"
+exec {program} "$tree/real/{name}"{options} "$@"
 """
-
-
-# `perl` of this machine, whatever PATH says: an environment module's may lack Debian's modules.
-_MMDEBSTRAP = """#!/bin/sh
-tree=$(CDPATH= cd -- "${0%/*}/.." && pwd -P) || exit
-exec /usr/bin/perl "$tree/real/mmdebstrap" "$@"
-"""
-
-
-def _take(deb: Deb, cache: Cache, target: Path, arch: Architecture) -> None:
-    """Lays the programs and libraries of one package where the tree has them."""
-    argv: list[str | Path] = ["dpkg-deb", "--fsys-tarfile", cache.blob(deb.sha256)]
-    with piped(argv, doing=f"unpack {deb.name}", remedy=RELOCK) as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                _lay(archive, member, target, arch)
-        stream.read()
 
 
 def _lay(
     archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, arch: Architecture
 ) -> None:
+    """Lays a program or library of a package where the tree has it."""
     path = member.name.removeprefix("./")
     head, _, name = path.rpartition("/")
     head = head.removeprefix("usr/")
-    if head == f"lib/{_TRIPLET[arch]}" and ".so" in name:
+    if head == f"lib/{MACHINES[arch]}-linux-gnu" and ".so" in name:
         place = target / "lib" / name
     elif (head == "bin" and name in _PROGRAMS) or (head == "lib/apt/methods" and name in _METHODS):
         place = target / "real" / name
@@ -272,7 +237,7 @@ def _write(path: Path, data: str | bytes, mode: int = 0o755) -> None:
 
 
 def _lost(tree: Path) -> Iterator[str]:
-    """Programs that are not there, and libraries that something needs and nothing is."""
+    """Missing programs, and libraries that something needs and the tree lacks."""
     from fairlead.elf.reader import NotElf, read
 
     for name in (*_PROGRAMS, *_METHODS):
@@ -286,51 +251,43 @@ def _lost(tree: Path) -> Iterator[str]:
 # --- the lock ----------------------------------------------------------------------------------
 
 
-def relock(progress: Progress, cache: Cache) -> tuple[ToolLock, ToolLock]:
+def relock(progress: Progress, cache: Cache) -> None:
     """Locks the tools against today's index, and writes ``tools.lock.toml``.
 
-    Returns:
-        The lock before and after.
     Raises:
         FairleadError: the index cannot be read, lacks a package, or the tree would not be whole.
     """
     from fairlead_build.resolve.apt_solve import newest
 
     before = tool_lock()
-    debs_by_file: dict[str, Deb] = {}
-    with progress.stage("resolve the tools", len(_TRIPLET), "architectures") as stage:
-        for arch in _TRIPLET:
-            index = AptIndex("debian", before.suite, before.components)
-            for deb in newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`"):
-                debs_by_file[deb.file] = deb
+    index = AptIndex("debian", before.suite, before.components)
+    by_file: dict[str, Deb] = {}
+    with progress.stage("resolve the tools", len(MACHINES), "architectures") as stage:
+        for arch in MACHINES:
+            debs_today = newest(index, arch, before.packages, f"edit {LOCK}, then `{RELOCK}`")
+            by_file |= {deb.file: deb for deb in debs_today}
             stage.advance(1)
-    after = before.model_copy(
-        update={"deb": tuple(debs_by_file[file] for file in sorted(debs_by_file))}
-    )
+    after = before.model_copy(update={"deb": tuple(by_file[file] for file in sorted(by_file))})
     cache.make()
     if absent := missing(after.deb, cache):
         fetch_debs(absent, cache, progress, RELOCK)
     with workspace(cache.root / "work", "tools-") as work:
-        for arch in _TRIPLET:
+        for arch in MACHINES:
             wanted = [d for d in after.deb if d.architecture in (arch, "all")]
             unpack(wanted, cache, work / arch, arch)
     write_text(LOCK, render(after))
     tool_lock.cache_clear()
-    return before, after
 
 
 def render(lock: ToolLock) -> str:
     """The text of ``tools.lock.toml``."""
     head = {key: getattr(lock, key) for key in ("version", "suite", "components")}
-    return "\n".join(
-        [
-            f"# Made by `{RELOCK}`, but for `packages`: what the tool tree is made of.",
-            *(f"{key} = {json.dumps(value)}" for key, value in head.items()),
-            "packages = [",
-            *(f"  {json.dumps(name)}," for name in lock.packages),
-            "]",
-            "",
-            *array_lines("deb", lock.deb),
-            "",
-        ]
-    )
+    lines = [
+        f"# Made by `{RELOCK}`, but for `packages`: what the tool tree is made of.",
+        *(f"{key} = {json.dumps(value)}" for key, value in head.items()),
+        "packages = [",
+        *(f"  {json.dumps(name)}," for name in lock.packages),
+        "]\n",
+        *array_lines("deb", lock.deb),
+    ]
+    return "\n".join(lines) + "\n"

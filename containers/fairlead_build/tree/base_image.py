@@ -7,7 +7,8 @@ layers without unpacking them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,9 +16,8 @@ from typing import Literal
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress
 from fairlead.image.packages import installed
-from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import Cache, holding, workspace
-from fairlead_build.formats.convert import layer_files, read_configuration
+from fairlead_build.formats.convert import open_layout
 from fairlead_build.recipe.lock import upstream
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.layout import (
@@ -53,36 +53,33 @@ class BaseImage:
         digest: of the manifest for one architecture, also where the reference means several.
         dpkg_status: the text of dpkg's database of installed packages.
         python: of the distribution, ``3.11``; empty when it has none.
-        env: the variables that its configuration sets.
-        layout: the OCI layout that holds it.
     """
 
-    image: str
     digest: str
     distribution: Literal["debian", "ubuntu"]
     suite: str
     dpkg_status: str
     glibc: str
     python: str
-    env: Mapping[str, str]
-    layout: Path
 
 
-def open_base(image: str, cache: Cache, progress: Progress, *, arch: str = "") -> BaseImage:
+def open_base(image: str, cache: Cache, progress: Progress) -> BaseImage:
     """Asks the registry what ``image`` means today, fetches it, and reads it.
 
     Args:
         image: ``docker://…``; a digest in it is kept to.
-        arch: of the variant wanted; this machine's by default.
     Raises:
         FairleadError: it cannot be fetched, or its distribution is unknown.
     """
-    reference = parse_reference(image)
+    client, manifest = _asked(parse_reference(image), progress)
+    layout = _fetched(client, manifest, cache, progress)
+    return _read(image, manifest.digest, layout, cache, progress)
+
+
+def _asked(reference: Reference, progress: Progress) -> tuple[Client, Manifest]:
     client = Client(reference)
     with progress.stage(f"ask {reference.host}"):
-        manifest, _ = manifest_for(client, arch or architecture())
-    layout = _bring(client, manifest, cache, progress)
-    return _read(image, manifest.digest, layout, cache, progress)
+        return client, manifest_for(client)[0]
 
 
 def base_layout(
@@ -91,34 +88,29 @@ def base_layout(
     """The OCI layout of a locked base: from the cache, from the archive, else from the registry.
 
     Args:
-        again, relock: the commands that build once more, and that lock anew.
+        again, relock: the commands that build and that lock again.
     Raises:
         FairleadError: the registry has no image of this digest any more, or cannot be asked; or
             what the archive has is damaged.
     """
-    kept = _kept(cache, digest)
+    kept = cache.root / "bases" / digest.partition(":")[2]
     if is_layout(kept) and read_layout(kept).digest == digest:
         return kept
     if (archived := _archived(image, digest, cache, progress)) is not None:
         return archived
     reference = parse_reference(image).at(digest)
-    client = Client(reference)
     try:
-        with progress.stage(f"ask {reference.host}"):
-            manifest, _ = manifest_for(client)
+        client, manifest = _asked(reference, progress)
     except FairleadError as exc:
         if exc.findings[0].check != "registry-missing":
             raise
-        raise _gone(reference, image, again, relock) from None
-    return _bring(client, manifest, cache, progress)
+        shown, image = str(reference)[:300], image[:200]
+        raise fail("base-gone", reference=shown, image=image, again=again, relock=relock) from None
+    return _fetched(client, manifest, cache, progress)
 
 
-def base_files(image: str, layout: Path) -> tuple[Kept, ...]:
+def base_files(image: str, manifest: Manifest) -> tuple[Kept, ...]:
     """What an archive keeps of a base; its manifest comes first."""
-    return _files(image, read_layout(layout))
-
-
-def _files(image: str, manifest: Manifest) -> tuple[Kept, ...]:
     own = Descriptor(manifest.media_type, manifest.digest, len(manifest.data))
     roles = {own.digest: "manifest", manifest.config.digest: "config"}
     return tuple(
@@ -139,36 +131,31 @@ def _archived(image: str, digest: str, cache: Cache, progress: Progress) -> Path
     if not isinstance(manifest, Manifest):
         return None  # a base is locked by the digest of one image
     cache.make()
-    bring(_files(image, manifest), cache, progress)
+    bring(base_files(image, manifest), cache, progress)
     if not all(cache.blob(item.hex).is_file() for item in manifest.blobs):
         return None
     return _laid(cache, digest, progress, lambda folder: lay_out(manifest, folder, cache))
 
 
-def _kept(cache: Cache, digest: str) -> Path:
-    return cache.root / "bases" / digest.partition(":")[2]
-
-
-def _bring(client: Client, manifest: Manifest, cache: Cache, progress: Progress) -> Path:
+def _fetched(client: Client, manifest: Manifest, cache: Cache, progress: Progress) -> Path:
     cache.make()
-    return _laid(
-        cache,
-        manifest.digest,
-        progress,
-        lambda folder: fetch_layout(client, manifest, folder, cache, progress),
-    )
+
+    def fetch(folder: Path) -> None:
+        fetch_layout(client, manifest, folder, cache, progress)
+
+    return _laid(cache, manifest.digest, progress, fetch)
 
 
 def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], None]) -> Path:
     """The base's folder in the cache, filled by ``make`` unless it exists."""
-    kept = _kept(cache, digest)
+    kept = cache.root / "bases" / digest.partition(":")[2]
     kept.parent.mkdir(exist_ok=True)
+
+    def waiting(who: str) -> AbstractContextManager[object]:
+        return progress.stage(f"wait for {who}, which fetches it too")
+
     with (
-        holding(
-            cache,
-            f"base-{kept.name[:16]}",
-            lambda who: progress.stage(f"wait for {who}, which fetches it too"),
-        ),
+        holding(cache, f"base-{kept.name[:16]}", waiting),
         workspace(cache.root / "work", "base-") as work,
     ):
         if not is_layout(kept):
@@ -178,10 +165,7 @@ def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], 
 
 
 def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progress) -> BaseImage:
-    manifest = read_layout(layout)
-    config = read_configuration(layout, manifest)
-    layers = layer_files(layout, manifest, config)
-    packed = sum(layer.path.stat().st_size for layer in layers)
+    _, layers, packed = open_layout(layout)
     with (
         progress.stage("read the base image", packed, "B") as stage,
         workspace(cache.root / "work", "base-root-") as root,
@@ -210,19 +194,10 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
         stage.result(f"{distribution} {contents.suite}, {len(versions)} packages")
     python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
     return BaseImage(
-        image=image,
         digest=digest,
         distribution=distribution,
         suite=contents.suite,
         dpkg_status=files[_STATUS].decode("utf-8", "replace"),
         glibc=upstream(versions["libc6"]),
         python=python[1] if python else "",
-        env=config.env,
-        layout=layout,
-    )
-
-
-def _gone(reference: Reference, image: str, again: str, relock: str) -> FairleadError:
-    return fail(
-        "base-gone", reference=str(reference)[:300], again=again, image=image[:200], relock=relock
     )

@@ -7,8 +7,6 @@ else, so nothing unlocked can come in and no network is needed. The result is ke
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shlex
 import shutil
@@ -18,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.progress import Stage
-from fairlead_build.base.digest import sha256_of
-from fairlead_build.base.proc import child, clean_environment, no_space, run, tool_failed
+from fairlead_build.base.digest import json_digest, sha256_of
+from fairlead_build.base.proc import child, clean_environment, run
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import copy_blob, publish, scratch_parent, workspace
 from fairlead_build.recipe.lock import Deb, Lock
@@ -51,7 +49,7 @@ def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
         "tools": tool_tree.identity(lock.architecture),
         "how": [sha256_of(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:
@@ -142,9 +140,11 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
             phases.advance(len(chunk))
             sink.write(chunk)
         if code := process.wait():
-            if phases.no_space:
-                raise no_space("unpack the Debian packages", scratch.parent)
-            raise _mmdebstrap_failed(argv, code, "\n".join(phases.tail), job.again)
+            text = "\n".join(phases.tail)
+            if not phases.no_space and ("/etc/subuid" in text or "newuidmap" in text):
+                raise fail("subuid", text=text, user=os.environ.get("USER") or str(os.getuid()))
+            doing = "unpack the Debian packages"
+            raise phases.failed(argv, code, doing, scratch.parent, job.again)
 
 
 class _Words(Phases):
@@ -156,12 +156,3 @@ class _Words(Phases):
             self.advance(1)
             self.note(words[2] if words[0] == "Setting" else words[1])
         super().feed(line)
-
-
-def _mmdebstrap_failed(
-    argv: Sequence[str | Path], code: int, text: str, remedy: str
-) -> FairleadError:
-    if "/etc/subuid" in text or "newuidmap" in text:
-        user = os.environ.get("USER") or str(os.getuid())
-        return fail("subuid", text=text, user=user)  # fmt: skip
-    return tool_failed(argv, code, text, "unpack the Debian packages", remedy)

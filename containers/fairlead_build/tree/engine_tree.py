@@ -7,9 +7,7 @@ is exported, put in order (root's files, sorted, one time for all) and squashed 
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
 import os
 import tarfile
 import uuid
@@ -22,7 +20,8 @@ from typing import Any
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Stage
 from fairlead.image.tree_digest import Tree
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base import tar
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.cache.store import copy_blob, scratch_parent, workspace
 from fairlead_build.engines.socket import Engine, asking, connected, refused
 from fairlead_build.engines.store import load, name_of
@@ -32,7 +31,7 @@ from fairlead_build.recipe.lock import Lock
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.registry.reference import Reference
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
-from fairlead_build.squashfs.squash import Sink, squashing
+from fairlead_build.squashfs.squash import squashing
 from fairlead_build.squashfs.tree_stream import Recorder
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree import steps
@@ -52,7 +51,7 @@ _PLAIN = {
 }
 # What a base that fairlead or Apptainer made holds; an image's own is laid in later.
 _OURS = (".fairlead", ".singularity.d")
-_SAID = 280  # characters
+_REASON_CHARACTERS = 280
 # Traces of when and where a package was configured.
 _TRACES = (
     "/var/lib/dpkg/*-old /var/lib/dpkg/lock* /var/cache/debconf/*-old /etc/*- /etc/.pwd.lock "
@@ -73,7 +72,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
         "tools": tool_tree.identity(lock.architecture),
         "how": [sha256_of(p) for p in (_BYTECODE, Path(__file__))],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def base_environment(job: TreeJob) -> Mapping[str, str]:
@@ -97,11 +96,7 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
     """
     loaded, lock, cache, progress = job.loaded, job.lock, job.cache, job.progress
     if loaded.sources:
-        raise fail(
-            "base-sources",
-            folder=loaded.folder / "recipe.toml",
-            source_name=loaded.sources[0].source.name,
-        )
+        raise fail("base-sources", loaded=loaded, source=loaded.sources[0].source)
     layout = _layout(job)
     packed = sum(item.size for item in read_layout(layout).layers)
     need = 4 * packed + 6 * lock.download_bytes + (200 << 20)
@@ -143,16 +138,14 @@ def _script(loaded: LoadedRecipe, lock: Lock) -> str:
         *steps.install_wheels(loaded, lock),
         *steps.lay_files(loaded.files),
     ]
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    python = loaded.recipe.python
     if python is not None:
         # A base that fairlead made has a copy, which is replaced.
         lines.append(
             f"rm -rf {python.site}/fairlead {python.site}/fairlead-*.dist-info {python.prefix}/bin/fairlead"
         )
         folders = [f"/usr/lib/python{python.version}", "/usr/lib/python3", python.prefix]
-        if mpi is not None and mpi.source == "wheel":
-            folders.append(mpi.home)
-        paths = " ".join(folders)
+        paths = " ".join(filter(None, [*folders, loaded.recipe.mpi_prefix]))
         lines += [
             # All of them: those of the base and its packages hold time stamps.
             f"find {paths} -name __pycache__ -prune -exec rm -rf {{}} +",
@@ -177,8 +170,7 @@ def _write_context(job: TreeJob, base: str, scratch: Path, target: Path, stage: 
         blobs = [(f"debs/{d.file}", d.sha256, d.size) for d in lock.deb]
         for role in steps.ROLES:
             wheels = [w for w in lock.wheel if w.role == role]
-            pins = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
-            _add(archive, f"files/{role}.txt", pins.encode())
+            _add(archive, f"files/{role}.txt", "".join(f"{w.pin}\n" for w in wheels).encode())
             blobs += [(f"{role}/{w.file}", w.sha256, w.size) for w in wheels]
         checked = scratch / "blob"
         for name, sha256, size in blobs:
@@ -212,17 +204,9 @@ def _built(engine: Engine, context: Path, job: TreeJob) -> Iterator[str]:
             context.open("rb") as stream,
             asking(engine, "build the image", job.again),
         ):
-            lines = client.build(
-                fileobj=stream,
-                custom_context=True,
-                dockerfile="Containerfile",
-                tag=name,
-                network_mode="none",
-                nocache=True,
-                rm=True,
-                forcerm=True,
-                decode=True,
-            )
+            options = {"network_mode": "none", "nocache": True, "rm": True, "forcerm": True}
+            options |= {"custom_context": True, "dockerfile": "Containerfile", "tag": name}
+            lines = client.build(fileobj=stream, decode=True, **options)
             _follow(engine, lines, job.again, stage)
         yield name
     finally:
@@ -230,17 +214,17 @@ def _built(engine: Engine, context: Path, job: TreeJob) -> Iterator[str]:
 
 
 def _follow(engine: Engine, lines: Any, again: str, stage: Stage) -> None:
-    """Passes on what the engine says of its build.
+    """Passes on what the engine reports of its build.
 
     Raises:
-        FairleadError: it failed; with the last that was said.
+        FairleadError: it failed; with its last messages.
     """
     tail: deque[str] = deque(maxlen=8)
     for line in lines:
         if "error" in line:
             # The reason stands at the end, and a message shows the beginning.
             reason = "; ".join((*tail, str(line["error"])))
-            raise refused(engine, "build the image", reason[-_SAID:], again)
+            raise refused(engine, "build the image", reason[-_REASON_CHARACTERS:], again)
         for words in str(line.get("stream") or line.get("status") or "").splitlines():
             if words.strip():
                 tail.append(words.strip())
@@ -278,21 +262,15 @@ def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
     try:
         merged = read_layers([LayerFile(exported)], cache)
     except FairleadError as exc:
-        finding = exc.findings[0]
-        raise fail(
-            "engine-broke-off-export",
-            where=finding.where,
-            why=finding.why,
-            again=job.again,
-        ) from None
+        damage = exc.findings[0]
+        raise fail("engine-broke-off-export", damage=damage, again=job.again) from None
     for path in (*_FOREIGN, *_PLAIN, *_OURS):
         merged.tree.remove(path)
     for path, inode in merged.tree.walk():
-        # As in every tree: containers run without set-user-id. What is in /proc and /sys is mounted.
-        inode.mode &= ~0o6000
+        inode.mode &= ~0o6000  # as in every tree: containers run without set-user-id
         if inode.kind == "dir" and path in ("proc", "sys", "run"):
             inode.mode = 0o755
-    for name in ("proc", "sys"):
+    for name in ("proc", "sys"):  # what is in them is mounted
         if (node := merged.tree.root.children.get(name)) is not None:
             node.children.clear()
     with (
@@ -300,13 +278,7 @@ def _squash(exported: Path, made: Path, job: TreeJob) -> Tree:
         squashing(made, how, job.again, cache) as sink,
         Recorder(sink) as tee,
     ):
-        _plain_files(tee, how.epoch)
+        for path, body in _PLAIN.items():
+            tee.write(tar.small_file(path, body, 0o644, how.epoch))
         write_tar(merged, tee, epoch=how.epoch, in_order=True, cache=cache, advance=stage.advance)
     return tee.tree
-
-
-def _plain_files(sink: Sink, epoch: int) -> None:
-    for path, body in _PLAIN.items():
-        info = _info(f"./{path}", len(body))
-        info.mtime = epoch
-        sink.write(info.tobuf(tarfile.GNU_FORMAT) + body + bytes(-len(body) % tarfile.BLOCKSIZE))

@@ -36,15 +36,15 @@ def main() -> None:
     execute(root, ["ldconfig"], env)
     leave(root, asked)
     # Two things to do with a finished tree, and a core for each.
-    looking = multiprocessing.get_context("fork").Process(target=_look, args=(root, asked["found"]))
-    looking.start()
+    scanner = multiprocessing.get_context("fork").Process(target=_scan, args=(root, asked["found"]))
+    scanner.start()
     write_changes(root, before, asked["epoch"], sys.stdout.buffer)
-    looking.join()
-    if looking.exitcode:
+    scanner.join()
+    if scanner.exitcode:
         sys.exit("the tree cannot be looked into")
 
 
-def _look(root: Path, target: str) -> None:
+def _scan(root: Path, target: str) -> None:
     facts = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
     Path(target).write_text(json.dumps(facts), "utf-8")
 

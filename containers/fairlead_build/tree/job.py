@@ -12,7 +12,7 @@ from fairlead_build.recipe.lock import Lock
 
 @dataclass(frozen=True)
 class TreeJob:
-    """A recipe with its lock, the cache to build in, and who watches."""
+    """A recipe with its lock, the cache to build in, and where progress is shown."""
 
     loaded: LoadedRecipe
     lock: Lock

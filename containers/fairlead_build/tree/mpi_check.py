@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.base.errors import Finding, error
-from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.elf.mpi_standard import edition_of
 from fairlead.elf.mpi_symbols import family_of_soname
 from fairlead.elf.reader import version_key
@@ -28,37 +28,19 @@ def image_findings(facts: ImageFacts, loaded: LoadedRecipe) -> list[Finding]:
 
 def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
     if version_key(facts.glibc_floor) > version_key(facts.glibc):
-        yield error(
-            "image-glibc",
-            glibc_floor=facts.glibc_floor,
-            glibc=facts.glibc,
-            folder=loaded.folder / "recipe.toml",
-            given=loaded.given,
-        )
+        yield error("image-glibc", facts=facts, loaded=loaded)
 
 
 def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
     mpi = loaded.recipe.mpi
     if mpi is None:
         return
-    own = [m for m in facts.mpis if m.family.value == mpi.family]
-    if not own:
+    if not any(m.family.value == mpi.family for m in facts.mpis):
         titles = ", ".join(m.title for m in facts.mpis) or "none"
-        yield error(
-            "image-mpi-no-library",
-            family=mpi.family,
-            folder=loaded.folder / "recipe.toml",
-            titles=titles,
-            given=loaded.given,
-        )
+        yield error("image-mpi-no-library", mpi=mpi, titles=titles, loaded=loaded)
     for library in facts.mpis:
         if library.python_prefix:
-            yield error(
-                "mpi-in-python-lies-inside-prefix",
-                library_title=library.title,
-                library_path=library.path,
-                given=loaded.given,
-            )
+            yield error("mpi-in-python-lies-inside-prefix", library=library, loaded=loaded)
 
 
 def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
@@ -66,16 +48,15 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
         providers = [m for m in facts.mpis if m.family == _family(consumer)]
         if not providers:
             continue  # e.g. mpi4py's module for a family that this image does not have
-        lacking = min((_lacking(consumer, m) for m in providers), key=len)
+        wanted = set(consumer.mpi_imports)
+        lacking = min((sorted(wanted - set(m.elf.mpi_exports)) for m in providers), key=len)
         if lacking:
             yield error(
                 "image-mpi-symbols",
-                consumer_path=consumer.path,
-                providers_path=providers[0].path,
-                providers_title=providers[0].title,
-                lacking=", ".join(lacking[:5]),
-                why=f" and {len(lacking) - 5} more" if len(lacking) > 5 else "",
-                given=loaded.given,
+                consumer=consumer,
+                provider=providers[0],
+                lacking=_some(lacking),
+                loaded=loaded,
             )
 
 
@@ -85,27 +66,18 @@ def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
     if mpi is None or mpi.floor is None:
         return
     for consumer in facts.consumers:
-        if _family(consumer).value != mpi.family:
-            continue
         editions = {name: edition_of(name) for name in consumer.mpi_imports}
-        above = {n: e for n, e in editions.items() if version_key(e) > version_key(mpi.floor)}
-        if above:
-            shown = [f"{name} (MPI {above[name]})" for name in sorted(above)]
-            yield error(
-                "image-mpi-floor",
-                consumer_path=consumer.path,
-                floor=mpi.floor,
-                folder=loaded.folder / "recipe.toml",
-                shown=", ".join(shown[:5]),
-                why=f" and {len(shown) - 5} more" if len(shown) > 5 else "",
-                given=loaded.given,
-            )
+        above = [n for n, e in editions.items() if version_key(e) > version_key(mpi.floor)]
+        if above and _family(consumer).value == mpi.family:
+            shown = _some([f"{name} (MPI {editions[name]})" for name in sorted(above)])
+            yield error("image-mpi-floor", consumer=consumer, mpi=mpi, shown=shown, loaded=loaded)
+
+
+def _some(words: list[str]) -> str:
+    more = f" and {len(words) - 5} more" if len(words) > 5 else ""
+    return ", ".join(words[:5]) + more
 
 
 def _family(consumer: Elf) -> AbiFamily:
     families = [f for f in map(family_of_soname, consumer.needed) if f is not AbiFamily.UNKNOWN]
     return families[0] if families else AbiFamily.UNKNOWN
-
-
-def _lacking(consumer: Elf, library: MpiLibrary) -> list[str]:
-    return sorted(set(consumer.mpi_imports) - set(library.elf.mpi_exports))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import fairlead
 from fairlead.base.paths import atomic_write
@@ -41,19 +42,22 @@ def read_record(cache: Cache, key: str) -> TreeRecord | None:
     try:
         data = json.loads(cache.tree_record(key).read_text("utf-8"))
         entries = {path: Entry(*fields) for path, fields in data["entries"].items()}
-        record = TreeRecord(data["sha256"], entries)
         if not cache.tree(key).is_file():
             return None
-        if data["scanner"] == _scanner():
-            facts, installed = data["facts"], data["installed"]
-            record = replace(
-                record,
-                facts=from_json(ImageFacts, facts) if facts else None,
-                installed=from_json(Installed, installed) if installed else None,
-            )
+        current = data["scanner"] == _scanner()
+        facts, installed = (data["facts"], data["installed"]) if current else (None, None)
+        return _record(data["sha256"], entries, facts, installed)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return record
+
+
+def _record(sha256: str, entries: Tree, facts: Any, installed: Any) -> TreeRecord:
+    return TreeRecord(
+        sha256,
+        entries,
+        from_json(ImageFacts, facts) if facts else None,
+        from_json(Installed, installed) if installed else None,
+    )
 
 
 def publish_tree(
@@ -61,34 +65,30 @@ def publish_tree(
     cache: Cache,
     key: str,
     entries: Tree,
-    facts: ImageFacts | None = None,
-    installed: Installed | None = None,
+    facts: Any = None,
+    installed: Any = None,
 ) -> TreeRecord:
     """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned.
 
-    Raises:
-        OSError: it cannot be written.
+    Args:
+        facts, installed: as JSON values.
     """
-    record = TreeRecord(sha256_of(made), entries, facts, installed)
+    record = _record(sha256_of(made), entries, facts, installed)
     write_record(cache, key, record)
     publish(made, cache.tree(key))
     return record
 
 
 def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
-    """Keeps ``record`` for the tree ``key``.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    document = {
-        "sha256": record.sha256,
-        "scanner": _scanner(),
-        "facts": to_json(record.facts) if record.facts else None,
-        "installed": to_json(record.installed) if record.installed else None,
-        "entries": record.entries,
-    }
+    """Keeps ``record`` for the tree ``key``."""
     with atomic_write(cache.tree_record(key), "w") as out:
+        document = {
+            "sha256": record.sha256,
+            "scanner": _scanner(),
+            "facts": to_json(record.facts),
+            "installed": to_json(record.installed),
+            "entries": record.entries,
+        }
         json.dump(document, out)
 
 

@@ -1,4 +1,4 @@
-"""A tree that one works in: unpacked, with programs of its own running in it, cut off from the rest.
+"""A tree to work in: unpacked, with its own programs running in it, isolated from the machine.
 
 A process of its own is root of user, mount, process, network and host name namespaces that end with
 it: nothing mounted or started in it outlives it, nothing in it reaches a network, and an ordinary
@@ -20,12 +20,12 @@ import struct
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
+from fairlead_build.base import tar
 from fairlead_build.base.proc import child, clean_environment
 
 # Not part of a tree: engines mount over them, or they are caches and scratch.
@@ -76,7 +76,10 @@ def enter(asked: Mapping[str, Any]) -> Path:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # process 1 ignores it otherwise
     os.umask(0o022)
     socket.sethostname("fairlead")
-    _loopback_up()
+    # MPI programs want an interface to listen on, even alone. Source: netdevice(7).
+    with socket.socket() as any_socket:
+        flags = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
+        fcntl.ioctl(any_socket, 0x8914, flags)  # SIOCSIFFLAGS
     root = Path(asked["root"])
     root.mkdir()
     with subprocess.Popen(asked["untar"], stdout=subprocess.PIPE) as source:
@@ -114,13 +117,6 @@ def _mount(*words: str | Path) -> None:
     subprocess.run(["mount", *words], check=True)
 
 
-def _loopback_up() -> None:
-    """MPI programs want an interface to listen on, even alone. Source: netdevice(7)."""
-    with socket.socket() as any_socket:
-        request = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
-        fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
-
-
 def spawn(
     root: Path,
     argv: Sequence[str],
@@ -145,36 +141,32 @@ def spawn(
     )  # fmt: skip
 
 
-def execute(root: Path, argv: Sequence[str], env: Mapping[str, str], folder: str = "/") -> None:
+def execute(root: Path, argv: Sequence[str], env: Mapping[str, str]) -> None:
     """Runs a program of the tree to its end.
 
     Raises:
         SystemExit: it failed; with its exit code.
     """
-    if code := spawn(root, argv, env, folder).wait():
+    if code := spawn(root, argv, env).wait():
         sys.exit(code if code > 0 else 128 - code)
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What is in a tree at one time: for each path a mark that changes when it is touched."""
-
-    seen: dict[str, tuple[int, ...]]
+# For each path of a tree a mark that changes when it is touched.
+Snapshot = dict[str, tuple[int, ...]]
 
 
 def snapshot(root: Path) -> Snapshot:
     """Looks at every file below ``root``. A change after it moves the change time of its inode."""
-    marks = {path: _mark(info) for path, _, info in _walk(root)}
+    marks = {path: _mark(info) for path, _, info in walk(root)}
     newest = max((mark[2] for mark in marks.values() if len(mark) > 2), default=0)
     probe = root / f"{_OWN}probe"
     # Clocks of file systems tick in milliseconds: the next change must fall into a later tick.
-    while True:
-        probe.touch()
-        if probe.stat().st_ctime_ns > newest:
-            break
+    probe.touch()
+    while probe.stat().st_ctime_ns <= newest:
         probe.unlink()
+        probe.touch()
     probe.unlink()
-    return Snapshot(marks)
+    return marks
 
 
 def _mark(info: os.stat_result) -> tuple[int, ...]:
@@ -183,7 +175,7 @@ def _mark(info: os.stat_result) -> tuple[int, ...]:
     return (info.st_ino, info.st_mode, info.st_ctime_ns)
 
 
-def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
+def walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
     """Every path of the tree, in one fixed order, a folder before what is in it."""
     waiting = [("", root)]
     while waiting:
@@ -203,7 +195,7 @@ def _walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
 
 
 def leave(root: Path, asked: Mapping[str, Any]) -> None:
-    """Takes away all that is not the tree's, but for the system's own file systems.
+    """Removes all that is not the tree's, but for the system's own file systems.
 
     Raises:
         OSError, subprocess.CalledProcessError: it cannot be.
@@ -222,33 +214,25 @@ def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> N
     The line says which paths of the tree are ``replaced`` (they must not come from it any more),
     and how many ``bytes`` the new files have. Owners, times and set-user-id bits are normalised.
     """
-    paths = list(_walk(root))
+    paths = list(walk(root))
     now = {path: _mark(info) for path, _, info in paths}
-    replaced = [path for path, mark in before.seen.items() if now.get(path) != mark]
-    changed = [item for item in paths if before.seen.get(item[0]) != now[item[0]]]
+    replaced = [path for path, mark in before.items() if now.get(path) != mark]
+    changed = [item for item in paths if before.get(item[0]) != now[item[0]]]
     size = sum(info.st_size for _, _, info in changed if stat.S_ISREG(info.st_mode))
     head = {"replaced": replaced, "bytes": size, "files": len(changed)}
     out.write(json.dumps(head).encode() + b"\n")
     write_tar(changed, epoch, out)
 
 
-def write_folder(root: Path, epoch: int, out: IO[bytes]) -> None:
-    """Writes all below ``root`` as a tar without its end mark, normalised as above."""
-    write_tar(_walk(root), epoch, out)
-
-
 def write_tar(
-    members: Iterator[tuple[str, Path, os.stat_result]]
-    | Sequence[tuple[str, Path, os.stat_result]],
-    epoch: int,
-    out: IO[bytes],
+    members: Iterable[tuple[str, Path, os.stat_result]], epoch: int, out: IO[bytes]
 ) -> None:
-    """Writes a tar of ``members``: path in it, path here, and what ``lstat`` says."""
+    """Writes a tar without its end mark, normalised as above.
+
+    Args:
+        members: path in the tar, path here, and what ``lstat`` says.
+    """
     links: dict[int, str] = {}
-    # Never closed: its end mark would end the stream that others go on with.
-    pipe = cast("IO[bytes]", _Told(out))
-    archive: Any = tarfile.open(fileobj=pipe, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
-    archive.copybufsize = 1 << 20
     for path, real, info in members:
         member = tarfile.TarInfo(f"./{path}")
         member.mode = stat.S_IMODE(info.st_mode) & 0o1777
@@ -266,21 +250,7 @@ def write_tar(
             links[info.st_ino] = member.name
             member.size = info.st_size
             with real.open("rb") as data:
-                archive.addfile(member, data)
+                out.writelines(tar.member(member, data))
             continue
-        archive.addfile(member)
+        out.write(tar.header(member))
     out.flush()
-
-
-class _Told:
-    """A pipe that knows how much was written to it, as ``tarfile`` asks."""
-
-    def __init__(self, out: IO[bytes]):
-        self._out, self._at = out, 0
-
-    def write(self, data: bytes) -> int:
-        self._at += len(data)
-        return self._out.write(data)
-
-    def tell(self) -> int:
-        return self._at

@@ -11,17 +11,10 @@ from dataclasses import dataclass
 
 from fairlead import __version__
 from fairlead.image.packages import Installed, Package
-from fairlead.image.sbom import (
-    Component,
-    component_of,
-    deb_purl,
-    document,
-    generic_purl,
-    pypi_purl,
-)
+from fairlead.image.sbom import Component, component_of, deb_purl, document, generic_purl, pypi_purl
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
-from fairlead_build.recipe.lock import Lock
+from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
 
 
 @dataclass(frozen=True)
@@ -35,7 +28,7 @@ class BillOfMaterials:
 def bill_of_materials(
     loaded: LoadedRecipe, lock: Lock, lock_sha256: str, wheel_sha256: str, installed: Installed
 ) -> BillOfMaterials:
-    """What an image is made of: its lock, fairlead itself, and what is ``installed`` besides."""
+    """What an image is made of: its lock, fairlead itself, and what else is ``installed``."""
     components = {c.purl: c for c in _components(lock, wheel_sha256, installed)}
     text = document(
         loaded.name,
@@ -54,8 +47,11 @@ def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator
     licences = {(p.kind, project(p.name), p.version): p for p in installed.packages}
     listed: set[tuple[str, str, str]] = set()
 
+    def key_of(kind: str, name: str, version: str) -> tuple[str, str, str]:
+        return kind, name if kind == "deb" else project(name), version
+
     def known(kind: str, name: str, version: str) -> Package:
-        key = (kind, project(name) if kind == "wheel" else name, version)
+        key = key_of(kind, name, version)
         listed.add(key)
         return licences.get(key, Package(kind, name, version))
 
@@ -64,35 +60,18 @@ def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator
         purl = deb_purl(deb.name, deb.version, deb.architecture, distribution, suite)
         from_index = {"index": deb.index}
         yield Component("library", deb.name, deb.version, purl, deb.sha256, properties=from_index)
-    for wheel in lock.wheel:
-        if wheel.role in ("python", "mpi"):
-            package = known("wheel", wheel.name, wheel.version)
-            yield Component(
-                "library",
-                wheel.name,
-                wheel.version,
-                pypi_purl(wheel.name, wheel.version),
-                wheel.sha256,
-                package.licence,
-                package.spdx,
-                {"index": wheel.index, "file": wheel.file},
-            )
-    for source in lock.source:
-        package = known("wheel", source.name, source.version)
-        purl = (
-            pypi_purl(source.name, source.version)
-            if source.index != "URL"
-            else generic_purl(source.name, source.version, source.sha256)
-        )
+    items: list[Wheel | SourceArchive] = [w for w in lock.wheel if w.role in ("python", "mpi")]
+    for item in [*items, *lock.source]:
+        package = known("wheel", item.name, item.version)
+        purl = pypi_purl(item.name, item.version)
+        properties = {"index": item.index, "file": item.file}
+        if isinstance(item, SourceArchive):
+            properties["built"] = "from source"
+            if item.index == "URL":
+                purl = generic_purl(item.name, item.version, item.sha256)
+        licence, spdx = package.licence, package.spdx
         yield Component(
-            "library",
-            source.name,
-            source.version,
-            purl,
-            source.sha256,
-            package.licence,
-            package.spdx,
-            {"index": source.index, "file": source.file, "built": "from source"},
+            "library", item.name, item.version, purl, item.sha256, licence, spdx, properties
         )
     if wheel_sha256:
         purl = pypi_purl("fairlead", __version__)
@@ -100,8 +79,6 @@ def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator
             "application", "fairlead", __version__, purl, wheel_sha256, "Apache-2.0", True
         )
     for package in installed.packages:
-        key = (package.kind, project(package.name), package.version)
-        if package.kind == "deb":
-            key = (package.kind, package.name, package.version)
+        key = key_of(package.kind, package.name, package.version)
         if key not in listed and project(package.name) != "fairlead":
             yield component_of(package, distribution, suite)

@@ -12,15 +12,15 @@ import shutil
 import stat
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from fairlead_build.base import tar
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.base.progress_protocol import report
-from fairlead_build.tree.sandbox import LAY, enter, execute, spawn, write_folder
+from fairlead_build.tree.sandbox import LAY, enter, execute, spawn, walk, write_tar
 from fairlead_build.tree.unarchive import Hostile, unpack
 
 # A fixed folder: compilers write it into what they make.
@@ -74,9 +74,9 @@ def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, resul
                 _stop(number, "run")
             if not any(dest.iterdir()):
                 _stop(number, "empty")
-            with (results / "overlay.tar").open("wb") as tar:
-                write_folder(dest, epoch, tar)
-                tar.write(bytes(2 * tarfile.BLOCKSIZE))
+            with (results / "overlay.tar").open("wb") as overlay:
+                write_tar(walk(dest), epoch, overlay)
+                overlay.write(tar.END)
             shutil.copyfile(results / "overlay.tar", dest.parent / "overlay.tar")
             _lay(root, f"{out}/overlay.tar", number)
         else:

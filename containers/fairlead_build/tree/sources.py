@@ -8,55 +8,29 @@ compiler.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.image.frameworks import frameworks
-from fairlead_build.base.digest import sha256_of
-from fairlead_build.base.proc import no_space, tool_failed
+from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import check_blob, scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, file_name
 from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
-from fairlead_build.squashfs.squash import unsquash_argv
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel import pack
-from fairlead_build.tree.wheel_staging import BuiltWheel, path_of, plan_of, stage_wheels
+from fairlead_build.tree.wheel_staging import Built, plan_of, request, stage_wheels, variables_of
 
+# Variables that are the same in every build.
+_FIXED = {"LC_ALL": "C", "TZ": "UTC", "HOME": "/nonexistent", "PYTHONHASHSEED": "0"}
 _HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
-
-
-@dataclass(frozen=True)
-class Built:
-    """The result of one source.
-
-    Attributes:
-        folder: in the cache; it holds the result and ``build.log``.
-        wheel: the wheel, in normal form; None when the result is ``overlay.tar``.
-    """
-
-    name: str
-    folder: Path
-    wheel: Path | None
-
-    @property
-    def inside(self) -> str:
-        """Its path in a tree that has the cache's sources at ``/.fairlead-sources``."""
-        result = self.wheel.name if self.wheel else "overlay.tar"
-        return f"/.fairlead-sources/{self.folder.name}/{result}"
-
-    def as_wheel(self) -> BuiltWheel:
-        assert self.wheel is not None
-        return BuiltWheel(self.wheel, self.inside)
 
 
 def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> list[str]:
@@ -82,7 +56,7 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
             "archive": archive.sha256 if archive else "",
             "before": list(keys_so_far),
         }
-        keys_so_far.append(hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest())
+        keys_so_far.append(json_digest(inputs))
     return keys_so_far
 
 
@@ -125,10 +99,7 @@ def build_sources(job: TreeJob, wanted: Sequence[RecipeSource]) -> tuple[Built, 
     folders = [job.cache.source(key) for key in keys(job.loaded, job.lock, wanted)]
     if not all(map(Path.is_dir, folders)):
         _build(job, list(zip(wanted, folders, strict=True)))
-    return tuple(
-        Built(source.source.name, folder, next(folder.glob("*.whl"), None))
-        for source, folder in zip(wanted, folders, strict=True)
-    )
+    return tuple(map(Built.at, folders))
 
 
 def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
@@ -146,20 +117,13 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
         results = scratch / "results"
         results.mkdir()
         asked = {
-            "untar": [str(word) for word in unsquash_argv(below, cache)],
-            "epoch": lock.source_date_epoch,
+            **request(job, below, scratch, "stage", "given"),
             "python": bool(wheels),
             "sources": [
                 _request(number, source, folder, job, scratch)
                 for number, (source, folder) in enumerate(wanted)
             ],
             "results": str(results),
-            "binds": {
-                "/.fairlead-stage": str(scratch / "stage"),
-                "/.fairlead-blobs": str(cache.root / "blobs" / "sha256"),
-                "/.fairlead-sources": str(cache.root / "sources"),
-                "/.fairlead-given": str(scratch / "given"),
-            },
         }
         phases = _Builds(job.progress)
         with (
@@ -179,11 +143,11 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
 class _Builds(Phases):
     """Also notes which step of which source failed."""
 
-    failed: tuple[str, ...] = ()
+    stopped: tuple[str, ...] = ()
 
     def feed(self, line: str) -> None:
         if line.startswith("fairlead-failed\t"):
-            self.failed = tuple(line.split("\t")[1:])
+            self.stopped = tuple(line.split("\t")[1:])
         else:
             super().feed(line)
 
@@ -202,29 +166,19 @@ def _request(
     for position, patch in enumerate(source.patches):
         shutil.copyfile(patch.source, given / f"{position}.patch")
     declared, archive = source.source, _archive(source, job.lock)
-    recipe = job.loaded.recipe
-    python, mpi = recipe.python, recipe.mpi
-    done = (
-        Built(declared.name, result, next(result.glob("*.whl"), None)) if result.is_dir() else None
-    )
     return {
         "name": declared.name,
         "version": declared.version,
-        "done": done.inside if done else "",
+        "done": Built.at(result).inside if result.is_dir() else "",
         "archive": str(check_blob(job.cache, archive.sha256)) if archive else "",
         "file": archive.file if archive else "",
         "patches": [patch.target for patch in source.patches],
         "run": declared.run,
         "env": {
-            "PATH": path_of(recipe),
-            "PREFIX": python.prefix if python else "/usr/local",
-            "MPI_PREFIX": mpi.home if mpi and mpi.source == "wheel" else "/usr",
+            **variables_of(job.loaded.recipe),
             "JOBS": str(len(os.sched_getaffinity(0))),
             "SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch),
-            "LC_ALL": "C",
-            "TZ": "UTC",
-            "HOME": "/nonexistent",
-            "PYTHONHASHSEED": "0",
+            **_FIXED,
             **declared.env,
         },
     }
@@ -234,12 +188,10 @@ def _failed(
     job: TreeJob, wanted: Sequence[RecipeSource], results: Path, phases: _Builds, code: int
 ) -> FairleadError:
     """The error of a build; its log is kept."""
-    tail = "\n".join(phases.tail)
-    if phases.no_space:
-        return no_space("build from source", results)
-    if len(phases.failed) != 3:
-        return tool_failed(["source_in_sandbox"], code, tail, "build from source", job.again)
-    number, step, detail = phases.failed
+    if phases.no_space or len(phases.stopped) != 3:
+        doing = "build from source"
+        return phases.failed(["source_in_sandbox"], code, doing, results, job.again)
+    number, step, detail = phases.stopped
     source = wanted[int(number)].source
     log = results / number / "build.log"
     kept = job.cache.root / "sources" / f"{file_name(job.loaded.name)}-{source.name}.log"
@@ -247,37 +199,27 @@ def _failed(
     if log.is_file():
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
-    why = tail or f"its commands ended with exit code {code}"
+    why = "\n".join(phases.tail) or f"its commands ended with exit code {code}"
+    given: dict[str, Any] = {"source": source, "where": where, "again": job.again}
     match step:
         case "hostile":
-            return fail(
-                "source-hostile",
-                source_name=source.name,
-                where=where,
-                detail=detail,
-                again=job.again,
-            )
+            return fail("source-hostile", detail=detail, **given)
         case "patch":
-            return fail(
-                "source-patch",
-                detail=detail,
-                source_name=source.name,
-                where=where,
-                why=why,
-                again=job.again,
-            )
+            return fail("source-patch", detail=detail, why=why, **given)
         case "empty":
-            return fail(
-                "source-empty", source_name=source.name, where=where, why=why, again=job.again
-            )
-    return fail("source-build", source_name=source.name, where=where, why=why, again=job.again)
+            return fail("source-empty", why=why, **given)
+    return fail("source-build", why=why, **given)
 
 
 def _keep(made: Path, staging: Path, final: Path) -> None:
     """Gives a result its final name, whole or not at all."""
     staging.mkdir()
     for wheel in made.glob("*.whl"):
-        (staging / wheel.name).write_bytes(pack(*_members(wheel)))
+        with zipfile.ZipFile(wheel) as archive:
+            files = [item for item in archive.infolist() if not item.is_dir()]
+            members = {item.filename: archive.read(item) for item in files}
+        programs = frozenset(i.filename for i in files if i.external_attr >> 16 & 0o111)
+        (staging / wheel.name).write_bytes(pack(members, programs))
     for name in ("overlay.tar", "build.log"):
         if (made / name).is_file():
             shutil.copyfile(made / name, staging / name)
@@ -285,13 +227,3 @@ def _keep(made: Path, staging: Path, final: Path) -> None:
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
     staging.rename(final)
-
-
-def _members(wheel: Path) -> tuple[dict[str, bytes], frozenset[str]]:
-    """A wheel's files, and which of them may be executed."""
-    import zipfile
-
-    with zipfile.ZipFile(wheel) as archive:
-        files = [item for item in archive.infolist() if not item.is_dir()]
-        members = {item.filename: archive.read(item) for item in files}
-    return members, frozenset(i.filename for i in files if i.external_attr >> 16 & 0o111)

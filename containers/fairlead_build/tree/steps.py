@@ -12,8 +12,8 @@ import shlex
 from collections.abc import Iterable
 
 from fairlead_build.recipe.load import LoadedRecipe, RecipeFile
-from fairlead_build.recipe.lock import Deb, Lock, Wheel
-from fairlead_build.tree.payload import environment
+from fairlead_build.recipe.lock import Lock, Wheel
+from fairlead_build.tree.wheel_staging import variables_of
 
 # The folder of each stage in which the locked files lie; no image keeps it.
 WORK = "/files"
@@ -27,15 +27,22 @@ _FROM_SOURCES = "/usr/src/fairlead"
 def download(loaded: LoadedRecipe, lock: Lock) -> list[str]:
     """Brings the locked files to ``WORK``, and checks them. Needs apt; pip, where there are wheels."""
     wheels = _used(lock)
-    steps = [f"mkdir -p {WORK}/debs", f"cd {WORK}", _list(map(_deb_line, lock.deb), "debs.list")]
-    if lock.build_deb:
-        steps.append(_list(map(_deb_line, lock.build_deb), "build-debs.list"))
-    steps += [_list(map(_pin, of_role), f"{role}.txt") for role, of_role in wheels.items()]
+    suite = " ".join((lock.inputs.suite, *lock.inputs.components))
+    if lock.base is not None:
+        suite = f"{lock.base.suite} main"
+        suite += " universe" if lock.base.distribution == "ubuntu" else ""
+    steps = [f"mkdir -p {WORK}/debs", f"cd {WORK}"]
+    for debs, target in ((lock.deb, "debs.list"), (lock.build_deb, "build-debs.list")):
+        if debs or target == "debs.list":
+            steps.append(_list((f"{deb.sha256}  {deb.path}" for deb in debs), target))
+    steps += [
+        _list((wheel.pin for wheel in of_role), f"{role}.txt") for role, of_role in wheels.items()
+    ]
     steps += [
         # A lock names no host: without MIRROR it is the one that the base's own apt knows.
         'if [ -n "$MIRROR" ]; then \\\n'
         "      rm -f /etc/apt/sources.list.d/*; \\\n"
-        f'      echo "deb ${{MIRROR%% *}} {_suite(lock)}" > /etc/apt/sources.list; \\\n'
+        f'      echo "deb ${{MIRROR%% *}} {suite}" > /etc/apt/sources.list; \\\n'
         "    fi",
         "uris=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' | sort -u)}",
         # apt's own downloader knows its proxies, certificates and passwords.
@@ -73,9 +80,8 @@ def _download_sources(loaded: LoadedRecipe, lock: Lock) -> list[str]:
                 f"      {shlex.quote(url)} sources/{archive.file} SHA256:{archive.sha256}"
             )
         else:
-            pin = f"{archive.name}=={archive.version} --hash=sha256:{archive.sha256}"
             steps += [
-                f"echo '{pin}' > source.txt",
+                f"echo '{archive.pin}' > source.txt",
                 "pip3 download --quiet --no-deps --require-hashes \\\n"
                 f"      --no-binary {archive.name} --dest sources --requirement source.txt",
             ]
@@ -91,22 +97,6 @@ def _used(lock: Lock) -> dict[str, list[Wheel]]:
     """The wheels of each role that has any."""
     wheels = {role: [w for w in lock.wheel if w.role == role] for role in ROLES}
     return {role: of_role for role, of_role in wheels.items() if of_role}
-
-
-def _suite(lock: Lock) -> str:
-    """``bookworm main``: what apt takes from a mirror."""
-    if lock.base is None:
-        return " ".join((lock.inputs.suite, *lock.inputs.components))
-    more = " universe" if lock.base.distribution == "ubuntu" else ""
-    return f"{lock.base.suite} main{more}"
-
-
-def _deb_line(deb: Deb) -> str:
-    return f"{deb.sha256}  {deb.path}"
-
-
-def _pin(wheel: Wheel) -> str:
-    return f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}"
 
 
 def _list(lines: Iterable[str], target: str) -> str:
@@ -157,7 +147,7 @@ def install_wheels(loaded: LoadedRecipe, lock: Lock, *, built: bool = False) -> 
     Args:
         built: also what was built from source, out of ``WORK/built``.
     """
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    python, mpi_prefix = loaded.recipe.python, loaded.recipe.mpi_prefix
     overlay = [f"cp -R --preserve=mode,links {WORK}{BUILT}/root/. /"] if built else []
     if python is None:
         return [*overlay, "ldconfig"]
@@ -172,12 +162,12 @@ def install_wheels(loaded: LoadedRecipe, lock: Lock, *, built: bool = False) -> 
         "$pip --find-links python --requirement python.txt",
     ]
     folders = [f"{python.prefix}/lib"]
-    if mpi is not None and mpi.source == "wheel":
+    if mpi_prefix:
         steps += [
-            f"$pip --find-links mpi --requirement mpi.txt --prefix {mpi.home} --ignore-installed",
-            f"echo {mpi.home}/lib > /etc/ld.so.conf.d/fairlead-mpi.conf",
+            f"$pip --find-links mpi --requirement mpi.txt --prefix {mpi_prefix} --ignore-installed",
+            f"echo {mpi_prefix}/lib > /etc/ld.so.conf.d/fairlead-mpi.conf",
         ]
-        folders.append(mpi.home)
+        folders.append(mpi_prefix)
     if built and any(s.source.build for s in loaded.sources):
         steps.append(f"{_unpinned_pip(lock, program)} .{BUILT}/wheels/*.whl")
     return [
@@ -207,18 +197,14 @@ def build_sources(loaded: LoadedRecipe, lock: Lock) -> list[str]:
             "dpkg --force-depends --force-unsafe-io --install build-debs/*.deb \\\n"
             "      > dpkg.log 2>&1 || { cat dpkg.log; exit 1; }"
         )
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    python = loaded.recipe.python
     program = f"{python.prefix}/bin/python3" if python else ""
     if any(w.role == "build" for w in lock.wheel):
         steps.append(
             f"{_unpinned_pip(lock, program)} --require-hashes \\\n"
             "      --find-links build --requirement build.txt"
         )
-    given = {
-        "PATH": environment(loaded.recipe)["PATH"],
-        "PREFIX": python.prefix if python else "/usr/local",
-        "MPI_PREFIX": mpi.home if mpi and mpi.source == "wheel" else "/usr",
-    }
+    given = variables_of(loaded.recipe)
     archives = {archive.name: archive for archive in lock.source}
     for item in loaded.sources:
         source, folder = item.source, f"{_FROM_SOURCES}/{item.source.name}"
@@ -293,8 +279,7 @@ def unpinned(loaded: LoadedRecipe) -> list[str]:
     steps.append(f"python3 -m venv {recipe.python.prefix}")
     if recipe.packages.pip:
         steps.append(f"{pip} {' '.join(map(shlex.quote, recipe.packages.pip))}")
-    if recipe.mpi is not None and recipe.mpi.source == "wheel":
-        mpi = recipe.mpi
+    if (mpi := recipe.mpi) is not None and mpi.source == "wheel":
         steps += [
             f"{pip} --no-deps --ignore-installed --prefix {mpi.home} {mpi.distribution}=={mpi.version}",
             f"echo {mpi.home}/lib > /etc/ld.so.conf.d/fairlead-mpi.conf",

@@ -8,31 +8,27 @@ our wheel.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.serde import from_json
-from fairlead.elf.facts import ImageFacts
-from fairlead.image.packages import Installed
-from fairlead_build.base.digest import sha256_of
-from fairlead_build.base.proc import clean_environment, no_space, piped, tool_failed
+from fairlead_build.base import tar
+from fairlead_build.base.digest import json_digest, sha256_of
+from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock
-from fairlead_build.squashfs.squash import CHUNK, Compression, Sink, squashing, unsquash_argv
+from fairlead_build.squashfs.squash import Compression, Sink, squashing, unsquash_argv
 from fairlead_build.squashfs.tree_stream import Recorder, TarStream
 from fairlead_build.tree import sources
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord, publish_tree
 from fairlead_build.tree.sandbox import sandbox
-from fairlead_build.tree.wheel_staging import ROLES, plan_of, stage_wheels
+from fairlead_build.tree.wheel_staging import ROLES, Built, plan_of, request, stage_wheels
 
 _HOW = ("sandbox.py", "tree.py", "record.py", "in_sandbox.py")
 
@@ -56,7 +52,7 @@ def tree_key(loaded: LoadedRecipe, lock: Lock) -> str:
             sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / name for name in _HOW))
         ],
     }
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    return json_digest(inputs)
 
 
 def unpacked_bytes(lock: Lock) -> int:
@@ -79,16 +75,13 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
     ):
         wheels = [w for w in lock.wheel if w.role in ROLES]
         with job.progress.stage("check wheels", sum(w.size for w in wheels) or None, "B") as stage:
-            own = [b.as_wheel() for b in built if b.wheel is not None]
-            stage_wheels(wheels, own, job, scratch, stage)
+            stage_wheels(wheels, built, job, scratch, stage)
         _stage_files(loaded, scratch / "files")
         made = work / "tree.squashfs"
         with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
             _assemble(job, below, built, scratch, tee)
         scanned = json.loads((scratch / "found.json").read_text("utf-8"))
-        facts = from_json(ImageFacts, scanned["facts"])
-        installed = from_json(Installed, scanned["installed"])
-        return publish_tree(made, cache, key, tee.tree, facts, installed)
+        return publish_tree(made, cache, key, tee.tree, scanned["facts"], scanned["installed"])
 
 
 def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
@@ -102,23 +95,13 @@ def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
         folder.chmod(0o755)  # whatever the umask
 
 
-def _assemble(
-    job: TreeJob, below: Path, built: Sequence[sources.Built], scratch: Path, sink: Sink
-) -> None:
+def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, sink: Sink) -> None:
     """Passes on what the wheels changed in the Debian part, then the rest of that part."""
-    cache = job.cache
     asked = {
-        "untar": [str(word) for word in unsquash_argv(below, cache)],
-        "epoch": job.lock.source_date_epoch,
+        **request(job, below, scratch, "stage", "files"),
         "found": str(scratch / "found.json"),
         "python": job.loaded.recipe.python is not None,
         "overlays": [b.inside for b in built if b.wheel is None],
-        "binds": {
-            "/.fairlead-stage": str(scratch / "stage"),
-            "/.fairlead-files": str(scratch / "files"),
-            "/.fairlead-blobs": str(cache.root / "blobs" / "sha256"),
-            "/.fairlead-sources": str(cache.root / "sources"),
-        },
     }
     phases = Phases(job.progress)
     with phases.open():
@@ -132,10 +115,8 @@ def _assemble(
                 phases.advance(len(chunk))
                 sink.write(chunk)
             if code := process.wait():
-                if phases.no_space:
-                    raise no_space("install the wheels", scratch.parent)
-                output = "\n".join(phases.tail)
-                raise tool_failed(["install.py"], code, output, "install the wheels", job.again)
+                doing = "install the wheels"
+                raise phases.failed(["install.py"], code, doing, scratch.parent, job.again)
         _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 
@@ -154,28 +135,24 @@ def _pass_on(
     below: Path, replaced: frozenset[str], job: TreeJob, sink: Sink, phases: Phases
 ) -> None:
     """Writes the Debian part to ``sink`` but for what was ``replaced``, and the end of the tar."""
-    argv = unsquash_argv(below, job.cache)
 
     def write_on(chunk: bytes) -> None:
         phases.advance(len(chunk))
         sink.write(chunk)
 
-    remedy, env = f"rm {below} && {job.again}", clean_environment()
-    with piped(argv, doing="read the Debian part", remedy=remedy, env=env) as stream:
+    argv, remedy = unsquash_argv(below, job.cache), f"rm {below} && {job.again}"
+    with piped(
+        argv, doing="read the Debian part", remedy=remedy, env=clean_environment()
+    ) as stream:
         if not replaced:
-            while chunk := stream.read(CHUNK):
+            while chunk := stream.read(tar.CHUNK):
                 write_on(chunk)
             return
         for info, content in TarStream(stream):
-            if info.name not in replaced:
-                write_on(_member(info))
-                while content is not None and (chunk := content.read(CHUNK)):
-                    write_on(chunk)
-                write_on(bytes(-info.size % tarfile.BLOCKSIZE if info.isreg() else 0))
-        write_on(bytes(2 * tarfile.BLOCKSIZE))
-
-
-def _member(info: tarfile.TarInfo) -> bytes:
-    info.name = "./" if info.name == "." else f"./{info.name}"
-    info.pax_headers = {}
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+            if info.name in replaced:
+                continue
+            info.name = "./" if info.name == "." else f"./{info.name}"
+            info.pax_headers = {}
+            for chunk in tar.member(info, content) if content else (tar.header(info),):
+                write_on(chunk)
+        write_on(tar.END)

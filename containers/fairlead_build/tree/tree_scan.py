@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +28,9 @@ from fairlead_build.tree.sandbox import in_namespaces
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
 
-@dataclass(frozen=True)
-class TreeScan:
-    """What a tree holds.
-
-    Attributes:
-        facts: None when they were not asked for.
-        installed: its packages; likewise.
-        bytecode: the .pyc files of the wheel, by name relative to the site-packages folder.
-    """
-
-    facts: ImageFacts | None
-    installed: Installed | None
-    bytecode: dict[str, bytes]
-
-
 def scan_squashfs(
     squashfs: Path, folder: Path, *, facts: bool, wheel: bytes | None, python: str, site: str
-) -> TreeScan:
+) -> tuple[ImageFacts | None, Installed | None, dict[str, bytes]]:
     """Mounts ``squashfs`` and looks into it.
 
     Args:
@@ -55,46 +39,39 @@ def scan_squashfs(
         wheel: a wheel to compile, None for none.
         python: the tree's Python, a path inside it.
         site: the folder inside the tree that the wheel is laid into.
+    Returns:
+        Facts and packages, if they were asked for; the .pyc files of the wheel, by name relative to
+        ``site``.
     Raises:
         FairleadError: it cannot be mounted here, or its Python cannot compile the wheel.
     """
     mount = folder / "mnt"
     mount.mkdir(exist_ok=True)
+    buffer = io.BytesIO(wheel or b"")
+    if wheel:
+        with zipfile.ZipFile(buffer, "a") as archive:
+            archive.comment = site.encode()  # where it is laid: tracebacks name that folder
     asked = {
         "squashfs": str(squashfs),
         "mount": str(mount),
         "facts": facts,
-        "wheel": base64.b64encode(_with_comment(wheel, site)).decode() if wheel else "",
+        "wheel": base64.b64encode(buffer.getvalue()).decode(),
         "python": python,
     }
     argv, env = in_namespaces(__name__)
-    answer = run(
-        argv,
-        env=env,
-        stdin=json.dumps(asked).encode(),
-        doing="look into the image's tree",
-        remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",
-    )
-    results = json.loads(answer)
+    doing, given = "look into the image's tree", json.dumps(asked).encode()
+    remedy = "check that user namespaces are allowed: `unshare --user --map-root-user true`"
+    results = json.loads(run(argv, env=env, stdin=given, doing=doing, remedy=remedy))
     if "findings" in results:
         raise FairleadError([Finding(Severity.ERROR, **finding) for finding in results["findings"]])
     bytecode = {}
     if results["bytecode"]:
         with zipfile.ZipFile(io.BytesIO(base64.b64decode(results["bytecode"]))) as archive:
             bytecode = {name: archive.read(name) for name in archive.namelist()}
-    return TreeScan(
-        from_json(ImageFacts, results["facts"]) if facts else None,
-        from_json(Installed, results["installed"]) if facts else None,
-        bytecode,
-    )
-
-
-def _with_comment(wheel: bytes, site: str) -> bytes:
-    """The wheel, telling where it is laid: tracebacks name that folder."""
-    buffer = io.BytesIO(wheel)
-    with zipfile.ZipFile(buffer, "a") as archive:
-        archive.comment = site.encode()
-    return buffer.getvalue()
+    if not facts:
+        return None, None, bytecode
+    installed_in = from_json(Installed, results["installed"])
+    return from_json(ImageFacts, results["facts"]), installed_in, bytecode
 
 
 def main() -> None:
@@ -122,14 +99,10 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         compiled = b""
         if asked["wheel"]:
             # Nothing is written to the tree: the wheel goes in by stdin and comes out by stdout.
-            script = _BYTECODE.read_text("utf-8")
-            compiled = run(
-                ["chroot", mount, asked["python"], "-I", "-S", "-c", script],
-                env=clean_environment(),
-                stdin=base64.b64decode(asked["wheel"]),
-                doing="compile fairlead for the image's Python",
-                remedy="fairlead doctor",
-            )
+            script, wheel = _BYTECODE.read_text("utf-8"), base64.b64decode(asked["wheel"])
+            inside = ["chroot", mount, asked["python"], "-I", "-S", "-c", script]
+            doing, remedy = "compile fairlead for the image's Python", "fairlead doctor"
+            compiled = run(inside, env=clean_environment(), stdin=wheel, doing=doing, remedy=remedy)
         return {
             "facts": to_json(scan_tree(mount)) if asked["facts"] else None,
             "installed": to_json(installed(mount)) if asked["facts"] else None,

@@ -1,7 +1,7 @@
 """Unpacks the archive of a source, tar or zip, which may be hostile.
 
 ``source_in_sandbox.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
-of the process that unpacks, and every name is checked besides. tarfile's data filter would do a part
+of the process that unpacks, and every name is checked too. tarfile's data filter would do a part
 of it, but Debian 12's Python 3.11.2 has none.
 """
 

@@ -15,8 +15,6 @@ import re
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from fairlead.base.errors import fail
@@ -67,18 +65,20 @@ def own_wheel(cache: Cache) -> bytes:
 
 def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> bytes:
     """A wheel of these members, RECORD renewed, in normal form; ``programs`` may be executed."""
-    info = next(
-        (name.split("/")[0] for name in members if name.endswith(".dist-info/METADATA")), None
-    )
-    if info is None:
+    metadata = next((name for name in members if name.endswith(".dist-info/METADATA")), None)
+    if metadata is None:
         raise fail("own-wheel-no-metadata")
+    record = metadata.removesuffix("METADATA") + "RECORD"
     kept = {n: b for n, b in members.items() if not _by_installer(n)}
-    kept[f"{info}/METADATA"] = _without_readme(kept[f"{info}/METADATA"])
-    rows = [
-        f"{name},sha256={base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b'=').decode()},{len(body)}"
-        for name, body in sorted(kept.items())
-    ]
-    kept[f"{info}/RECORD"] = ("\n".join([*rows, f"{info}/RECORD,,"]) + "\n").encode()
+    # The headers alone: a word changed in the README must not change every image.
+    headers = kept[metadata].split(b"\n\n", 1)[0].splitlines()
+    headers = [h for h in headers if not h.startswith(b"Description-Content-Type")]
+    kept[metadata] = b"\n".join(headers) + b"\n"
+    rows = []
+    for name, body in sorted(kept.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(body).digest()).rstrip(b"=").decode()
+        rows.append(f"{name},sha256={digest},{len(body)}\n")
+    kept[record] = "".join([*rows, f"{record},,\n"]).encode()
     buffer = io.BytesIO()
     # Stored, not deflated: zlib's output differs between versions, and the squashfs compresses it.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -88,12 +88,6 @@ def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> b
             entry.create_system = 3
             archive.writestr(entry, body)
     return buffer.getvalue()
-
-
-def _without_readme(metadata: bytes) -> bytes:
-    """The headers alone: a word changed in the README must not change every image."""
-    headers = metadata.split(b"\n\n", 1)[0].splitlines()
-    return b"\n".join(h for h in headers if not h.startswith(b"Description-Content-Type")) + b"\n"
 
 
 def _by_installer(name: str) -> bool:
@@ -127,22 +121,10 @@ def _digest(files: dict[str, Path]) -> str:
         try:
             body = path.read_bytes()
         except OSError as exc:
-            raise fail(
-                "own-wheel-file-missing", path=path, reason=exc.strerror or str(exc)
-            ) from None
+            reason = exc.strerror or str(exc)
+            raise fail("own-wheel-file-missing", path=path, reason=reason) from None
         total.update(f"{name}\0{len(body)}\0".encode() + body)
     return total.hexdigest()
-
-
-@contextmanager
-def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """hatchling asks ``tempfile`` for its own: whatever a kill leaves of them goes with the folder."""
-    before = tempfile.tempdir
-    tempfile.tempdir = str(folder)
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
 
 
 def _build(root: Path, cache: Cache) -> dict[str, bytes]:
@@ -150,15 +132,16 @@ def _build(root: Path, cache: Cache) -> dict[str, bytes]:
         from hatchling.builders.wheel import WheelBuilder
     except ImportError:
         raise fail("tool-missing-hatchling-not-installed") from None
-    with workspace(cache.root / "work", "wheel-") as folder, _temporary_files_in(folder):
+    before = tempfile.tempdir
+    with workspace(cache.root / "work", "wheel-") as folder:
         builder = WheelBuilder(str(root))
         try:
+            # hatchling's own temporary files go with the folder, also those that a kill leaves.
+            tempfile.tempdir = str(folder)
             path = next(iter(builder.build(directory=str(folder), versions=["standard"])))
         except RuntimeError as exc:  # of the build hook
-            raise fail(
-                "own-wheel-native-libraries",
-                root=root / "tools" / "native_libraries.py",
-                reason=exc,
-            ) from None
+            raise fail("own-wheel-native-libraries", root=root, reason=exc) from None
+        finally:
+            tempfile.tempdir = before
         with zipfile.ZipFile(path) as archive:
             return {name: archive.read(name) for name in archive.namelist()}

@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.progress import Stage
 from fairlead_build.base.digest import sha256_of
@@ -14,6 +15,7 @@ from fairlead_build.cache.store import check_blob
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Wheel
 from fairlead_build.recipe.model import Recipe
+from fairlead_build.squashfs.squash import unsquash_argv
 from fairlead_build.tree.debian import INSIDE, write
 from fairlead_build.tree.job import TreeJob
 
@@ -23,49 +25,67 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
-class BuiltWheel:
-    """A wheel built from a source: its path in the cache and in the tree."""
+class Built:
+    """What was built from one source.
 
-    path: Path
-    inside: str
+    Attributes:
+        folder: in the cache; it holds the result and ``build.log``.
+        wheel: the wheel, in normal form; None when the result is ``overlay.tar``.
+    """
+
+    folder: Path
+    wheel: Path | None
+
+    @classmethod
+    def at(cls, folder: Path) -> Built:
+        return cls(folder, next(folder.glob("*.whl"), None))
 
     @property
-    def name(self) -> str:
-        return self.path.name.split("-")[0]
-
-    @property
-    def version(self) -> str:
-        return self.path.name.split("-")[1]
+    def inside(self) -> str:
+        """Its path in a tree that has the cache's sources at ``/.fairlead-sources``."""
+        result = self.wheel.name if self.wheel else "overlay.tar"
+        return f"/.fairlead-sources/{self.folder.name}/{result}"
 
 
 def path_of(recipe: Recipe, below: str = "") -> str:
     """PATH in an image of ``recipe``; ``below`` is that of the image that it starts from."""
     bins = [f"{recipe.python.prefix}/bin"] if recipe.python else []
-    if recipe.mpi and recipe.mpi.source == "wheel":
-        bins.append(f"{recipe.mpi.home}/bin")
+    if recipe.mpi_prefix:
+        bins.append(f"{recipe.mpi_prefix}/bin")
     return ":".join([*bins, below or _SYSTEM_PATH])
 
 
 def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
     """The prefixes, as :mod:`fairlead_build.tree.inside.install` wants them."""
-    python, mpi = loaded.recipe.python, loaded.recipe.mpi
+    python = loaded.recipe.python
+    return {"python": python.prefix if python else "", "mpi": loaded.recipe.mpi_prefix}
+
+
+def variables_of(recipe: Recipe) -> dict[str, str]:
+    """What a recipe tells the builds of its sources about its image."""
     return {
-        "python": python.prefix if python else "",
-        "mpi": mpi.home if mpi and mpi.source == "wheel" else "",
+        "PATH": path_of(recipe),
+        "PREFIX": recipe.python.prefix if recipe.python else "/usr/local",
+        "MPI_PREFIX": recipe.mpi_prefix or "/usr",
     }
 
 
+def request(job: TreeJob, below: Path, scratch: Path, *folders: str) -> dict[str, Any]:
+    """What a sandbox over the squashfs ``below`` is asked; ``folders`` of ``scratch`` are seen in it."""
+    binds = {f"/.fairlead-{name}": str(scratch / name) for name in folders}
+    binds["/.fairlead-blobs"] = str(job.cache.root / "blobs" / "sha256")
+    binds["/.fairlead-sources"] = str(job.cache.root / "sources")
+    untar = [str(word) for word in unsquash_argv(below, job.cache)]
+    return {"untar": untar, "epoch": job.lock.source_date_epoch, "binds": binds}
+
+
 def stage_wheels(
-    wheels: Sequence[Wheel],
-    built: Sequence[BuiltWheel],
-    job: TreeJob,
-    scratch: Path,
-    stage: Stage,
+    wheels: Sequence[Wheel], built: Sequence[Built], job: TreeJob, scratch: Path, stage: Stage
 ) -> None:
     """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a link into the store.
 
     Args:
-        built: wheels that were built from source, for the Python prefix.
+        built: what was built from source; its wheels are for the Python prefix.
     Raises:
         FairleadError: a wheel in the store has changed.
     """
@@ -78,13 +98,15 @@ def stage_wheels(
             blob = check_blob(job.cache, wheel.sha256)
             stage.advance(wheel.size)
             (inside / role / wheel.file).symlink_to(f"/.fairlead-blobs/{wheel.sha256}")
-            pins.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n")
+            pins.append(f"{wheel.pin}\n")
             if role != "installer":
                 unpacked += _unpacked(blob)
         for made in built if role == "python" else ():
-            (inside / role / made.path.name).symlink_to(made.inside)
-            pins.append(f"{made.name}=={made.version} --hash=sha256:{sha256_of(made.path)}\n")
-            unpacked += _unpacked(made.path)
+            if made.wheel is not None:
+                name, version = made.wheel.name.split("-")[:2]
+                (inside / role / made.wheel.name).symlink_to(made.inside)
+                pins.append(f"{name}=={version} --hash=sha256:{sha256_of(made.wheel)}\n")
+                unpacked += _unpacked(made.wheel)
         write(inside / role / "requirements.txt", "".join(pins))
     write(inside / "plan.json", json.dumps({**plan_of(job.loaded), "bytes": unpacked}))
     for script in INSIDE.glob("*.py"):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead_build.cli.importing import import_
+from fairlead_build.cli.recipe import import_
 from fairlead_build.importing import containerfile, definition
 from fairlead_build.importing.containerfile import value_of
 from fairlead_build.importing.folder import LOSSES, Imported, import_file, meaningful
@@ -70,6 +70,7 @@ def cut(text: str) -> list[tuple[str, bool]]:
         ("f() {\n a\n}\nb", [("f() { a }", False), ("b", True)]),
         ("cat <<E > f\nif a; then\nE\nb", [("cat <<E > f if a; then E", False), ("b", True)]),
         ("! a\nb", [("! a", False), ("b", True)]),
+        ("a <<< E\nb", [("a <<< E", True), ("b", True)]),
         ("if a; then b", [("if a; then b", False)]),
         ("[[ a && b ]] && c", [("[[ a && b ]]", False), ("c", True)]),
         ("X=1\nY=2 a", [("X=1", True), ("Y=2 a", True)]),
@@ -201,6 +202,7 @@ CMD ["/bin/bash"]
         ("STOPSIGNAL 9", None),
         ('SHELL ["/bin/pwsh"]', None),
         ("INSTALL less", None),
+        ("SCRIPT x", None),  # the name of no instruction, though of a method
         ("RUN", None),
     ],
 )
@@ -270,7 +272,9 @@ def test_dated_image_is_not_quietly_todays(tmp_path: Path) -> None:
     assert lost(result) == [(1, "FROM debian:bookworm-20240101-slim")]
 
 
-@pytest.mark.parametrize("text", ["FROM scratch\nRUN true\n", "FROM $X\n", "Bootstrap: yum\n"])
+@pytest.mark.parametrize(
+    "text", ["FROM scratch\nRUN true\n", "FROM $X\n", "Bootstrap: yum\n", "%post\n  x\n"]
+)
 def test_file_without_a_base_gives_no_recipe_also_when_loss_is_allowed(
     tmp_path: Path, text: str
 ) -> None:

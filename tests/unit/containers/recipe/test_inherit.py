@@ -240,8 +240,8 @@ def test_variant_called_like_an_architecture_is_refused(folders: Path) -> None:
 
 def test_find_folder_with_a_colon_comes_before_a_variant(folders: Path) -> None:
     (folders / "base").rename(folders / "base:one")
-    assert find(folders / "base:one").variant == ""
-    assert find(f"{folders}/base:one:openmpi").variant == "openmpi"
+    assert find(folders / "base:one")[1] == ""
+    assert find(f"{folders}/base:one:openmpi")[1] == "openmpi"
 
 
 @pytest.mark.parametrize(

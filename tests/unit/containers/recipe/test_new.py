@@ -9,9 +9,11 @@ import pytest
 from click.testing import CliRunner
 
 from fairlead.base.errors import FairleadError
+from fairlead.base.json_schema import schema_of, schema_text
 from fairlead_build.cli.recipe import recipe
-from fairlead_build.recipe import new, schema
+from fairlead_build.recipe import new
 from fairlead_build.recipe.load import load_recipe
+from fairlead_build.recipe.model import Written
 
 
 def make(folder: Path, *options: str) -> LoadedText:
@@ -30,7 +32,7 @@ def test_new_recipe_is_sound_and_extends_what_was_asked(tmp_path: Path, parent: 
     assert loaded.name == "mine"
     assert loaded.recipe.packages == base.recipe.packages
     assert loaded.recipe.mpi == base.recipe.mpi
-    assert (tmp_path / "mine" / "recipe.schema.json").read_text() == schema.text()
+    assert (tmp_path / "mine" / "recipe.schema.json").read_text() == schema_text(schema_of(Written))
     assert (
         (tmp_path / "mine" / "recipe.toml").read_text().startswith("#:schema recipe.schema.json\n")
     )

@@ -33,7 +33,7 @@ def test_rendered_recipe_is_the_committed_one(name: str, request: pytest.Fixture
     wanted = contents(loaded, lock_of(loaded))
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     assert there == set(wanted), f"fairlead recipe render {name}"
-    for path, body in wanted.items():
+    for path, (body, _) in wanted.items():
         old, new = (folder / path).read_text(), body.decode()
         diff = difflib.unified_diff(old.splitlines(), new.splitlines(), path, "rendered", n=1)
         assert old == new, "\n".join([*diff, f"next: fairlead recipe render {name}"])
@@ -173,7 +173,7 @@ def test_rendered_source_is_built_in_a_stage_of_its_own(tmp_path: Path, form: st
     loaded, lock = _with_source(tmp_path)
     found = contents(loaded, lock)
     assert {"given/tool/a.patch", "given/tool/tree/x"} < set(found)
-    text = found[form].decode()
+    text = found[form][0].decode()
     assert "patch -d /usr/src/fairlead/tool -p1 < /files/given/tool/a.patch" in text
     assert not re.search(r"\{\{\s*x", text)
     stages = {

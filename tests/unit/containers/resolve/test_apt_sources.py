@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead_build.recipe.apt_index import AptIndex
+from fairlead_build.recipe.lock import AptIndex
 from fairlead_build.resolve.apt_sources import (
     AptSource,
     apt_sources,

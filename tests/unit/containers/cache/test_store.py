@@ -6,8 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from fairlead_build.cache.store import Cache
-from fairlead_build.cache.sweep import KEPT_S, sweep, used
+from fairlead_build.cache.store import KEPT_S, Cache, sweep, used
 from fairlead_build.formats.images import trees_in_use
 
 

@@ -1,0 +1,44 @@
+"""Members of tar streams as bytes: ``tarfile`` closes each archive with an end mark and padding."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import IO, Literal
+
+CHUNK = 1 << 20
+BLOCK = tarfile.BLOCKSIZE
+END = bytes(2 * BLOCK)
+
+
+def header(info: tarfile.TarInfo, form: Literal[0, 1, 2] = tarfile.GNU_FORMAT) -> bytes:
+    return info.tobuf(form, "utf-8", "surrogateescape")
+
+
+def member(
+    info: tarfile.TarInfo, content: IO[bytes], advance: Callable[[int], None] = lambda amount: None
+) -> Iterator[bytes]:
+    """Header, content and padding of a file.
+
+    Args:
+        advance: called with the bytes of content, as they are read.
+    Raises:
+        ValueError: the content is shorter than ``info`` says.
+    """
+    yield header(info)
+    left = info.size
+    while left and (chunk := content.read(min(CHUNK, left))):
+        yield chunk
+        advance(len(chunk))
+        left -= len(chunk)
+    if left:
+        raise ValueError(f"{info.name} is shorter than its header says")
+    yield bytes(-info.size % BLOCK)
+
+
+def small_file(path: str, body: bytes, mode: int, epoch: int) -> bytes:
+    """The member of a file that is in memory; ``path`` is relative to the root."""
+    info = tarfile.TarInfo(f"./{path}")
+    info.mode, info.size, info.mtime = mode, len(body), epoch
+    return b"".join(member(info, io.BytesIO(body)))
