@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, Finding, Severity
 
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
@@ -86,8 +86,15 @@ def require_names(hosts: Sequence[str]) -> None:
         try:
             socket.getaddrinfo(name, None)
         except OSError as exc:
-            raise fail(
-                "bench-name", name=name, nodename=os.uname().nodename, strerror=exc.strerror or exc
+            raise FairleadError(
+                Finding(
+                    Severity.ERROR,
+                    f"host name `{name}` does not resolve",
+                    os.uname().nodename,
+                    f"{exc.strerror or exc}; gRPC uses names and TCP",
+                    f"getent hosts {name}; add it to DNS, or bind a hosts file: -B FILE:/etc/hosts:ro",
+                    "bench-name",
+                )
             ) from None
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.launches import PeerRuns, PeersOptions
+from benchmarks.peers.results import Estimate, Launch, Outcome, PeerResult
 from fairlead.perf import stats
-from fairlead.perf.bench.launches import PeerRuns, PeersOptions
-from fairlead.perf.bench.peers import Peer
-from fairlead.perf.bench.results import Estimate, Launch, Outcome, PeerResult
 
 # As a part of a mean's largest element: float32 sums in another order differ by less.
 WITHIN = 1e-3
@@ -102,7 +102,11 @@ def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
         return Outcome.FAILED, why, one.remedy
     for launch in filter(None, runs.launches):
         if why := wrong(launch):
-            return Outcome.WRONG, why, f"fairlead bench peers --peers {peer.name}; fairlead doctor"
+            return (
+                Outcome.WRONG,
+                why,
+                f"python -m benchmarks.peers --peers {peer.name}; fairlead doctor",
+            )
     return Outcome.RIGHT, "", ""
 
 
