@@ -41,8 +41,8 @@ def data_of(model, samples):
     parts = []
     for split, count in (("train", samples), ("val", 4 * HELD_OUT)):
         events = synthetic_hep.shard(1, split, 0, count, 32)
-        images = np.log1p(100 * events.images.transpose(0, 2, 3, 1))
-        parts.append((images.astype(np.float32), events.labels.astype(np.int64)))
+        images = np.log1p(100 * events.inputs.transpose(0, 2, 3, 1))
+        parts.append((images.astype(np.float32), events.targets.astype(np.int64)))
     return parts
 
 

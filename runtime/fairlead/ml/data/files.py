@@ -1,17 +1,17 @@
 """Single files of samples, in any form: their rows and layout.
 
-:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`). The
-:class:`File` that it returns counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` examines
-all files of a split.
+:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`). What it returns
+counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` examines all files of a split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,61 +30,11 @@ from fairlead.ml.data.formats import (
     stored_dtype,
 )
 from fairlead.ml.data.samples import Array, Draw, Layout, Samples
-from fairlead.ml.data.tfrecord import Compression
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _VERIFY_BYTES = 64 << 20
 
 Rows = npt.NDArray[np.int64]
-
-
-class Held(Protocol):
-    """Some rows of a file, in memory."""
-
-    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        """Copies rows, numbered from the first that is held, to ``out`` from ``at`` on.
-
-        Raises:
-            DamagedFile: one of them is not a sample, or of another shape than the others.
-        """
-        ...
-
-
-class File(Protocol):
-    """A file of a known form."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def form(self) -> Form: ...
-
-    def rows(self) -> int:
-        """Number of samples; reads only lengths.
-
-        Raises:
-            DamagedFile: the lengths show that it is not whole.
-        """
-        ...
-
-    def layout(self) -> Layout:
-        """Shape and dtype of its samples, from the first."""
-        ...
-
-    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
-        """Its rows ``start`` to ``stop``. ``threads`` decode pictures.
-
-        Raises:
-            DamagedFile: they are not whole.
-        """
-        ...
-
-    def verify(self, layout: Layout) -> int:
-        """Reads all of it; returns the number of rows.
-
-        Raises:
-            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
-        """
-        ...
 
 
 def container_of(path: Path) -> str:
@@ -112,7 +62,7 @@ def container_of(path: Path) -> str:
     )
 
 
-def opened(path: Path, form: Form | None = None) -> File:
+def opened(path: Path, form: Form | None = None) -> HDF5File | RecordFile:
     """The file of a form that is known already, or recognised.
 
     Raises:
@@ -126,10 +76,9 @@ def opened(path: Path, form: Form | None = None) -> File:
 
 
 def _form_of_hdf5(path: Path) -> Form:
-    with _Opened(path, HDF5) as file:
-        names = list(file)
+    with _hdf5(path, HDF5) as file:
         # In damaged files, names may not be text.
-        names = [name for name in names if isinstance(name, str)]
+        names = [name for name in file if isinstance(name, str)]
     return _known(path, HDF5, names)
 
 
@@ -151,29 +100,24 @@ def _known(path: Path, container: str, names: list[str]) -> Form:
     return form
 
 
-class _Opened:
+@contextmanager
+def _hdf5(path: Path, title: str) -> Iterator[Any]:
     """An HDF5 file open for reading; errors of h5py become a :class:`DamagedFile`."""
-
-    def __init__(self, path: Path, title: str):
-        self._path, self._title = path, title
-
-    def __enter__(self) -> Any:
+    try:
+        import h5py
+    except ImportError as exc:
+        raise fail("data-decoder-hdf5", path=path, reason=exc) from exc
+    try:
+        file = h5py.File(path, "r")
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise DamagedFile(path, f"truncated or altered: {exc}", title) from exc
+    with file:
         try:
-            import h5py
-        except ImportError as exc:
-            raise fail("data-decoder-hdf5", path=self._path, reason=exc) from exc
-        try:
-            self._file = h5py.File(self._path, "r")
-        except (OSError, RuntimeError, ValueError) as exc:
-            raise DamagedFile(self._path, f"truncated or altered: {exc}", self._title) from exc
-        return self._file
-
-    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
-        self._file.close()
+            yield file
         # The place of the damage determines which of these h5py raises.
-        if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)):
+        except (OSError, KeyError, RuntimeError, ValueError, TypeError) as exc:
             why = f"truncated, altered or of another kind: {exc}"
-            raise DamagedFile(self._path, why, self._title) from exc
+            raise DamagedFile(path, why, title) from exc
 
 
 @dataclass(frozen=True)
@@ -184,16 +128,22 @@ class HDF5File:
     form: Form
 
     def rows(self) -> int:
-        with _Opened(self.path, self.form.title) as file:
+        """Number of samples; reads only lengths.
+
+        Raises:
+            DamagedFile: the lengths show that it is not whole.
+        """
+        with _hdf5(self.path, self.form.title) as file:
             inputs, _ = self._datasets(file)
             return 1 if self.form.single else len(inputs)
 
     def layout(self) -> Layout:
-        with _Opened(self.path, self.form.title) as file:
+        """Shape and dtype of its samples, from the first."""
+        with _hdf5(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             first = 0 if self.form.single else 1
             if first and not len(inputs):
-                raise DamagedFile(self.path, "it has no sample", self.form.title)
+                raise self._damaged("it has no sample")
             layout = Layout(
                 self.form.data_set,
                 tuple(inputs.shape[first:]),
@@ -202,44 +152,54 @@ class HDF5File:
                 self.form.target_dtype,
             )
         if layout.bytes > tfrecord.LIMIT:
-            raise DamagedFile(self.path, f"a sample of {layout.bytes} bytes", self.form.title)
+            raise self._damaged(f"a sample of {layout.bytes} bytes")
         return layout
 
-    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
-        with _Opened(self.path, self.form.title) as file:
+    def hold(self, start: int, stop: int, threads: int = 1) -> _Columns:
+        """Its rows ``start`` to ``stop``. ``threads`` decode pictures.
+
+        Raises:
+            DamagedFile: they are not whole.
+        """
+        with _hdf5(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             if self.form.single:
                 return _Columns(self, inputs[()][None], targets[()][None])
             if len(inputs) < stop:
-                raise DamagedFile(self.path, f"{len(inputs)} rows, not {stop}", self.form.title)
+                raise self._damaged(f"{len(inputs)} rows, not {stop}")
             return _Columns(self, inputs[start:stop], targets[start:stop])
 
-    def _datasets(self, file: Any) -> tuple[Any, Any]:
-        """The two datasets, if they are numeric and of equal length."""
-        datasets = tuple(file[name] for name in (self.form.input, self.form.target))
-        shapes = [getattr(dataset, "shape", None) or () for dataset in datasets]
-        numbers = all(
-            getattr(dataset, "dtype", np.dtype("O")).kind in "iuf" for dataset in datasets
-        )
-        fit = self.form.single or shapes[0][:1] == shapes[1][:1]
-        if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
-            why = ", ".join(
-                f"`{name}` is {getattr(dataset, 'dtype', 'no dataset')} {shape}"
-                for name, dataset, shape in zip(
-                    (self.form.input, self.form.target), datasets, shapes, strict=True
-                )
-            )
-            raise DamagedFile(self.path, why, self.form.title)
-        return datasets[0], datasets[1]
-
     def verify(self, layout: Layout) -> int:
+        """Reads all of it; returns the number of rows.
+
+        Raises:
+            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
+        """
         rows, own = self.rows(), self.layout()
         if own != layout:
-            raise DamagedFile(self.path, f"it has {own}, not {layout}", self.form.title)
+            raise self._damaged(f"it has {own}, not {layout}")
         step = max(_VERIFY_BYTES // layout.bytes, 1)
         for start in range(0, rows, step):
             self.hold(start, min(start + step, rows))
         return rows
+
+    def _datasets(self, file: Any) -> tuple[Any, Any]:
+        """The two datasets, if they are numeric and of equal length."""
+        names = (self.form.input, self.form.target)
+        inputs, targets = (file[name] for name in names)
+        shapes = [getattr(dataset, "shape", None) or () for dataset in (inputs, targets)]
+        kinds = [getattr(dataset, "dtype", "no dataset") for dataset in (inputs, targets)]
+        numbers = all(isinstance(kind, np.dtype) and kind.kind in "iuf" for kind in kinds)
+        fit = self.form.single or shapes[0][:1] == shapes[1][:1]
+        if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
+            each = zip(names, kinds, shapes, strict=True)
+            raise self._damaged(
+                ", ".join(f"`{name}` is {kind} {shape}" for name, kind, shape in each)
+            )
+        return inputs, targets
+
+    def _damaged(self, why: str) -> DamagedFile:
+        return DamagedFile(self.path, why, self.form.title)
 
 
 @dataclass(frozen=True)
@@ -251,16 +211,21 @@ class _Columns:
     targets: Array
 
     def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+        """Copies rows, numbered from the first that is held, to ``out`` from ``at`` on.
+
+        Raises:
+            DamagedFile: one of them is not a sample, or of another shape than the others.
+        """
         for source, target in ((self.inputs, out.inputs), (self.targets, out.targets)):
             if source.shape[1:] != target.shape[1:]:
                 why = f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
-                raise DamagedFile(self.file.path, why, self.file.form.title)
+                raise self.file._damaged(why)
             target[at : at + len(rows)] = source[rows]
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """A file of tf.train.Example messages."""
+    """A file of tf.train.Example messages; its methods are those of :class:`HDF5File`."""
 
     path: Path
     form: Form
@@ -280,12 +245,7 @@ class RecordFile:
             )
         raise DamagedFile(self.path, "it has no sample", TFRECORD)
 
-    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
-        if tfrecord.compression(self.path) is Compression.NONE:
-            offsets = tfrecord.index(self.path)
-            if len(offsets) < stop:
-                raise DamagedFile(self.path, f"{len(offsets)} records, not {stop}", TFRECORD)
-            return _Records(self, start, tuple(tfrecord.read(offsets, start, stop)), threads)
+    def hold(self, start: int, stop: int, threads: int = 1) -> _Records:
         return _Records(self, start, tuple(tfrecord.records(self.path, start, stop)), threads)
 
     def verify(self, layout: Layout) -> int:

@@ -197,15 +197,6 @@ def _sample(features: Mapping[str, Feature], draw: Draw) -> tuple[Array, Array]:
     return for_evaluation(pixels), target
 
 
-FORMS = (
-    Form(
-        "imagenet",
-        "ImageNet",
-        TFRECORD,
-        "image/encoded",
-        "image/class/label",
-        "int32",
-        _sample,
-        also=_BOXES,
-    ),
-)
+IMAGENET = Form(
+    "imagenet", "ImageNet", TFRECORD, "image/encoded", "image/class/label", "int32", _sample, also=_BOXES
+)  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.data.kind import DataKind
+from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
 from fairlead.ml.task import (
     Course,
@@ -32,14 +32,10 @@ from fairlead.ml.task import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairlead.ml.data.formats import Form
-    from fairlead.ml.data.samples import Array, Samples
+    from fairlead.ml.data.samples import Array
 
 SC18, MLPERF = "github.com/NERSC/CosmoFlow 128cube", "github.com/mlcommons/hpc 2c627d4"
 FILTERS = (32, 64, 128, 256, 512)
-
-# What SC18's labels were standardised by: Omega_m, sigma_8, n_s.
-MEANS, DEVIATIONS = (0.3, 0.8628, 0.95), (0.02853, 0.04887, 0.028)
 
 _SC18 = {3: 7_041_443, 2: 7_041_186}
 # By kernel, size, channels and outputs, with the published filters.
@@ -245,33 +241,10 @@ def _mlperf(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
     return build_mlperf(sample[0], sample[-1], outputs, dropout=recipe.dropout)
 
 
-def _universes(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_universe
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_universe.shard(seed, split, index, count, size)
-    return Samples(made.counts, made.parameters)
-
-
-def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_universe
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_universe.redshifts(seed, split, index, count, size)
-    return Samples(made.counts, made.parameters)
-
-
-def _forms() -> tuple[Form, ...]:
-    from fairlead.ml.data.synthetic_universe import FORMS
-
-    return FORMS
-
-
-UNIVERSES = DataKind("cosmo", version=1, size=32, make=_universes, data_set="cosmo", forms=_forms)
+_DATA = "fairlead.ml.data.synthetic_universe"
+UNIVERSES = DataKind("cosmo", 1, 32, later(_DATA, "shard"), "cosmo", later(_DATA, "forms"))
 # A sample of 128 voxels a side is 17 MB.
-REDSHIFTS = DataKind(
-    "cosmo-mlperf", version=1, size=128, make=_redshifts, data_set="cosmo", per_shard=16
-)
+REDSHIFTS = DataKind("cosmo-mlperf", 1, 128, later(_DATA, "redshifts"), "cosmo", per_shard=16)
 
 _COMMON = partial(
     Task, prepare=prepare, scores=scores, gates=_GATES, penalty=1e5, quick=_QUICK, train=4000, val=2000,

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.data.kind import DataKind
+from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
 from fairlead.ml.task import (
     Gate,
@@ -33,8 +33,7 @@ from fairlead.ml.task import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.ml.data.formats import Form
-    from fairlead.ml.data.samples import Array, Samples
+    from fairlead.ml.data.samples import Array
 
 SIZE = 64
 CHANNELS = 3
@@ -147,21 +146,8 @@ def scores(labels: Array, logits: Array) -> dict[str, float]:
     return {"auc": auc(labels, margin), "accuracy": float(right.mean())}
 
 
-def _events(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_hep
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_hep.shard(seed, split, index, count, size)
-    return Samples(made.images, made.labels)
-
-
-def _forms() -> tuple[Form, ...]:
-    from fairlead.ml.data.synthetic_hep import FORMS
-
-    return FORMS
-
-
-EVENTS = DataKind("hep", version=1, size=SIZE, make=_events, data_set="hep", forms=_forms)
+_DATA = "fairlead.ml.data.synthetic_hep"
+EVENTS = DataKind("hep", 1, SIZE, later(_DATA, "shard"), "hep", later(_DATA, "forms"))
 
 _SOURCE = "github.com/sparticlesteve/hep_cnn_benchmark"
 

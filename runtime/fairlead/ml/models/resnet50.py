@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.data.kind import DataKind
+from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
 from fairlead.ml.task import (
     Course,
@@ -28,8 +28,7 @@ from fairlead.ml.task import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.ml.data.formats import Form
-    from fairlead.ml.data.samples import Array, Samples
+    from fairlead.ml.data.samples import Array
 
 BLOCKS, WIDTHS, STRIDES = (3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)
 MOMENTUM, EPSILON = 0.997, 1e-5
@@ -199,23 +198,8 @@ _QUICK = Recipe(adam, warmed_cosine(1e-3), 16, 2, 0.0, "this module", moving=0.9
 _PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
 
 
-def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_images
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_images.shard(seed, split, index, count, size)
-    return Samples(made.pixels, made.labels)
-
-
-def _forms() -> tuple[Form, ...]:
-    from fairlead.ml.data import images, synthetic_images
-
-    return (*synthetic_images.FORMS, *images.FORMS)
-
-
-GRATINGS = DataKind(
-    "gratings", version=1, size=64, make=_gratings, data_set="gratings", forms=_forms
-)
+_DATA = "fairlead.ml.data.synthetic_images"
+GRATINGS = DataKind("gratings", 1, 64, later(_DATA, "shard"), "gratings", later(_DATA, "forms"))
 
 
 def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:

@@ -501,7 +501,7 @@ def test_altered_data_are_found_by_reading_or_by_a_full_check(tmp_path: Path, fo
         list(rows.shuffled(4, 1, 0))
     assert finding(caught).where == str(path)
     if form == "tfrecord":
-        at = index(path).offsets[4]
+        at = index(path)[4]
         assert f"record 4 at byte {at}: the checksum of its data" in finding(caught).why
     found = read_manifest(tmp_path, "train", skip_damaged=True, verify=True)
     assert [damage.path for damage in found.damaged] == [path]
