@@ -32,7 +32,7 @@ from tools import json_schemas
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.progress import Silent
 from fairlead.base.serde import from_json, to_json
-from fairlead.ml.train.host import RunOutcome
+from fairlead.ml.train.runner import RunOutcome
 from fairlead.perf.bench import Machine
 from fairlead.perf.records import documents
 

@@ -25,7 +25,9 @@ from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, floats, nu
 from fairlead.ml.data.samples import Array, Draw, Samples
 from fairlead.ml.data.streams import stream
 
-Floats, Doubles = npt.NDArray[np.float32], npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
 PARAMETERS = ("turnover", "strength", "tilt")
 ALL_PARAMETERS = (*PARAMETERS, "growth")  # of universes at several redshifts
 REDSHIFTS = 4

@@ -24,9 +24,8 @@ from fairlead.ml.data.shards import Rows
 from fairlead.ml.task import Course
 from fairlead.ml.train import checkpoint, not_finite
 from fairlead.ml.train.events import EventLog
-from fairlead.ml.train.model import LossPoint, WorkerConfig
+from fairlead.ml.train.model import LossPoint, Marks, Times, WorkerConfig
 from fairlead.ml.train.steps import Steps, arrays, assign
-from fairlead.ml.train.times import Marks, Times
 from fairlead.trace.spans import span
 
 # Under loss scaling a step that overflows is skipped; this many in a row mean that training has diverged.

@@ -158,3 +158,22 @@ def assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
     """Assigns the values to the variables."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def make_steps(
+    task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
+) -> Steps:
+    """The steps of ``task`` on the backend that Keras was loaded with.
+
+    Raises:
+        FairleadError: Keras built another network than the published one.
+    """
+    from keras import backend
+
+    if backend.backend() == "torch":
+        from fairlead.ml.train.steps_torch import TorchSteps
+
+        return TorchSteps(task, recipe, course, sample, outputs)
+    from fairlead.ml.train.steps_tensorflow import TensorFlowSteps
+
+    return TensorFlowSteps(task, recipe, course, sample, outputs)

@@ -44,7 +44,6 @@ from fairlead.ml.network import parameters
 from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train import loop, steps
 from fairlead.ml.train.events import EventLog
-from fairlead.ml.train.make_steps import make_steps
 from fairlead.ml.train.model import (
     CheckpointTime,
     Evaluation,
@@ -54,6 +53,7 @@ from fairlead.ml.train.model import (
     WorkerConfig,
     WorkerResult,
 )
+from fairlead.ml.train.steps import make_steps
 from fairlead.trace.spans import span
 
 _EVALUATION_BATCH = 100

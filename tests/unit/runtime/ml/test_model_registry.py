@@ -17,7 +17,7 @@ from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, find_shards
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.host import data_key
-from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.train.model import TrainOptions
 
 # All that a package has to bring: this module and, in its metadata, one line that names it.
 MODULE = """

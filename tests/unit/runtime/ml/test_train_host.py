@@ -17,17 +17,19 @@ from fairlead.ml.data import baseline
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.train import host
 from fairlead.ml.train.events import EventLog, Tail
-from fairlead.ml.train.host import RunOutcome, TrainOptions
 from fairlead.ml.train.model import (
     Evaluation,
     LossPoint,
+    Marks,
     RankWeights,
     StepTimes,
+    Times,
+    TrainOptions,
     WorkerConfig,
     WorkerResult,
 )
 from fairlead.ml.train.result import Baseline, TrainResult, judge
-from fairlead.ml.train.times import Marks, Times
+from fairlead.ml.train.runner import RunOutcome
 
 RUNTIME = Path(host.__file__).parents[2]
 

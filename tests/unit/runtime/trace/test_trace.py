@@ -18,7 +18,7 @@ from fairlead.base.progress import Silent
 from fairlead.comm.core import Timings
 from fairlead.comm.mpi import connect
 from fairlead.comm.timeline import Timeline
-from fairlead.ml.train.times import Marks, Times
+from fairlead.ml.train.model import Marks, Times
 from fairlead.session.recorder import Recorder
 from fairlead.trace import document, spans
 
