@@ -26,6 +26,7 @@ import numpy as np
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.ml.data.samples import Array
+from fairlead.ml.train.model import CheckpointTime
 from fairlead.trace.spans import span
 
 VERSION = 1
@@ -55,22 +56,6 @@ class Checkpoint:
     def bytes(self) -> int:
         """Of all arrays."""
         return sum(a.nbytes for a in self.shared) + sum(a.nbytes for own in self.own for a in own)
-
-
-@dataclass(frozen=True)
-class Written:
-    """A checkpoint on the disk.
-
-    Attributes:
-        seconds: from the first byte until the file is on the disk under its name.
-        held_s: for how long training was paused, to copy the arrays.
-    """
-
-    step: int
-    path: Path
-    bytes: int
-    seconds: float
-    held_s: float
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -166,10 +151,9 @@ def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
 
 
 def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
-    """Checks that a checkpoint belongs to this training.
-
+    """
     Raises:
-        FairleadError: it belongs to another.
+        FairleadError: the checkpoint belongs to another training.
     """
     differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
     if differ:
@@ -184,10 +168,9 @@ def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Pa
 
 
 def require_none(folder: Path) -> None:
-    """Checks that the folder of a fresh training has no checkpoints.
-
+    """
     Raises:
-        FairleadError: it has some, which could not be distinguished from new ones.
+        FairleadError: the folder of a fresh training has checkpoints, which could not be distinguished from new ones.
     """
     if there := kept(folder):
         raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
@@ -209,7 +192,7 @@ class Writer:
             left.unlink(missing_ok=True)
         self._thread: threading.Thread | None = None
         self._failed: BaseException | None = None
-        self.written: list[Written] = []
+        self.written: list[CheckpointTime] = []
 
     def __enter__(self) -> Writer:
         return self
@@ -230,7 +213,7 @@ class Writer:
 
         Args:
             state: copies, which must not change any more.
-            held_s: see :class:`Written`.
+            held_s: see :class:`fairlead.ml.train.model.CheckpointTime`.
         Raises:
             FairleadError: the previous checkpoint could not be written.
         """
@@ -240,12 +223,12 @@ class Writer:
             begun = time.perf_counter()
             try:
                 with span("write a checkpoint", step=state.step, bytes=state.bytes):
-                    path = write(self._folder, state)
+                    write(self._folder, state)
             except BaseException as exc:  # raised by `wait`, in the thread that trains
                 self._failed = exc
                 return
             seconds = time.perf_counter() - begun
-            self.written.append(Written(state.step, path, state.bytes, seconds, held_s))
+            self.written.append(CheckpointTime(state.step, state.bytes, seconds, held_s))
 
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()

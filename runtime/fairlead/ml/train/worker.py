@@ -42,10 +42,9 @@ from fairlead.ml.data.samples import Array
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.network import parameters
 from fairlead.ml.task import Course, Recipe, Task
-from fairlead.ml.train import loop, steps
+from fairlead.ml.train import loop
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import (
-    CheckpointTime,
     Evaluation,
     RankWeights,
     Speed,
@@ -53,7 +52,7 @@ from fairlead.ml.train.model import (
     WorkerConfig,
     WorkerResult,
 )
-from fairlead.ml.train.steps import make_steps
+from fairlead.ml.train.steps import Steps, make_steps
 from fairlead.trace.spans import span
 
 _EVALUATION_BATCH = 100
@@ -70,15 +69,14 @@ def main() -> None:
     ranks = comm.init()
     log = EventLog(config.events)
     try:
-        result = work(config, ranks, log if ranks.rank == 0 else _Quiet())
+        result = work(config, ranks, log if ranks.rank == 0 else EventLog(Path(os.devnull)))
         if ranks.rank == 0:
             with atomic_write(config.result, "w") as stream:
                 json.dump(to_json(result), stream)
             log.write("done")
         comm.finalize()
     except FairleadError as exc:
-        for finding in exc.findings:
-            log.write("error", rank=ranks.rank, **finding.to_json())
+        log.errors(exc, rank=ranks.rank)
         raise
     except Exception as exc:
         log.write(
@@ -89,15 +87,6 @@ def main() -> None:
             why=str(exc)[:2000],
         )
         raise
-
-
-class _Quiet(EventLog):
-    """The log of every rank but 0."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def write(self, event: str, **fields: Any) -> None: ...
 
 
 def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
@@ -170,9 +159,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         evaluation=evaluation,
         stopped_by=stopped_by if over else "max_seconds",
         steps=tuple(times),
-        checkpoints=tuple(
-            CheckpointTime(w.step, w.bytes, w.seconds, w.held_s) for w in progress.written
-        ),
+        checkpoints=tuple(progress.written),
         resumed_from=progress.resumed_from,
         damaged=tuple(
             str(damage.path)
@@ -228,12 +215,8 @@ def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
     """The task's recipe for one of ``ranks`` ranks, with the configuration's overrides."""
     recipe = task.published if config.published else task.quick
     recipe = replace(recipe, batch=recipe.each(ranks), together=False)
-    given: dict[str, Any] = {
-        "batch": config.batch,
-        "epochs": config.epochs,
-        "dropout": config.dropout,
-    }
-    return replace(recipe, **{k: v for k, v in given.items() if v is not None})
+    asked = {name: getattr(config, name) for name in ("batch", "epochs", "dropout")}
+    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
 
 
 def _outputs(task: Task, rows: Rows) -> int:
@@ -256,9 +239,10 @@ def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tu
 
 
 def _identity(
-    config: WorkerConfig, task: Task, course: Course, rows: Rows, network: steps.Steps
+    config: WorkerConfig, task: Task, course: Course, rows: Rows, network: Steps
 ) -> dict[str, object]:
     """The facts that a checkpoint and the training that continues from it must share."""
+    files = [(shard.path.name, shard.rows) for shard in rows.manifest.shards]
     return {
         "model": task.name,
         "recipe": "published" if config.published else "quick",
@@ -272,17 +256,12 @@ def _identity(
         "ranks": course.ranks,
         "steps": course.steps,
         "samples": rows.total,
-        "files": _files(rows),
+        # They determine the order of the samples.
+        "files": hashlib.sha256(repr(files).encode()).hexdigest()[:16],
     }
 
 
-def _files(rows: Rows) -> str:
-    """A digest of the files that determine the order of the samples."""
-    listed = [(shard.path.name, shard.rows) for shard in rows.manifest.shards]
-    return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
-
-
-def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
+def _all_equal(ranks: Comm, network: Steps, when: str) -> tuple[str, ...]:
     """The sha256 of each rank's weights, which are all the same."""
     match = ranks.check_buffers_match(network.weights())
     if match.first is not None:
@@ -301,10 +280,10 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
     """How fast this launch's steps were; None for a training that had no more of them than its warm-up."""
     timed = steps.after(config.warmup)
     whole = timed.whole_s
-    if not whole and not config.measure_only:
-        return None
     if not whole:
-        raise fail("too-few-steps")
+        if config.measure_only:
+            raise fail("too-few-steps")
+        return None
     step, forward, update = (statistics.median(t) for t in (whole, timed.forward_s, timed.update_s))
     both = map(sum, zip(timed.forward_s, timed.backward_s, strict=True))
     return Speed(
@@ -321,7 +300,7 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
     )
 
 
-def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
+def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluation:
     """The network's scores on held-out samples: each rank evaluates its share, rank 0 computes the scores.
 
     A rank's share may be empty. BatchNorm's statistics are averaged over ranks first, so that the result does not
