@@ -111,9 +111,9 @@ def main() -> None:
             batches = prefetch(batches, given.ahead)
         speed = measure(batches, given.windows, given.window_s, given.warmup_s)
     except FairleadError as exc:
+        if given.events_file:
+            EventLog(given.events_file).errors(exc)
         for f in exc.findings:
-            if given.events_file:
-                EventLog(given.events_file).write("error", **f.to_json())
             print(
                 f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
             )

@@ -224,7 +224,7 @@ def test_writer_writes_behind_and_leaves_no_thread(tmp_path: Path) -> None:
     assert [(w.step, w.held_s, w.bytes) for w in writer.written] == [
         (step, 0.25, state(step).bytes) for step in (1, 2, 3)
     ]
-    assert all(w.seconds > 0 and w.path.parent == tmp_path for w in writer.written)
+    assert all(w.seconds > 0 for w in writer.written)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "step-00000002.npz",
         "step-00000003.npz",

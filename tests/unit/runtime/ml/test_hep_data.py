@@ -10,7 +10,8 @@ from fairlead.ml import registry
 from fairlead.ml.data import synthetic_hep
 from fairlead.ml.data.baseline import auc, measure, ridge, roc
 from fairlead.ml.data.generate import DataSet, generate
-from fairlead.ml.data.shards import Rows, find_shards, read
+from fairlead.ml.data.manifest import find_shards
+from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.train.events import EventLog, Tail
 
 SMALL = DataSet(train=50, val=30, per_shard=20, seed=3, size=16)

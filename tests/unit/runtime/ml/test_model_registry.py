@@ -14,7 +14,8 @@ from fairlead.base.errors import FairleadError
 from fairlead.ml import registry
 from fairlead.ml.data import formats, synthetic_hep, synthetic_images, synthetic_universe
 from fairlead.ml.data.generate import DataSet, generate
-from fairlead.ml.data.shards import Rows, find_shards
+from fairlead.ml.data.manifest import find_shards
+from fairlead.ml.data.shards import Rows
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.host import data_key
 from fairlead.ml.train.model import TrainOptions
