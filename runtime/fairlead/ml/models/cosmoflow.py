@@ -182,14 +182,9 @@ def scores(wanted: Array, outputs: Array) -> dict[str, float]:
     wanted = wanted.astype(np.float64)
     alone = np.abs(wanted - wanted.mean(0)).mean(0)
     error = np.abs(wanted - outputs).mean(0)
-    each = dict(
-        zip(
-            synthetic_universe.ALL_PARAMETERS,
-            (error / np.maximum(alone, 1e-12)).tolist(),
-            strict=False,
-        )
-    )
-    return {**each, "error": float(error.mean())}
+    each = (error / np.maximum(alone, 1e-12)).tolist()
+    names = synthetic_universe.ALL_PARAMETERS
+    return {**dict(zip(names, each, strict=False)), "error": float(error.mean())}
 
 
 def turned(rng: np.random.Generator, volumes: Array) -> Array:
@@ -231,14 +226,10 @@ _QUICK = Recipe(adam, warmed_cosine(1e-3), 8, 4, 0.0, "this module", augment=tur
 _MLPERF_RECIPE = Recipe(momentum, _mlperf_rate, 4, 128, 0.5, MLPERF)
 
 
-def _small(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
-    return build_mlperf(
-        sample[0], sample[-1], outputs, filters=_QUICK_FILTERS, dropout=recipe.dropout
-    )
-
-
-def _mlperf(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
-    return build_mlperf(sample[0], sample[-1], outputs, dropout=recipe.dropout)
+def _mlperf(
+    recipe: Recipe, sample: tuple[int, ...], outputs: int, filters: tuple[int, ...] = FILTERS
+) -> Any:
+    return build_mlperf(sample[0], sample[-1], outputs, filters=filters, dropout=recipe.dropout)
 
 
 _DATA = "fairlead.ml.data.synthetic_universe"
@@ -255,7 +246,7 @@ TASKS = (
         name="cosmoflow",
         title="CosmoFlow",
         network=mlperf_network(32, 1, 3, filters=_QUICK_FILTERS),
-        build=_small,
+        build=partial(_mlperf, filters=_QUICK_FILTERS),
         data=UNIVERSES,
         size=32,
         loss=squared_error,

@@ -80,14 +80,8 @@ def build(version: int = 2, size: int = 224, classes: int = 1001, moving: float 
     block = _plain if version == 1 else _preactivated
     for stage, (blocks, width, stride) in enumerate(zip(BLOCKS, WIDTHS, STRIDES, strict=True)):
         for number in range(blocks):
-            x = block(
-                normal,
-                x,
-                width,
-                stride if number == 0 else 1,
-                f"s{stage + 1}b{number + 1}",
-                number == 0,
-            )
+            name, first = f"s{stage + 1}b{number + 1}", number == 0
+            x = block(normal, x, width, stride if first else 1, name, first)
     if version == 2:
         x = normal(x, "last")
     x = features(x)
@@ -138,15 +132,6 @@ def _conv(x: Any, filters: int, kernel: int, stride: int, name: str) -> Any:
     )(x)  # fmt: skip
 
 
-def learning_rates(batch: int, samples: int) -> tuple[tuple[int, float], ...]:
-    """The published rate of one process: ``(from step, rate)``, for SGD with momentum .9.
-
-    .1 times ``batch`` over 256; a tenth of it from epoch 30, 60, 80 and 90 on, each, of 100.
-    """
-    peak, steps = 0.1 * batch / 256, samples / batch
-    return tuple((int(epoch * steps), peak * 0.1**n) for n, epoch in enumerate((0, 30, 60, 80, 90)))
-
-
 # The plugin's peak rates by global batch, for LARS; 40 is that of 32,768 images.
 LARS_RATES = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
 
@@ -185,12 +170,9 @@ def _rate(course: Course, step: int) -> float:
         # 12 epochs of its 100, as in its runit_tf_aprun.sh; the decay has the others.
         warmup = course.steps * 12 // 100
         return lars_rate(step, course.batch, warmup, course.steps - warmup)
-    table = learning_rates(course.batch, course.batch * course.per_epoch)
-    return next(rate for begin, rate in reversed(table) if step >= begin)
-
-
-def _unchanged(images: Any) -> Any:
-    return images
+    # Of one process, with momentum .9, of 100 epochs.
+    falls = sum(step >= epoch * course.per_epoch for epoch in (30, 60, 80, 90))
+    return 0.1 * course.batch / 256 * 0.1**falls
 
 
 _SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
@@ -210,7 +192,7 @@ def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
         build=lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
         data=GRATINGS,
         size=size,
-        prepare=_unchanged,
+        prepare=lambda images: images,
         loss=cross_entropy,
         scores=scores,
         gates=(Gate("accuracy", 0.95),),

@@ -146,7 +146,7 @@ def test_example_unknown_fields_are_passed_over_and_the_last_of_a_name_counts() 
     np.testing.assert_array_equal(found["a"], [2])
 
 
-def test_example_many_integers_are_read_at_once() -> None:
+def test_example_of_many_integers_reads_back() -> None:
     many = np.random.default_rng(0).integers(-(2**62), 2**62, 5000) >> np.arange(5000) % 62
     np.testing.assert_array_equal(decode(encode({"n": many}))["n"], many)
 
