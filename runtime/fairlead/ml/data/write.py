@@ -69,7 +69,7 @@ def is_whole(path: Path, identity: str, rows: int) -> bool:
     except (OSError, DamagedFile, BadExample, StopIteration):
         return False
     kept = first.get(_IDENTITY)
-    return isinstance(kept, tuple) and kept == (identity.encode(),)
+    return isinstance(kept, tuple) and [bytes(text) for text in kept] == [identity.encode()]
 
 
 def format_of(path: Path) -> str:

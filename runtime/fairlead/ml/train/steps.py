@@ -48,6 +48,8 @@ class Steps(ABC):
         self.variables = self.model.trainable_variables
         self.optimizer.build(self.variables)
         self.decayed = [v for v in self.variables if decays(v)]
+        # Of what :meth:`mean` sends.
+        self._names = [*(v.path for v in self.variables), "loss"]
 
     @abstractmethod
     def gradients(self, inputs: Array, targets: Array) -> Any:
