@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -190,23 +190,22 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*.partial"):  # of a run that was killed
             left.unlink(missing_ok=True)
-        self._thread: threading.Thread | None = None
-        self._failed: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[CheckpointTime] | None = None
         self.written: list[CheckpointTime] = []
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.wait()
-        elif self._thread is not None:
-            self._thread.join()  # the error is the block's; this checkpoint is good
+        with self._pool:  # after an error, which is the block's, the checkpoint is still completed
+            if kind is None:
+                self.wait()
 
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is still being written."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._writing is not None and not self._writing.done()
 
     def start(self, state: Checkpoint, held_s: float) -> None:
         """Starts to write; first waits for the previous checkpoint.
@@ -219,19 +218,13 @@ class Writer:
         """
         self.wait()
 
-        def run() -> None:
+        def run() -> CheckpointTime:
             begun = time.perf_counter()
-            try:
-                with span("write a checkpoint", step=state.step, bytes=state.bytes):
-                    write(self._folder, state)
-            except BaseException as exc:  # raised by `wait`, in the thread that trains
-                self._failed = exc
-                return
-            seconds = time.perf_counter() - begun
-            self.written.append(CheckpointTime(state.step, state.bytes, seconds, held_s))
+            with span("write a checkpoint", step=state.step, bytes=state.bytes):
+                write(self._folder, state)
+            return CheckpointTime(state.step, state.bytes, time.perf_counter() - begun, held_s)
 
-        self._thread = threading.Thread(target=run, name="checkpoint")
-        self._thread.start()
+        self._writing = self._pool.submit(run)
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk.
@@ -239,9 +232,9 @@ class Writer:
         Raises:
             FairleadError: it could not be written.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        if failed := writing.exception():
             raise fail("checkpoint-write", folder=self._folder, failed=failed) from failed
+        self.written.append(writing.result())

@@ -67,9 +67,9 @@ def runner(
             finally:
                 if launch:
                     launch.ended()
-        with log.open("rb") as stream:
-            stream.seek(start)
-            output = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
+        with log.open("rb") as printed:
+            printed.seek(start)
+            output = printed.read()[-_TAIL_BYTES:].decode(errors="replace")
         finding = launching.explain_exit(done.result)
         if finding:
             output += f"\n{finding.what}"

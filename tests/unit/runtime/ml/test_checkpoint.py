@@ -278,7 +278,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_full_disk_leaves_the_checkpoint_before(small_disk: Path) -> None:
     with Writer(small_disk) as writer:
         writer.start(state(1), 0.0)
-    with pytest.raises(FairleadError, match="cannot be written") as caught, writer:
+    with (
+        pytest.raises(FairleadError, match="cannot be written") as caught,
+        Writer(small_disk) as writer,
+    ):
         writer.start(state(2, size=300_000), 0.0)
     assert "No space left" in caught.value.findings[0].why
     assert [path.name for path in small_disk.iterdir()] == ["step-00000001.npz"]
