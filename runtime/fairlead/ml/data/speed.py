@@ -50,9 +50,7 @@ def measure(
 
     Args:
         batches: as many as the time takes; where they end before, what was measured until then counts.
-        windows: of which the median is taken.
-        window_s: seconds of each.
-        warmup_s: seconds before the first, which count for nothing.
+        warmup_s: seconds before the first window, which count for nothing.
     Raises:
         ValueError: the batches ended before a window did.
     """

@@ -67,16 +67,8 @@ def mlperf_network(
 
 
 def build_sc18(outputs: int = 3, dropout: float = 0.5) -> Any:
-    """SC18's network as a ``keras.Model``: volumes to standardised parameters.
-
-    Args:
-        outputs: number of parameters to predict.
-        dropout: fraction dropped before each dense layer.
-    Returns:
-        A model from ``(batch, 128, 128, 128, 1)`` to float32 ``(batch, outputs)``.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
-    """
+    """SC18's network as a ``keras.Model``: ``(batch, 128, 128, 128, 1)`` to standardised parameters, float32
+    ``(batch, outputs)``. ``dropout`` is the fraction dropped before each dense layer."""
     from keras import Input, Model, initializers, layers
 
     bias = initializers.Constant(0.1)
@@ -114,19 +106,15 @@ def build_mlperf(
     filters: tuple[int, ...] = FILTERS,
     dropout: float = 0.5,
 ) -> Any:
-    """MLPerf's network as a ``keras.Model``: volumes to parameters in [-1.2, 1.2].
+    """MLPerf's network as a ``keras.Model``: ``(batch, size, size, size, channels)`` to parameters in [-1.2, 1.2], float32
+    ``(batch, outputs)``.
 
     Args:
         size: voxels of a side, a multiple of 2 to the number of filters.
         channels: of a voxel: redshifts in MLPerf's data.
-        outputs: number of parameters to predict.
         kernel: voxels of a convolution's side; 3, or 2 as until v0.7.
         filters: of each convolution, each before a pooling.
         dropout: fraction dropped after each hidden dense layer.
-    Returns:
-        A model from ``(batch, size, size, size, channels)`` to float32 ``(batch, outputs)``.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
     """
     from keras import Input, Model, layers
 

@@ -56,16 +56,8 @@ def network_224(size: int = 224) -> Network:
 
 
 def build(dropout: float) -> Any:
-    """The 64 network as a ``keras.Model``: images to logits.
-
-    Args:
-        dropout: fraction dropped after each unit and in the head; 0.5 as published, 0.0 for none.
-    Returns:
-        A model from ``(batch, 64, 64, 3)``, prepared by :func:`prepare`, to float32 logits
-        ``(batch, 2)``: background, signal.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
-    """
+    """The 64 network as a ``keras.Model``: ``(batch, 64, 64, 3)``, of :func:`prepare`, to float32 logits ``(batch, 2)``:
+    background, signal. ``dropout`` is the fraction dropped after each unit and in the head; 0.5 as published."""
     from keras import Input, Model, layers
 
     images = Input((SIZE, SIZE, CHANNELS), name="images")
@@ -81,13 +73,7 @@ def build(dropout: float) -> Any:
 def build_224(dropout: float, size: int = 224) -> Any:
     """The 224 network ("scaling improvements") as a ``keras.Model``: four units, a convolution, the mean of each map.
 
-    Args:
-        dropout: fraction dropped after each unit; 0.5 as published.
-        size: pixels of a side, at least 16.
-    Returns:
-        A model from ``(batch, size, size, 3)`` to float32 logits ``(batch, 2)``: background, signal.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
+    As :func:`build`, of images of ``size`` pixels a side, at least 16.
     """
     from keras import Input, Model, layers
 

@@ -54,23 +54,15 @@ def network(version: int = 2, size: int = 224, classes: int = 1001) -> Network:
 
 
 def build(version: int = 2, size: int = 224, classes: int = 1001, moving: float = MOMENTUM) -> Any:
-    """The network as a ``keras.Model``: images to logits.
+    """The network as a ``keras.Model``: ``(batch, size, size, 3)`` to float32 logits ``(batch, classes)``.
 
     Args:
         version: 1, or 2: pre-activation.
         size: pixels of a side, at least 32.
-        classes: how many logits.
         moving: momentum of BatchNorm's moving statistics; published is .997.
-    Returns:
-        A model from ``(batch, size, size, 3)`` to float32 ``(batch, classes)``.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
-        ValueError: there is no such version.
     """
     from keras import Input, Model, layers
 
-    if version not in (1, 2):
-        raise ValueError(f"ResNet-50 has versions 1 and 2, not {version}")
     normal = partial(_normal, moving)
     images = Input((size, size, 3), name="images")
     x = _conv(images, 64, 7, 2, "stem")
