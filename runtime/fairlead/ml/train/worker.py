@@ -197,17 +197,10 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
     To find damage that only checksums show, all files are read first.
 
     Raises:
-        FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
+        FairleadError: on every rank: there are no files, or one is damaged, such as one without a sample.
     """
     skip = config.skip_damaged
     manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
-    if manifest.total == 0:
-        raise fail(
-            "data-too-small-empty",
-            split=split,
-            data=config.data,
-            shards_count=len(manifest.shards),
-        )
     return Rows(manifest, split, ranks.rank, ranks.size, threads=config.threads)
 
 
