@@ -140,7 +140,7 @@ def _wait(session: Any, ready: Any) -> None:
 
 def main(words: Sequence[str]) -> None:
     index = int(words[0])
-    import tensorflow  # noqa: F401  # seconds, in which somebody else could take the port
+    import tensorflow  # noqa: F401  # takes seconds, in which another program could take the port
 
     sys.stdout.write(f"{free_port()}\n")
     sys.stdout.flush()

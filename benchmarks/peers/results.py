@@ -53,12 +53,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the ranks of one launch have seen.
+    """What the ranks of one launch measured.
 
     Attributes:
         error: how far the first step's means are off those by MPI, as a part of their largest element; null where
             nothing is communicated.
-        apart: how far a rank's own gradients are from their mean, alike: what an answer that is not added up would be off.
+        apart: how far a rank's own gradients are from their mean, by the same measure: the error of an answer that is not added up.
         alike: all ranks hold, or get from the servers, the same weights at the end, bit by bit.
         updates, expected_updates: how often the servers have changed the weights, and how often workers asked for it.
         hosts, cores: of each rank; how many cores it is pinned to.
@@ -119,7 +119,7 @@ class PeerResult:
         fairlead_times: how many times as fast fairlead trains, by the same framework, in the same round.
         guarantee: what holds of the weights.
         why, next: where it was not run, failed or was wrong: the reason, and the command that goes on.
-        launches: by round; null for a round that there is nothing of.
+        launches: by round; null for a round without a result.
     """
 
     name: str

@@ -88,12 +88,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     independent of the rest of it."""
     if not values:
         return None
-    seen = stats.summarize(values)
-    return Estimate(seen.median, seen.low, seen.high, seen.confidence, seen.n)
+    summary = stats.summarize(values)
+    return Estimate(summary.median, summary.low, summary.high, summary.confidence, summary.n)
 
 
 def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
-    """How a peer did, why, and the next command where it is not well."""
+    """How a peer did, why, and the next command unless it was right."""
     if runs.refused is not None:
         return Outcome.NOT_RUN, runs.refused.what, runs.refused.remedy
     if runs.failures:
@@ -111,7 +111,7 @@ def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
 
 
 def wrong(launch: Launch) -> str:
-    """What is not as it has to be; empty: nothing."""
+    """What is wrong; empty if nothing is."""
     if not launch.alike:
         return "ranks hold different weights at the end"
     if launch.updates != launch.expected_updates:

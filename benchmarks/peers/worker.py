@@ -1,7 +1,7 @@
-"""One rank of one peer: ``python3 -m benchmarks.peers.worker --config FILE``; rank 0 writes what all have seen.
+"""One rank of one peer: ``python3 -m benchmarks.peers.worker --config FILE``; rank 0 writes what all measured.
 
 Every rank trains two networks of the same kind: one by the peer's way, one without any communication. They take turns,
-some steps each, begun together, so that whatever else the machine does is in both. Before, the answers are looked at:
+some steps each, begun together, so that other load affects both. The answers are checked before:
 after the first step the optimizer's momenta are that step's gradients, so those of the peer's way must be the mean of
 those that the ranks have by themselves, added up by MPI.
 """
@@ -40,7 +40,7 @@ _LIBRARIES = ("tensorflow-cpu", "tensorflow", "torch", "horovod", "numpy", "mpi4
 
 
 class Watch:
-    """Ends this rank when time is over, and says in which line it was."""
+    """Ends this rank when its time is up, and reports the line that it was in."""
 
     def __init__(self, log: EventLog, seconds: float, name: str):
         self._log, self._seconds, self._name = log, seconds, name
@@ -48,7 +48,7 @@ class Watch:
         self._timer = threading.Timer(seconds, self._over)
         self._timer.daemon = True
         self._timer.start()
-        # No thread of Python's runs while a library holds the interpreter, or when the end itself hangs.
+        # No Python thread runs while a library holds the interpreter, or when the exit itself hangs.
         faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)
         self.doing = "start-up"
 
@@ -104,7 +104,7 @@ class Servers:
     """Parameter servers, each the child of a rank."""
 
     def __init__(self, control: RankControl, count: int, hosts: Sequence[str], of: Path):
-        """Starts them; collective. They run on any core that their rank may use. ``of`` is for who looks at `ps`."""
+        """Starts them; collective. They run on any core that their rank may use. ``of`` only shows in `ps`."""
         self._control, self._hosts = control, cluster.names(hosts)
         self._holders = cluster.holders(hosts, count)
         mine = [number for number, rank in enumerate(self._holders) if rank == control.rank]
@@ -175,7 +175,7 @@ class Rank:
             cluster.require_names(placed.hosts)
         self._watch.doing = "building the networks"
         base, own = self._trainings(placed)
-        self._watch.doing = "looking at the answers"
+        self._watch.doing = "checking the answers"
         error, apart = self._answers(base, own)
         base.step()
         own.step()
@@ -207,7 +207,7 @@ class Rank:
         )
 
     def _steps_taken(self) -> int:
-        """By each rank, of the peer's way: one that is looked at, one warm, the blocks with a lead each."""
+        """By each rank, of the peer's way: one that is checked, one to warm up, the blocks with a lead-in each."""
         return 2 + self._config.blocks * (1 + self._config.steps)
 
     def _trainings(self, placed: Placed) -> tuple[Training, Training]:
@@ -331,7 +331,7 @@ class Rank:
         return seconds
 
     def end(self) -> None:
-        """Lets everything go; nothing can be computed afterwards."""
+        """Ends servers and libraries; nothing can be computed afterwards."""
         self._watch.doing = "the end"
         if self._servers is not None:
             self._servers.end()

@@ -21,7 +21,7 @@ class DataKind:
 
     Attributes:
         name: files begin with it.
-        version: of the generator: a change of any number in it must change this one, and makes data anew.
+        version: of the generator: a change of any number in it must change this one, and regenerates the data.
         size: pixels or voxels along each edge, unless another is requested.
         make: seed, split, index of the shard, samples, size, to the samples of one shard.
         data_set: of the first form of that name, files are written.

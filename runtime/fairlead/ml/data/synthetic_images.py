@@ -1,7 +1,7 @@
 """Synthetic images for ResNet-50: waves of ten kinds under noise.
 
 A class is one of five directions and one of two wave lengths; phase, contrast of each colour and a little of direction and
-length are drawn anew for each image, and noise of the wave's own height lies over it. A linear model recognises a third of
+length are drawn for each image, and noise of the wave's own height lies over it. A linear model recognises a third of
 them right (chance: a tenth), the spectrum of an image nearly all. NumPy only.
 """
 

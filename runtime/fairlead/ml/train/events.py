@@ -28,7 +28,7 @@ class EventLog:
             )
             print(event, *shown, flush=True)
             return
-        # opened anew each time: one append is one write, so ranks cannot cut each other's lines
+        # Opened for each: one append is one write, so ranks cannot cut each other's lines
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"event": event, **fields}) + "\n")
 
