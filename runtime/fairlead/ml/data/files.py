@@ -27,7 +27,6 @@ from fairlead.ml.data.formats import (
     Form,
     looked_for,
     recognised,
-    stored_dtype,
 )
 from fairlead.ml.data.samples import Array, Draw, Layout, Samples
 
@@ -45,8 +44,7 @@ def container_of(path: Path) -> str:
     """
     try:
         with path.open("rb") as stream:
-            head = stream.read(len(_HDF5_MAGIC))
-            if not head:
+            if not stream.read(1):
                 raise DamagedFile(path, "it is empty")
             # HDF5 may begin after a user block of 512, 1024, 2048, … bytes.
             for at in (0, 512, 1024, 2048):
@@ -71,33 +69,27 @@ def opened(path: Path, form: Form | None = None) -> HDF5File | RecordFile:
     """
     if form is None:
         container = container_of(path)
-        form = _form_of_hdf5(path) if container == HDF5 else _form_of_records(path)
+        names = _names(path, container)
+        form = recognised(container, names)
+        if form is None:
+            raise fail(
+                "data-form-unknown",
+                path=path,
+                names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
+                looked_for=looked_for(container),
+            )
     return HDF5File(path, form) if form.container == HDF5 else RecordFile(path, form)
 
 
-def _form_of_hdf5(path: Path) -> Form:
-    with _hdf5(path, HDF5) as file:
-        # In damaged files, names may not be text.
-        names = [name for name in file if isinstance(name, str)]
-    return _known(path, HDF5, names)
-
-
-def _form_of_records(path: Path) -> Form:
+def _names(path: Path, container: str) -> list[str]:
+    """Of datasets, or of the first record's features."""
+    if container == HDF5:
+        with _hdf5(path, HDF5) as file:
+            # In damaged files, names may not be text.
+            return [name for name in file if isinstance(name, str)]
     for record in tfrecord.records(path, 0, 1):
-        return _known(path, TFRECORD, list(_features(path, 0, record)))
+        return list(_features(path, 0, record))
     raise DamagedFile(path, "it has no sample", TFRECORD)
-
-
-def _known(path: Path, container: str, names: list[str]) -> Form:
-    form = recognised(container, names)
-    if form is None:
-        raise fail(
-            "data-form-unknown",
-            path=path,
-            names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
-            looked_for=looked_for(container),
-        )
-    return form
 
 
 @contextmanager
@@ -144,13 +136,7 @@ class HDF5File:
             first = 0 if self.form.single else 1
             if first and not len(inputs):
                 raise self._damaged("it has no sample")
-            layout = Layout(
-                self.form.data_set,
-                tuple(inputs.shape[first:]),
-                stored_dtype(inputs.dtype),
-                tuple(targets.shape[first:]),
-                self.form.target_dtype,
-            )
+            layout = self.form.layout(inputs.shape[first:], inputs.dtype, targets.shape[first:])
         if layout.bytes > tfrecord.LIMIT:
             raise self._damaged(f"a sample of {layout.bytes} bytes")
         return layout
@@ -236,13 +222,7 @@ class RecordFile:
     def layout(self) -> Layout:
         for record in tfrecord.records(self.path, 0, 1):
             inputs, target = self._sample(0, record, Draw())
-            return Layout(
-                self.form.data_set,
-                inputs.shape,
-                stored_dtype(inputs.dtype),
-                target.shape,
-                self.form.target_dtype,
-            )
+            return self.form.layout(inputs.shape, inputs.dtype, target.shape)
         raise DamagedFile(self.path, "it has no sample", TFRECORD)
 
     def hold(self, start: int, stop: int, threads: int = 1) -> _Records:

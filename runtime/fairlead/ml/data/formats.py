@@ -29,7 +29,7 @@ import numpy as np
 
 from fairlead.ml import registry
 from fairlead.ml.data.example import Feature
-from fairlead.ml.data.samples import Array, Draw
+from fairlead.ml.data.samples import Array, Draw, Layout
 
 HDF5, TFRECORD = "HDF5", "TFRecord"
 
@@ -75,6 +75,13 @@ class Form:
         """What distinguishes it from all others."""
         return self.data_set, self.container, self.input, self.target
 
+    def layout(
+        self, inputs: tuple[int, ...], dtype: np.dtype[Any], targets: tuple[int, ...]
+    ) -> Layout:
+        """Of samples of these shapes and inputs of this dtype; in memory float64 becomes float32, as networks take it."""
+        kept = "float32" if dtype == np.float64 else dtype.newbyteorder("=").name
+        return Layout(self.data_set, tuple(inputs), kept, tuple(targets), self.target_dtype)
+
     def __str__(self) -> str:
         return f"`{self.input}` and `{self.target}` ({self.title})"
 
@@ -115,11 +122,6 @@ def recognised(container: str, names: Collection[str]) -> Form | None:
 def looked_for(container: str) -> str:
     """The names that files of a container may have, for messages."""
     return ", or ".join(str(form) for form in forms() if form.container == container)
-
-
-def stored_dtype(dtype: np.dtype[Any]) -> str:
-    """The dtype in memory of a file's inputs: no network takes float64."""
-    return "float32" if dtype == np.float64 else dtype.newbyteorder("=").name
 
 
 def only(features: Mapping[str, Feature], name: str) -> memoryview:
