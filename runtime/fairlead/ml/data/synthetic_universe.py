@@ -62,11 +62,6 @@ def redshifts(seed: int, split: str, index: int, volumes: int, size: int = 128) 
     return Samples(counts, parameters)
 
 
-def prepare(counts: npt.NDArray[np.int16]) -> Floats:
-    """Counts as networks want them: ``log(1 + counts)``, float32 of the same shape."""
-    return np.log1p(counts.astype(np.float32))
-
-
 def wave_numbers(size: int) -> Doubles:
     """|k| of each coefficient of ``numpy.fft.rfftn`` of a cube, in waves a side; that of the mean counts as 1."""
     axis = np.fft.fftfreq(size, 1 / size)

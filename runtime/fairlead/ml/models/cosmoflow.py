@@ -135,21 +135,6 @@ def build_mlperf(
     )
 
 
-def mlperf_rate(epoch: float, batch: int) -> float:
-    """MLPerf's published learning rate, for SGD with momentum .9.
-
-    Linear from .001 to the peak, .001 times the global ``batch`` over 64, in 4 epochs; a quarter of the peak after
-    epoch 32, an eighth after epoch 64.
-
-    >>> [mlperf_rate(epoch, 512) for epoch in (0, 2, 4, 32, 33, 65)]
-    [0.001, 0.0045, 0.008, 0.008, 0.002, 0.001]
-    """
-    peak = 0.001 * batch / 64
-    if epoch < 4:
-        return 0.001 + (peak - 0.001) * epoch / 4
-    return peak * (1 if epoch <= 32 else 0.25 if epoch <= 64 else 0.125)
-
-
 def prepare(counts: Any) -> Any:
     """Counts as stored, any number type, as the network wants them: ``log(1 + counts)`` in float32."""
     from keras import ops
@@ -193,8 +178,15 @@ def turned(rng: np.random.Generator, volumes: Array) -> Array:
 
 
 def _mlperf_rate(course: Course, step: int) -> float:
-    # As a callback that sees whole epochs, of which the first is 0: the rate is the same throughout one.
-    return mlperf_rate(step // course.per_epoch, course.batch)
+    """MLPerf's published rate, for SGD with momentum .9; the same throughout an epoch, of which the first is 0.
+
+    Linear from .001 to the peak, .001 times the global batch over 64, in 4 epochs; a quarter of the peak after
+    epoch 32, an eighth after epoch 64.
+    """
+    epoch, peak = step // course.per_epoch, 0.001 * course.batch / 64
+    if epoch < 4:
+        return 0.001 + (peak - 0.001) * epoch / 4
+    return peak * (1 if epoch <= 32 else 0.25 if epoch <= 64 else 0.125)
 
 
 def _sc18_rate(course: Course, step: int) -> float:

@@ -125,24 +125,7 @@ def _conv(x: Any, filters: int, kernel: int, stride: int, name: str) -> Any:
 
 
 # The plugin's peak rates by global batch, for LARS; 40 is that of 32,768 images.
-LARS_RATES = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
-
-
-def lars_rate(
-    step: int, batch: int, warmup_steps: int, decay_steps: int, first: float = 0.1
-) -> float:
-    """The published rate with the plugin, for :class:`fairlead.ml.optimizers.Lars`.
-
-    Linear from ``first`` to the peak of the global ``batch`` (of the largest that is published and not
-    larger) over ``warmup_steps``; then the peak times (1 - t) squared, t going from 0 to 1 in ``decay_steps``.
-
-    >>> [round(lars_rate(step, 1024, 10, 100), 2) for step in (0, 5, 10, 60, 110)]
-    [0.1, 4.55, 9.0, 2.25, 0.0]
-    """
-    peak = max((rate for size, rate in LARS_RATES if size <= batch), default=LARS_RATES[0][1])
-    if step < warmup_steps:
-        return first + (peak - first) * step / warmup_steps
-    return peak * (1 - min((step - warmup_steps) / max(decay_steps, 1), 1)) ** 2
+_LARS = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
 
 
 def scores(labels: Array, logits: Array) -> dict[str, float]:
@@ -158,13 +141,19 @@ def _optimizer(course: Course) -> Any:
 
 
 def _rate(course: Course, step: int) -> float:
-    if course.ranks > 1:
-        # 12 epochs of its 100, as in its runit_tf_aprun.sh; the decay has the others.
-        warmup = course.steps * 12 // 100
-        return lars_rate(step, course.batch, warmup, course.steps - warmup)
-    # Of one process, with momentum .9, of 100 epochs.
-    falls = sum(step >= epoch * course.per_epoch for epoch in (30, 60, 80, 90))
-    return 0.1 * course.batch / 256 * 0.1**falls
+    """The published rates: of one process, with momentum .9 for 100 epochs; of several, with the plugin, by LARS.
+
+    The latter is linear from .1 to the peak of the global batch (of the largest that is published and not larger) for 12
+    of the 100 epochs, as its runit_tf_aprun.sh has it; then the peak times (1 - t) squared, t going from 0 to 1.
+    """
+    if course.ranks == 1:
+        falls = sum(step >= epoch * course.per_epoch for epoch in (30, 60, 80, 90))
+        return 0.1 * course.batch / 256 * 0.1**falls
+    warmup = course.steps * 12 // 100
+    peak = max((rate for size, rate in _LARS if size <= course.batch), default=_LARS[0][1])
+    if step < warmup:
+        return 0.1 + (peak - 0.1) * step / warmup
+    return peak * (1 - min((step - warmup) / max(course.steps - warmup, 1), 1)) ** 2
 
 
 _SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
