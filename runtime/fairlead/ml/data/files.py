@@ -6,7 +6,7 @@ counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +34,9 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _VERIFY_BYTES = 64 << 20
 
 Rows = npt.NDArray[np.int64]
+# ``put(rows, out, at, draws)`` copies rows, numbered from the first that is held, to ``out`` from ``at`` on. It raises
+# DamagedFile where one is not a sample, or of another shape than the others.
+Put = Callable[[Rows, Samples, int, Sequence[Draw]], None]
 
 
 def container_of(path: Path) -> str:
@@ -113,11 +116,16 @@ def _hdf5(path: Path, title: str) -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class HDF5File:
-    """A file with a dataset of inputs and one of targets."""
-
+class _File:
     path: Path
     form: Form
+
+    def _damaged(self, why: str) -> DamagedFile:
+        return DamagedFile(self.path, why, self.form.title)
+
+
+class HDF5File(_File):
+    """A file with a dataset of inputs and one of targets."""
 
     def rows(self) -> int:
         """Number of samples; reads only lengths.
@@ -141,8 +149,8 @@ class HDF5File:
             raise self._damaged(f"a sample of {layout.bytes} bytes")
         return layout
 
-    def hold(self, start: int, stop: int, threads: int = 1) -> _Columns:
-        """Its rows ``start`` to ``stop``. ``threads`` decode pictures.
+    def hold(self, start: int, stop: int, threads: int = 1) -> Put:
+        """Reads its rows ``start`` to ``stop``. ``threads`` decode pictures.
 
         Raises:
             DamagedFile: they are not whole.
@@ -150,10 +158,21 @@ class HDF5File:
         with _hdf5(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             if self.form.single:
-                return _Columns(self, inputs[()][None], targets[()][None])
-            if len(inputs) < stop:
+                held = inputs[()][None], targets[()][None]
+            elif len(inputs) < stop:
                 raise self._damaged(f"{len(inputs)} rows, not {stop}")
-            return _Columns(self, inputs[start:stop], targets[start:stop])
+            else:
+                held = inputs[start:stop], targets[start:stop]
+
+        def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+            for source, target in zip(held, (out.inputs, out.targets), strict=True):
+                if source.shape[1:] != target.shape[1:]:
+                    raise self._damaged(
+                        f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
+                    )
+                target[at : at + len(rows)] = source[rows]
+
+        return put
 
     def verify(self, layout: Layout) -> int:
         """Reads all of it; returns the number of rows.
@@ -184,37 +203,9 @@ class HDF5File:
             )
         return inputs, targets
 
-    def _damaged(self, why: str) -> DamagedFile:
-        return DamagedFile(self.path, why, self.form.title)
 
-
-@dataclass(frozen=True)
-class _Columns:
-    """Held rows of an HDF5 file."""
-
-    file: HDF5File
-    inputs: Array
-    targets: Array
-
-    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        """Copies rows, numbered from the first that is held, to ``out`` from ``at`` on.
-
-        Raises:
-            DamagedFile: one of them is not a sample, or of another shape than the others.
-        """
-        for source, target in ((self.inputs, out.inputs), (self.targets, out.targets)):
-            if source.shape[1:] != target.shape[1:]:
-                why = f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
-                raise self.file._damaged(why)
-            target[at : at + len(rows)] = source[rows]
-
-
-@dataclass(frozen=True)
-class RecordFile:
+class RecordFile(_File):
     """A file of tf.train.Example messages; its methods are those of :class:`HDF5File`."""
-
-    path: Path
-    form: Form
 
     def rows(self) -> int:
         return tfrecord.count(self.path)
@@ -225,54 +216,48 @@ class RecordFile:
             return self.form.layout(inputs.shape, inputs.dtype, target.shape)
         raise DamagedFile(self.path, "it has no sample", TFRECORD)
 
-    def hold(self, start: int, stop: int, threads: int = 1) -> _Records:
-        return _Records(self, start, tuple(tfrecord.records(self.path, start, stop)), threads)
+    def hold(self, start: int, stop: int, threads: int = 1) -> Put:
+        records = tuple(tfrecord.records(self.path, start, stop))
+
+        # Decoded when they are copied: a photograph is 20 times larger than its JPEG.
+        def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+            def put_one(place: int) -> None:
+                row = int(rows[place])
+                self._copy(start + row, records[row], draws[place], out, at + place)
+
+            if threads == 1:
+                for place in range(len(rows)):
+                    put_one(place)
+                return
+            with ThreadPoolExecutor(threads) as pool:
+                for _ in pool.map(put_one, range(len(rows))):
+                    pass
+
+        return put
 
     def verify(self, layout: Layout) -> int:
         rows, room = 0, layout.empty(1)
         for number, record in enumerate(tfrecord.records(self.path)):
-            _Records(self, number, (record,), 1).put(np.zeros(1, np.int64), room, 0, (Draw(),))
+            self._copy(number, record, Draw(), room, 0)
             rows += 1
         return rows
+
+    def _copy(self, number: int, record: memoryview, draw: Draw, out: Samples, at: int) -> None:
+        sample = self._sample(number, record, draw)
+        for source, target in zip(sample, (out.inputs, out.targets), strict=True):
+            if source.shape != target.shape[1:]:
+                raise self._damaged(f"record {number} is {source.shape}, not {target.shape[1:]}")
+            target[at] = source
 
     def _sample(self, number: int, record: memoryview, draw: Draw) -> tuple[Array, Array]:
         features = _features(self.path, number, record, self.form.names)
         if not {self.form.input, self.form.target} <= set(features):
-            raise DamagedFile(self.path, f"record {number} lacks {self.form}", self.form.title)
+            raise self._damaged(f"record {number} lacks {self.form}")
         assert self.form.sample is not None  # as every form of TFRecord has it
         try:
             return self.form.sample(features, draw)
         except BadSample as exc:
-            raise DamagedFile(self.path, f"record {number}: {exc}", self.form.title) from exc
-
-
-@dataclass(frozen=True)
-class _Records:
-    """Held records, decoded when they are copied: a photograph is 20 times larger than its JPEG."""
-
-    file: RecordFile
-    first: int
-    records: tuple[memoryview, ...]
-    threads: int
-
-    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        def put_one(place: int) -> None:
-            row = int(rows[place])
-            draw = draws[place]
-            sample = self.file._sample(self.first + row, self.records[row], draw)
-            for source, target in zip(sample, (out.inputs, out.targets), strict=True):
-                if source.shape != target.shape[1:]:
-                    why = f"record {self.first + row} is {source.shape}, not {target.shape[1:]}"
-                    raise DamagedFile(self.file.path, why, self.file.form.title)
-                target[at + place] = source
-
-        if self.threads == 1:
-            for place in range(len(rows)):
-                put_one(place)
-            return
-        with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(put_one, range(len(rows))):
-                pass
+            raise self._damaged(f"record {number}: {exc}") from exc
 
 
 def _features(

@@ -155,17 +155,17 @@ class Rows:
         for span, whole in plan:
             order = whole[skip:]
             skip = max(skip - len(whole), 0)
-            held = None
+            put = None
             while len(order):
-                if held is None:
+                if put is None:
                     with recorded("read", file=span.path.name, rows=len(span)):
                         file = files.opened(span.path, self.manifest.form)
-                        held = file.hold(span.start, span.stop, self._threads)
+                        put = file.hold(span.start, span.stop, self._threads)
                 out = out or self.layout.empty(batch)
                 rows, order = order[: batch - filled], order[batch - filled :]
                 draws = [replace(draw, row=span.first + int(row)) for row in rows]
                 with recorded("decode", rows=len(rows)):
-                    held.put(rows, out, filled, draws)
+                    put(rows, out, filled, draws)
                 filled += len(rows)
                 if filled == batch:
                     yield out
@@ -193,5 +193,5 @@ def read(span: Span) -> Samples:
     file = files.opened(span.path)
     out = file.layout().empty(len(span))
     rows = np.arange(len(span))
-    file.hold(span.start, span.stop).put(rows, out, 0, [Draw()] * len(span))
+    file.hold(span.start, span.stop)(rows, out, 0, [Draw()] * len(span))
     return out

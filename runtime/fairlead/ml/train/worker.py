@@ -131,7 +131,6 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         over = loop.Loop(config, course, ranks, network, rows, progress, identity, log).run()
     with span("compare the weights"):
         final = _all_equal(ranks, network, "after training")
-    hosts = ranks.gather(socket.gethostname()) or []
     mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
     times = ranks.gather(mine) or []
     with span("evaluate"):
@@ -151,8 +150,8 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         speed=_speed(config, mine, course.batch),
         loss=tuple(progress.points),
         weights=tuple(
-            RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
-            for rank, host in enumerate(hosts)
+            RankWeights(t.rank, t.host, initial.digests[t.rank], broadcast[t.rank], final[t.rank])
+            for t in times
         ),
         train_seconds=progress.points[-1].seconds,
         epochs_done=progress.step / course.per_epoch,

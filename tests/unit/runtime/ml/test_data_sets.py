@@ -160,7 +160,7 @@ def tfrecord(path: Path, *messages: dict[str, Any], how: Compression = Compressi
 def one_of(path: Path) -> Samples:
     found = files.opened(path)
     out = found.layout().empty(1)
-    found.hold(0, 1).put(np.zeros(1, np.int64), out, 0, [formats.Draw()])
+    found.hold(0, 1)(np.zeros(1, np.int64), out, 0, [formats.Draw()])
     return out
 
 
