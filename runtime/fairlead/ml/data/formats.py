@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,6 @@ def forms() -> Iterator[Form]:
             yield from task.data.forms()
 
 
-@lru_cache(maxsize=1)
 def _bundled() -> tuple[Form, ...]:
     kinds = {task.data.name: task.data for task in registry.REGISTRY.bundled()}
     return tuple(form for kind in kinds.values() for form in kind.forms())

@@ -55,24 +55,19 @@ def measure(
         ValueError: the batches ended before a window did.
     """
     rates: list[float] = []
-    total = taken = size = 0
-    begun = time.perf_counter()
-    warm = warmup_s <= 0
-    for batch in batches:
-        size = batch.inputs.nbytes // max(len(batch), 1)
-        taken += len(batch)
-        seconds = time.perf_counter() - begun
-        if not warm:
-            if seconds >= warmup_s:
-                warm, taken, begun = True, 0, time.perf_counter()
-            continue
-        if seconds < window_s:
-            continue
-        rates.append(taken / seconds)
-        total += taken
-        if len(rates) == windows:
+    source, total, size = iter(batches), 0, 0
+    for number in range(0 if warmup_s > 0 else 1, windows + 1):  # 0 is the warm-up
+        limit, taken, begun = window_s if number else warmup_s, 0, time.perf_counter()
+        for batch in source:
+            taken += len(batch)
+            size = batch.inputs.nbytes // max(len(batch), 1)
+            if (seconds := time.perf_counter() - begun) >= limit:
+                break
+        else:
             break
-        taken, begun = 0, time.perf_counter()
+        if number:
+            rates.append(taken / seconds)
+            total += taken
     if not rates:
         raise ValueError("the batches ended before a window did")
     median = statistics.median(rates)
