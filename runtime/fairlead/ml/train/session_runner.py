@@ -67,12 +67,17 @@ def runner(
             finally:
                 if launch:
                     launch.ended()
-        with log.open("rb") as printed:
-            printed.seek(start)
-            output = printed.read()[-_TAIL_BYTES:].decode(errors="replace")
+        output = tail(log, start)
         finding = launching.explain_exit(done.result)
         if finding:
             output += f"\n{finding.what}"
         return RunOutcome(done.result.code, output, launching.killed(done.result, hosts))
 
     return run
+
+
+def tail(log: Path, start: int) -> str:
+    """The end of what was appended to a file after ``start``."""
+    with log.open("rb") as stream:
+        stream.seek(start)
+        return stream.read()[-_TAIL_BYTES:].decode(errors="replace")
