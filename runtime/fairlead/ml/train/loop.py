@@ -24,7 +24,7 @@ from fairlead.ml.data.shards import Rows
 from fairlead.ml.task import Course
 from fairlead.ml.train import checkpoint, not_finite
 from fairlead.ml.train.events import EventLog
-from fairlead.ml.train.model import CheckpointTime, LossPoint, Marks, Times, WorkerConfig
+from fairlead.ml.train.model import CheckpointTime, LossPoint, Marks, WorkerConfig
 from fairlead.ml.train.steps import Steps, arrays, assign
 from fairlead.trace.spans import span
 
@@ -50,7 +50,7 @@ class Progress:
     step: int = 0
     resumed_from: int = 0
     points: list[LossPoint] = field(default_factory=list)
-    times: Times = field(default_factory=Times)
+    marks: list[Marks] = field(default_factory=list)
     forward_s: float = 0.0
     written: list[CheckpointTime] = field(default_factory=list)
     unreadable: tuple[str, ...] = ()
@@ -216,7 +216,7 @@ class Loop:
 
     def _record(self, marks: Marks) -> None:
         """Counts the step, and records its times."""
-        self.progress.times.marks.append(marks)
+        self.progress.marks.append(marks)
         if self.ranks.timeline is not None:
             self.ranks.timeline.phases(self.progress.step, marks.parts, marks.borders)
         self.progress.step += 1
@@ -256,13 +256,14 @@ class Loop:
             self.ranks.timeline.forward_apart(round(1e9 * self.progress.forward_s))
 
     def _report(self) -> None:
-        whole, point = self.progress.times.whole, self.progress.points[-1]
-        recent = whole[self.config.warmup :][-10:] or whole[-1:]
+        marks, point = self.progress.marks, self.progress.points[-1]
+        recent = marks[self.config.warmup :][-10:] or marks[-1:]
+        seconds = statistics.median((mark.end - mark.start) / 1e9 for mark in recent)
         self.log.write(
             "step",
             step=self.progress.step,
             epoch=point.epoch,
             loss=point.loss,
             seconds=point.seconds,
-            samples_per_s=self.course.batch / statistics.median(recent),
+            samples_per_s=self.course.batch / seconds,
         )

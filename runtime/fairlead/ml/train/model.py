@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.ml import registry
@@ -241,35 +242,24 @@ class Marks:
         known = (self.start, self.read, self.forward, self.computed, self.waited, self.averaged)
         return (*(at for at in known if at is not None), self.end)
 
-
-@dataclass
-class Times:
-    """This rank's steps of one launch."""
-
-    marks: list[Marks] = field(default_factory=list)
-
-    @property
-    def whole(self) -> list[float]:
-        """Seconds of each step."""
-        return [(mark.end - mark.start) / 1e9 for mark in self.marks]
-
-    def of(self, rank: int, host: str, forward_s: float) -> StepTimes:
-        """As it is reported to other ranks, to the microsecond.
+    def seconds(self, apart: int) -> tuple[float, ...]:
+        """The parts as :class:`StepTimes` has them, to the microsecond.
 
         Args:
-            forward_s: of a forward pass that was measured apart; used for steps that do not show their own.
+            apart: ns of a forward pass that was measured apart; used if this step does not show its own.
         """
-        apart = round(forward_s * 1e9)
-        parts: list[list[float]] = [[] for _ in range(6)]
-        for m in self.marks:
-            between = min(m.read + apart, m.computed) if m.forward is None else m.forward
-            spans = (
-                m.read - m.start, between - m.read, m.computed - between, m.averaged - m.waited,
-                m.end - m.averaged, m.waited - m.computed,
-            )  # fmt: skip
-            for seconds, ns in zip(parts, spans, strict=True):
-                seconds.append(round(ns / 1e9, 6))
-        return StepTimes(rank, host, *map(tuple, parts))
+        forward = min(self.read + apart, self.computed) if self.forward is None else self.forward
+        parts = (
+            self.read - self.start, forward - self.read, self.computed - forward,
+            self.averaged - self.waited, self.end - self.averaged, self.waited - self.computed,
+        )  # fmt: skip
+        return tuple(round(ns / 1e9, 6) for ns in parts)
+
+
+def step_times(marks: Sequence[Marks], rank: int, host: str, forward_s: float) -> StepTimes:
+    """A rank's steps of one launch, as it reports them; ``forward_s`` is of a forward pass measured apart."""
+    steps = [mark.seconds(round(forward_s * 1e9)) for mark in marks]
+    return StepTimes(rank, host, *(zip(*steps, strict=True) if steps else [()] * 6))
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ from fairlead.ml.train.model import (
     StepTimes,
     WorkerConfig,
     WorkerResult,
+    step_times,
 )
 from fairlead.ml.train.steps import Steps, make_steps
 from fairlead.trace.spans import span
@@ -131,7 +132,8 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         over = loop.Loop(config, course, ranks, network, rows, progress, identity, log).run()
     with span("compare the weights"):
         final = _all_equal(ranks, network, "after training")
-    mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
+    host = socket.gethostname()
+    mine = step_times(progress.marks, ranks.rank, host, progress.forward_s)
     times = ranks.gather(mine) or []
     with span("evaluate"):
         evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
