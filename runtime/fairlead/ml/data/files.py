@@ -20,14 +20,7 @@ from fairlead.base.errors import fail
 from fairlead.ml.data import tfrecord
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, Feature, decode
-from fairlead.ml.data.formats import (
-    HDF5,
-    TFRECORD,
-    BadSample,
-    Form,
-    looked_for,
-    recognised,
-)
+from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, looked_for, recognised
 from fairlead.ml.data.samples import Array, Draw, Layout, Samples
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"

@@ -106,10 +106,7 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     both = [path for path in named if all(word in path.name for word in _FOLDERS)]
     if both:
         raise fail(
-            "data-form-both-splits",
-            both=both[0],
-            both_count=len(both),
-            named_count=len(named),
+            "data-form-both-splits", both=both[0], both_count=len(both), named_count=len(named)
         )
     if not (paths := inside or named):
         raise fail(

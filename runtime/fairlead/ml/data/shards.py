@@ -144,11 +144,7 @@ class Rows:
             epoch, begin = epoch + 1, 0
 
     def _batches(
-        self,
-        plan: Iterable[tuple[Span, files.Rows]],
-        batch: int,
-        draw: Draw,
-        skip: int = 0,
+        self, plan: Iterable[tuple[Span, files.Rows]], batch: int, draw: Draw, skip: int = 0
     ) -> Iterator[Samples]:
         """Batches of the planned rows after the first ``skip``; the last may be smaller."""
         out, filled = None, 0

@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
-from fairlead.ml.task import (
-    Gate,
-    Recipe,
-    Task,
-    adam,
-    constant,
-    cross_entropy,
-    warmed_cosine,
-)
+from fairlead.ml.task import Gate, Recipe, Task, adam, constant, cross_entropy, warmed_cosine
 
 if TYPE_CHECKING:
     from fairlead.ml.data.samples import Array
