@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress, Stage
 from fairlead.base.serde import from_json, to_json
+from fairlead.ml.task import Task
 from fairlead.ml.train.model import Training, TrainOptions, WorkerConfig, WorkerResult
 from fairlead.ml.train.result import Baseline, TrainResult, judge, score_name
 from fairlead.ml.train.runner import Runner, launch
@@ -108,11 +109,8 @@ def _train(runner: Runner, options: TrainOptions, data: Path, progress: Progress
     with progress.stage(title, None, "steps") as stage:
         result = work(runner, options, data, options.ranks, None, stage)
         assert result.evaluation is not None
-        held = result.evaluation.scores
-        scores = [
-            f"{score_name(g.metric)} {held[g.metric]:.3f}" for g in task.gates if g.metric in held
-        ]
         speed = [f"{result.speed.samples_per_s:.0f} samples/s"] if result.speed else []
+        scores = _gated(task, result.evaluation.scores)
         stage.result(", ".join([*scores, *speed, f"{len(result.loss)} steps"]))
     return result
 
@@ -126,22 +124,20 @@ def work(
     stage: Stage,
 ) -> WorkerResult:
     """One launch of the worker; ``max_steps`` makes it a measurement without evaluation."""
-    folder = options.run_dir
-    stem = "measure" if max_steps else "train"
-    result = folder / f"{stem}.result.json"
-    result.unlink(missing_ok=True)
-    measure = max_steps is not None
+    folder, measure = options.run_dir, max_steps is not None
+    stem = "measure" if measure else "train"
+    result = _fresh(folder / f"{stem}.result.json")
     asked = {field.name: getattr(options, field.name) for field in fields(Training)}
     asked |= {"batch": options.each}
     if measure:
         asked |= {"max_seconds": options.measure_seconds, "checkpoints": None, "resume": False}
     config = WorkerConfig(
-        data,
-        result,
-        _fresh(folder / f"{stem}.events.jsonl"),
-        max_steps,
-        options.warmup + options.measure_least if measure else 0,
-        measure,
+        data=data,
+        result=result,
+        events=_fresh(folder / f"{stem}.events.jsonl"),
+        max_steps=max_steps,
+        least_steps=options.warmup + options.measure_least if measure else 0,
+        measure_only=measure,
         **asked,
     )
     path = folder / f"{stem}.config.json"
@@ -205,12 +201,16 @@ def _baseline(
     with progress.stage("fit the linear baseline") as stage:
         launch(runner, 1, command, [data, options.run_dir])
         baseline = from_json(Baseline, json.loads(result.read_text()))
-        held = baseline.scores
-        gates = [g for g in options.task.gates if g.metric in held]
-        stage.result(", ".join(f"{score_name(g.metric)} {held[g.metric]:.3f}" for g in gates))
+        stage.result(", ".join(_gated(options.task, baseline.scores)))
     return baseline
 
 
-def _fresh(events: Path) -> Path:
-    events.unlink(missing_ok=True)
-    return events
+def _gated(task: Task, scores: Mapping[str, float]) -> list[str]:
+    """The scores that have a gate, in words."""
+    metrics = [gate.metric for gate in task.gates if gate.metric in scores]
+    return [f"{score_name(metric)} {scores[metric]:.3f}" for metric in metrics]
+
+
+def _fresh(path: Path) -> Path:
+    path.unlink(missing_ok=True)
+    return path

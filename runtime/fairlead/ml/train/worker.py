@@ -114,7 +114,8 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
     with span("build the network", model=task.name):
-        network = make_steps(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+        outputs = next(iter(rows.layout.target_shape), task.network.outputs)  # those of classes
+        network = make_steps(task, recipe, course, rows.layout.input_shape, outputs)
     with span("give all ranks the same weights"):
         initial = ranks.check_buffers_match(network.weights())
         network.broadcast(ranks)
@@ -211,12 +212,6 @@ def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
     recipe = replace(recipe, batch=recipe.each(ranks), together=False)
     asked = {name: getattr(config, name) for name in ("batch", "epochs", "dropout")}
     return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
-
-
-def _outputs(task: Task, rows: Rows) -> int:
-    """As many as a sample has targets; for classes, as many as the task has."""
-    targets = rows.layout.target_shape
-    return targets[0] if targets else task.network.outputs
 
 
 def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tuple[Course, str]:
